@@ -17,7 +17,7 @@ GENERATION_VARIABLE = "BIVOUAC_GENERATION"
 def place_of(environment: Mapping[str, str]) -> Place:
     """Read a pod's place. Raises `ConfigError` that names every variable that is missing or not a number."""
     try:
-        return Place.of(environment)
+        return Place.from_environment(environment)
     except ValueError as error:
         raise ConfigError("the pod's place is not told", str(error), "set them in the pod template") from error
 

@@ -40,7 +40,7 @@ def main() -> int:
     shared = Path(os.environ.get("BIVOUAC_SHARED", "/shared-checkpoints"))
     local = Path(os.environ.get("BIVOUAC_LOCAL", "/local-checkpoints"))
     try:
-        place, config = Place.of(), json.loads(config_file.read_text())
+        place, config = Place.from_environment(), json.loads(config_file.read_text())
         take_secrets(config.get("secrets", ()))
     except (OSError, ValueError) as error:
         return _never_began(USER, f"the workload's pod is not as it must be: {error}")
@@ -49,10 +49,10 @@ def main() -> int:
     except OSError as error:
         return _never_began(STORAGE, "no folder for the run: " + ends.of_error(error, Path("/tmp")))
     family.adopt()
-    out = Path(os.environ.get("BIVOUAC_EXPORTS", "/bivouac-export"))
+    export_folder = Path(os.environ.get("BIVOUAC_EXPORTS", "/bivouac-export"))
     judges = sys.argv[1:] == ["evaluate"]
     kind = Again if config.get("warm") else Job
-    job = Judge(config, place, shared, run, out) if judges else kind(config, place, shared, run, local)
+    job = Judge(config, place, shared, run, export_folder) if judges else kind(config, place, shared, run, local)
     _stop_on_signals(job, float(config.get("grace_s", 50.0)))
     try:
         serve(place.pod_ip, job.status, job.sealing.answer)
@@ -64,21 +64,21 @@ def main() -> int:
         end = End(INTERNAL, repr(error))
         print(job.secrets.text(traceback.format_exc()), file=sys.stderr)
     job.leave_nothing()
-    message = _ended(job, end)
+    message = _termination(job, end)
     job.emit("agent_ended", **{name: value for name, value in message.items() if value is not None})
     _write_message(message)
     shutil.rmtree(run, ignore_errors=True)
     return end.code
 
 
-def _never_began(code: int, why: str) -> int:
+def _never_began(code: int, detail: str) -> int:
     """Tell an end before there was a job."""
-    print(why, file=sys.stderr)
-    asked = {name: os.environ.get(f"BIVOUAC_{name.upper()}", "") for name in ("attempt", "node_name")}
+    print(detail, file=sys.stderr)
+    variables = {name: os.environ.get(f"BIVOUAC_{name.upper()}", "") for name in ("attempt", "node_name")}
     message = {
-        "exit_code": code, "reason": REASONS[code], "node": asked["node_name"], "step": 0, "committed_step": -1,
-        "attempt": int(asked["attempt"]) if asked["attempt"].isdigit() else 0, "signal": None, "rank": None,
-        "detail": why[:1500],
+        "exit_code": code, "reason": REASONS[code], "node": variables["node_name"], "step": 0, "committed_step": -1,
+        "attempt": int(variables["attempt"]) if variables["attempt"].isdigit() else 0, "signal": None, "rank": None,
+        "detail": detail[:1500],
     }  # fmt: skip
     _write_message(message)
     return code
@@ -95,7 +95,7 @@ def _stop_on_signals(job: Job, grace_s: float) -> None:
     threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
-def _ended(job: Job, end: End) -> dict[str, Any]:
+def _termination(job: Job, end: End) -> dict[str, Any]:
     """`trainer.contract.Termination`; of an evaluation also the digest of its judgement."""
     process = job.process
     number = -process.returncode if process is not None and (process.returncode or 0) < 0 else None
@@ -105,7 +105,7 @@ def _ended(job: Job, end: End) -> dict[str, Any]:
         "attempt": job.place.attempt,
         "node": job.place.node_name,
         "step": job.step,
-        "committed_step": job.committed,
+        "committed_step": job.committed_step,
         "signal": number,
         "rank": end.rank,
         "detail": job.secrets.text(end.detail)[:1500],
@@ -134,17 +134,17 @@ def report() -> dict[str, Any]:
 
 def _torch_words() -> str:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", _SAYS], capture_output=True, text=True, timeout=_LONGEST_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"not imported: {error}"[:300]
-    words = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines() or ["no output"]
-    return words[-1][:300] if done.returncode == 0 else f"not imported: {words[-1]}"[:300]
+    words = (process.stdout if process.returncode == 0 else process.stderr).strip().splitlines() or ["no output"]
+    return words[-1][:300] if process.returncode == 0 else f"not imported: {words[-1]}"[:300]
 
 
-def _probe(name: str, seen: str) -> dict[str, Any]:
-    return {"name": name, "ok": True, "seen": seen, "wanted": "told only"}
+def _probe(name: str, text: str) -> dict[str, Any]:
+    return {"name": name, "ok": True, "seen": text, "wanted": "told only"}
 
 
 def start() -> None:
@@ -154,7 +154,7 @@ def start() -> None:
     if sys.argv[1:2] == [shell.CALL]:
         code = shell.call(sys.argv[2:])
     elif sys.argv[1:2] == [shell.LISTEN]:
-        place = Place.of()
+        place = Place.from_environment()
         code = shell.listen(place.pod_ip, place.node_rank)
     elif sys.argv[1:2] == [ranks.CALL]:
         code = ranks.main(json.loads(sys.argv[2]))

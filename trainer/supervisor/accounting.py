@@ -62,23 +62,23 @@ class Account(NamedTuple):
     fits: str = ""
 
 
-def account(folder: Path, name: str, recogniser: Recogniser, committed: int, since: float) -> Account:
-    """Return what is unrecognised in `folder`. `committed`: the newest sealed step; `since`: what has changed later
-    (seconds since 1970) is being written. Raises `OSError`."""
-    known = list(find.candidates(folder, 0, KINDS[name])) if KINDS[name] else []
-    recognised = recogniser.sealed_paths(committed)
-    recognised |= set(_older(recognised))
-    places = recogniser.sealed_places(committed)
-    unfinished: list[str] = []
-    for candidate in known:
-        found = candidate.finished()
-        tells = candidate.number is not None or candidate.kind == "lightning"
-        older = found.step < committed or (found.step == committed and found.face.parent in places)
-        if tells and found.step >= 0 and older:
-            recognised |= set(found.files or (found.root,))
-        elif not recognised & {found.root, *found.files}:
-            unfinished.append(f"{shown(found.face, folder)} ({candidate.kind})")
-    rows, entries, _ = _unrecognised(folder, recognised, since, os.path.realpath(str(folder)))
+def account(folder: Path, name: str, recogniser: Recogniser, sealed_step: int, cutoff_at: float) -> Account:
+    """Return what is unrecognised in `folder`. What has changed after `cutoff_at` (seconds since 1970) is being
+    written. Raises `OSError`."""
+    all_candidates = list(find.candidates(folder, 0, KINDS[name])) if KINDS[name] else []
+    recognised_paths = recogniser.sealed_paths(sealed_step)
+    recognised_paths |= set(_older(recognised_paths))
+    places = recogniser.sealed_places(sealed_step)
+    unfinished_texts: list[str] = []
+    for candidate in all_candidates:
+        checkpoint = candidate.checkpoint()
+        has_step = candidate.number is not None or candidate.kind == "lightning"
+        older = checkpoint.step < sealed_step or (checkpoint.step == sealed_step and checkpoint.face.parent in places)
+        if has_step and checkpoint.step >= 0 and older:
+            recognised_paths |= set(checkpoint.files or (checkpoint.root,))
+        elif not recognised_paths & {checkpoint.root, *checkpoint.files}:
+            unfinished_texts.append(f"{entry_text(checkpoint.face, folder)} ({candidate.kind})")
+    rows, entries, _ = _unrecognised_rows(folder, recognised_paths, cutoff_at, os.path.realpath(str(folder)))
     if not rows:
         return Account()
     newest = max(rows, key=lambda row: row.changed)
@@ -86,51 +86,53 @@ def account(folder: Path, name: str, recogniser: Recogniser, committed: int, sin
         entries = sorted({folder / path.relative_to(folder).parts[0] for path in entries})
     if len(entries) > _MOST:
         entries = [folder]
-    lost = committed < 0 and any(layouts.is_state(row.path.name) for row in rows)
-    fits = _fitting(folder, name, recognised) or ("client" if lost else "")
+    has_unsealed_state = sealed_step < 0 and any(layouts.is_state(row.path.name) for row in rows)
+    fits = _fitting(folder, name, recognised_paths) or ("client" if has_unsealed_state else "")
     endings = Counter(row.path.suffix or row.path.name for row in rows).most_common(3)
-    lies = ", ".join(f"{count} `{_text(ending)}`" for ending, count in endings)
-    why = f"looked for {_LOOKS_FOR[name]}; other files here: {lies}"
-    if unfinished:
-        why += f"; not finished or not sealed: {', '.join(sorted(unfinished)[:3])}"
+    ending_counts = ", ".join(f"{count} `{_text(ending)}`" for ending, count in endings)
+    explanation = f"looked for {_LOOKS_FOR[name]}; other files here: {ending_counts}"
+    if unfinished_texts:
+        explanation += f"; not finished or not sealed: {', '.join(sorted(unfinished_texts)[:3])}"
     return Account(
-        len(rows), sum(row.size_bytes for row in rows), shown(newest.path, folder), newest.changed,
-        tuple(shown(path, folder) for path in entries), why, fits,
+        len(rows), sum(row.size_bytes for row in rows), entry_text(newest.path, folder), newest.changed,
+        tuple(entry_text(path, folder) for path in entries), explanation, fits,
     )  # fmt: skip
 
 
-def _older(sealed: set[Path]) -> Iterator[Path]:
+def _older(sealed_paths: set[Path]) -> Iterator[Path]:
     """Yield what has the name of a sealed checkpoint with a smaller number."""
-    for root in sealed:
+    for root in sealed_paths:
         pattern, number = names.family(root.name), names.number_of(root.name)
         if pattern is None or number is None:
             continue
         listing = tree.listing(root.parent)
         for name in listing.files | listing.folders:
-            other = names.number_in_family(pattern, name)
-            if other is not None and other < number.value:
+            other_number = names.number_in_family(pattern, name)
+            if other_number is not None and other_number < number.value:
                 yield root.parent / name
 
 
-def _unrecognised(folder: Path, recognised: set[Path], since: float, top: str) -> tuple[list[_Row], list[Path], bool]:
+def _unrecognised_rows(
+    folder: Path, recognised_paths: set[Path], cutoff_at: float, top: str
+) -> tuple[list[_Row], list[Path], bool]:
     """Return the files, the entries that hold them, and whether anything else is recognised: a folder in which nothing
     is counts as one entry. A folder that cannot be read and a link that leads out of `top` count as a file each."""
     rows: list[_Row] = []
     entries: list[Path] = []
-    holds = False
+    holds_recognised = False
     try:
         listing = tree.listing(folder)
     except PermissionError:
         return [_Row(folder, 0, 0.0)], [folder], False
     for name in sorted(listing.files - _TRACKERS):
         path = folder / name
-        marked = path.with_name(re.sub(r"\.(done|DONE)$", "", name))
-        if tree.is_ours(name) or recognised & {path, marked}:
-            holds = True
+        marked_path = path.with_name(re.sub(r"\.(done|DONE)$", "", name))
+        if tree.is_ours(name) or recognised_paths & {path, marked_path}:
+            holds_recognised = True
             continue
         with contextlib.suppress(FileNotFoundError):
             now = path.stat()
-            if now.st_mtime <= since:
+            if now.st_mtime <= cutoff_at:
                 rows.append(_Row(path, now.st_size, now.st_mtime))
                 entries.append(path)
     for name in sorted(listing.links):
@@ -139,26 +141,30 @@ def _unrecognised(folder: Path, recognised: set[Path], since: float, top: str) -
             entries.append(folder / name)
     for name in sorted(listing.folders):
         path = folder / name
-        if path in recognised or tree.is_ours(name):
-            holds = True
+        if path in recognised_paths or tree.is_ours(name):
+            holds_recognised = True
             continue
-        below, its_entries, its_holds = _unrecognised(path, recognised, since, top)
-        rows += below
-        entries += its_entries if its_holds or not below else [path]
-        holds = holds or its_holds
-    return rows, entries, holds
+        rows_below, its_entries, its_holds = _unrecognised_rows(path, recognised_paths, cutoff_at, top)
+        rows += rows_below
+        entries += its_entries if its_holds or not rows_below else [path]
+        holds_recognised = holds_recognised or its_holds
+    return rows, entries, holds_recognised
 
 
-def _fitting(folder: Path, name: str, recognised: set[Path]) -> str:
+def _fitting(folder: Path, name: str, recognised_paths: set[Path]) -> str:
     """Return the explicit format, or `auto`, that knows what another one does not."""
     if name == "auto":
         return ""
-    others = find.candidates(folder, 0, KINDS["auto"] - KINDS[name])
-    kinds = [one.kind for one in others if not recognised & {one.root, *one.files} and one.ready()]
+    other_candidates = find.candidates(folder, 0, KINDS["auto"] - KINDS[name])
+    kinds = [
+        candidate.kind
+        for candidate in other_candidates
+        if not recognised_paths & {candidate.root, *candidate.files} and candidate.ready()
+    ]
     return next((kind if kind in KINDS else "auto" for kind in kinds), "")
 
 
-def shown(path: Path, folder: Path) -> str:
+def entry_text(path: Path, folder: Path) -> str:
     """Return a path below `folder` as text that can be printed and undone: `trainer.contract.entry_path`."""
     return _text(str(path.relative_to(folder)))
 
@@ -168,14 +174,16 @@ def _text(name: str) -> str:
     return "".join(sign if sign.isprintable() else "".join(f"\\x{byte:02x}" for byte in sign.encode()) for sign in text)
 
 
-class Job(Protocol):
+class Emitter(Protocol):
     def emit(self, event: str, **fields: object) -> None: ...
 
 
 class Accounts:
     """The accounts of a job's folder. Node 0 publishes them; a node whose disk is its own saves what lies there."""
 
-    def __init__(self, config: Mapping[str, Any], place: Place, tier: Path, job: Job, recogniser: Recogniser) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], place: Place, tier: Path, job: Emitter, recogniser: Recogniser
+    ) -> None:
         checkpoints = config["checkpoints"]
         self._folder, self._format = Path(checkpoints["folder"]), str(checkpoints["format"])
         self._local = checkpoints.get("tier") == "local"
@@ -192,43 +200,43 @@ class Accounts:
             return {}
         return {"unrecognised": _figures(self.now)}
 
-    def look(self, committed: int, ended: bool = False) -> None:
-        """Account for the folder if it is time, and tell what has changed. `committed`: the newest sealed step."""
+    def look(self, sealed_step: int, job_ended: bool = False) -> None:
+        """Account for the folder if it is time, and tell what has changed."""
         now = time.monotonic()
-        if committed != self._committed:
+        if sealed_step != self._committed:
             self._interval_s = max(self._interval_s, now - self._sealed_at) if self._committed >= 0 else 0.0
-            self._committed, self._sealed_at, self._warned = committed, now, False
+            self._committed, self._sealed_at, self._warned = sealed_step, now, False
         shared = not self._local and self._place.node_rank != 0
-        if shared or not (ended or now >= self._next):
+        if shared or not (job_ended or now >= self._next):
             return
-        begun, before = time.thread_time(), self.now
+        cpu_start_s, previous_account = time.thread_time(), self.now
         two_intervals = 2 * self._interval()
-        since = float("inf") if ended else time.time() - min(two_intervals, now - self._sealed_at)
+        cutoff_at = float("inf") if job_ended else time.time() - min(two_intervals, now - self._sealed_at)
         try:
-            self.now = account(self._folder, self._format, self._recogniser, committed, since)
-            if self._place.node_rank == 0 and (ended or before != self.now):
-                self._publish(ended)
-            if ended and self._local and self.now.files:
+            self.now = account(self._folder, self._format, self._recogniser, sealed_step, cutoff_at)
+            if self._place.node_rank == 0 and (job_ended or previous_account != self.now):
+                self._publish(job_ended)
+            if job_ended and self._local and self.now.files:
                 self._save()
         except (OSError, RecursionError) as error:
-            why = ends.of_error(error, self._tier) if isinstance(error, OSError) else "folders too deep"
-            self._job.emit("not_accounted", why=why[:500])
-        late = ended or now - self._sealed_at >= two_intervals
+            explanation = ends.of_error(error, self._tier) if isinstance(error, OSError) else "folders too deep"
+            self._job.emit("not_accounted", why=explanation[:500])
+        late = job_ended or now - self._sealed_at >= two_intervals
         if late and not self._warned and self.status():
             self._warned = True
             self._job.emit("unrecognised", **self.status()["unrecognised"])
-        self._next = now + max(_EVERY_S, 100 * (time.thread_time() - begun))
+        self._next = now + max(_EVERY_S, 100 * (time.thread_time() - cpu_start_s))
 
     def _interval(self) -> float:
         """Return the seconds between two saves: those between seals, else those of the plan, else a guess."""
-        planned = self._steps_apart * self._recogniser.step_seconds
-        return max(_SHORTEST_S, self._interval_s or planned or _INTERVAL_S)
+        planned_s = self._steps_apart * self._recogniser.step_seconds
+        return max(_SHORTEST_S, self._interval_s or planned_s or _INTERVAL_S)
 
-    def _publish(self, ended: bool) -> None:
+    def _publish(self, job_ended: bool) -> None:
         assert self.now is not None
         content = {
             "format": 1, **_figures(self.now), "newest_at": self.now.newest_at, "entries": self.now.entries,
-            "attempt": self._place.attempt, "at": round(time.time(), 3), "ended": ended,
+            "attempt": self._place.attempt, "at": round(time.time(), 3), "ended": job_ended,
         }  # fmt: skip
         self._tier.mkdir(parents=True, exist_ok=True)
         seal.publish(self._tier / NAME, json.dumps(content).encode())

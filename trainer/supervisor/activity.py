@@ -8,16 +8,16 @@ import socket
 import time
 import urllib.request
 
-from trainer.supervisor.family import Process, below
+from trainer.supervisor.family import Process, descendants_of
 from trainer.supervisor.serving import PORT
 
 _ANSWER_S, _PAUSE_S, _LONGEST = 2.0, 0.1, 1 << 20
 
 
-def processor_seconds(root: int, among: dict[int, Process]) -> float:
+def processor_seconds(root: int, by_pid: dict[int, Process]) -> float:
     """Return the processor time of a living process and its living descendants, in seconds. torchrun gives each rank a
     session of its own, so a session does not hold them."""
-    return sum(among[pid].seconds for pid in {root} & set(among) | below(root, among))
+    return sum(by_pid[pid].seconds for pid in {root} & set(by_pid) | descendants_of(root, by_pid))
 
 
 def steps_of(rendezvous: str) -> tuple[int, int]:
@@ -43,6 +43,6 @@ def serves(host: str) -> bool:
 
 def await_silence(host: str, seconds: float) -> None:
     """Wait until a node's supervisor serves no more, for so long at most."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and serves(host):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and serves(host):
         time.sleep(_PAUSE_S)

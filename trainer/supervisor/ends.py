@@ -38,65 +38,65 @@ class Made(NamedTuple):
 _ANYTHING = Made()
 
 
-def own_code(code: int, words: LastWords, made: Made) -> int:
+def own_code(code: int, words: LastWords, progress: Made) -> int:
     """Return the code of an end, `USER` in place of one that says nothing where a retry would repeat the error."""
     failure = words.failure() if code > 0 and code not in _OWN else None
-    return USER if failure is not None and repeats(cause_of(failure.error), made.stepped, made.sealed) else code
+    return USER if failure is not None and repeats(cause_of(failure.error), progress.stepped, progress.sealed) else code
 
 
-def failed(
+def failure_end(
     code: int,
     words: LastWords,
     places: Iterable[Path],
-    elsewhere: bool = False,
-    made: Made = _ANYTHING,
+    on_another_node: bool = False,
+    progress: Made = _ANYTHING,
     rank: int | None = None,
 ) -> End:
-    """Return the end of a job whose launcher, or whose first failed rank, ended with `code`; `elsewhere`: that rank is
-    another node's."""
-    how = f"died of {signal_name(-code)}" if code < 0 else f"exited with {code}"
+    """Return the end of a job whose launcher, or whose first failed rank, ended with `code`. `on_another_node`: that
+    rank is another node's."""
+    end_text = f"died of {signal_name(-code)}" if code < 0 else f"exited with {code}"
     failure = words.failure()
     cause = None if failure is None else cause_of(failure.error)
     rank = failure.rank if failure is not None and failure.rank is not None else rank
-    code = own_code(code, words, made)
-    if elsewhere:
-        return End(code if code in _OWN else INTERNAL, f"the job {how} on another node{words}", PEER_LOST, rank)
+    code = own_code(code, words, progress)
+    if on_another_node:
+        return End(code if code in _OWN else INTERNAL, f"the job {end_text} on another node{words}", PEER_LOST, rank)
     if code in _OWN:
-        return End(code, f"the job {how}{words}", rank=rank)
+        return End(code, f"the job {end_text}{words}", rank=rank)
     if full := next(filter(None, map(room_in, places)), ""):
-        return End(STORAGE, f"the job {how} where no room is left: {full}{words}", rank=rank)
+        return End(STORAGE, f"the job {end_text} where no room is left: {full}{words}", rank=rank)
     if words.no_room:
-        return End(STORAGE, f"the job {how} for want of room; it said: {words.no_room[:300]}", rank=rank)
-    lost = code > 0 and made.nodes > 1 and cause is not None and cause.name == PEER_LOST
-    return End(INTERNAL, f"the job {how}{words}", PEER_LOST if lost else "", rank)
+        return End(STORAGE, f"the job {end_text} for want of room; it said: {words.no_room[:300]}", rank=rank)
+    lost_peer = code > 0 and progress.nodes > 1 and cause is not None and cause.name == PEER_LOST
+    return End(INTERNAL, f"the job {end_text}{words}", PEER_LOST if lost_peer else "", rank)
 
 
 def of_error(error: OSError, place: Path) -> str:
     """Return what stopped the supervisor itself, with the room that is left if it was that."""
-    told = f"{error}: {error.filename}" if error.filename and error.filename not in str(error) else str(error)
-    return f"{told}; {_room(place)}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else told
+    text = f"{error}: {error.filename}" if error.filename and error.filename not in str(error) else str(error)
+    return f"{text}; {_room(place)}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else text
 
 
 def room_in(place: Path) -> str:
     """Return the room of a full file system in words; empty while it has a MiB and an inode."""
     try:
-        seen = os.statvfs(str(_there(place)))
+        status = os.statvfs(str(_existing_folder(place)))
     except OSError:
         return ""
-    full = seen.f_bavail * seen.f_frsize < _MIB or (seen.f_files and not seen.f_favail)
+    full = status.f_bavail * status.f_frsize < _MIB or (status.f_files and not status.f_favail)
     return _room(place) if full else ""
 
 
 def _room(place: Path) -> str:
     try:
-        seen = os.statvfs(str(_there(place)))
+        status = os.statvfs(str(_existing_folder(place)))
     except OSError as error:
         return f"{place}: {error}"
-    free, size = (blocks * seen.f_frsize / _MIB for blocks in (seen.f_bavail, seen.f_blocks))
-    return f"{place} has {free:.1f} of {size:.1f} MiB free, and {seen.f_favail} inodes"
+    free, size = (blocks * status.f_frsize / _MIB for blocks in (status.f_bavail, status.f_blocks))
+    return f"{place} has {free:.1f} of {size:.1f} MiB free, and {status.f_favail} inodes"
 
 
-def _there(place: Path) -> Path:
+def _existing_folder(place: Path) -> Path:
     """Return the folder, or the one above it that exists."""
     return next(path for path in (place, *place.parents) if path.exists())
 

@@ -70,11 +70,11 @@ def cause_of(error: str) -> Cause | None:
     return next((cause for cause in CAUSES if cause.pattern.search(error)), None)
 
 
-def repeats(cause: Cause | None, stepped: bool, sealed: bool) -> bool:
-    """Return whether a retry would repeat an error. `stepped`: the attempt has made a step; `sealed`: a checkpoint."""
+def repeats(cause: Cause | None, has_stepped: bool, has_sealed: bool) -> bool:
+    """Return whether a retry would repeat an error. `has_stepped`: the attempt has made a step."""
     if cause is None:
         return False
-    answers = {"early": not stepped, "unsealed": not sealed, "without-gpu": not os.path.exists(_GPU)}
+    answers = {"early": not has_stepped, "unsealed": not has_sealed, "without-gpu": not os.path.exists(_GPU)}
     return answers.get(cause.repeats, False)
 
 
@@ -99,7 +99,7 @@ class LastWords:
         self._launcher = False
         """Its launcher has said that it failed."""
 
-    def heard(self, line: str) -> None:
+    def hear(self, line: str) -> None:
         text = bare(line).rstrip()
         if not text.strip(" -=*"):  # launchers frame their words
             return
@@ -115,17 +115,17 @@ class LastWords:
         self._last = text.strip()
 
     def _take(self, text: str, rank: int | None) -> None:
-        before = self._open.get(rank)
+        traceback_lines = self._open.get(rank)
         if text.startswith(_TRACEBACK):
             if len(self._open) < _IN_ONE:
                 self._open[rank] = deque(maxlen=_LINES)
-        elif thrown := _THROWN.match(text):
-            self._fail(Failure(thrown.group(1), rank, ()))
-        elif before is not None and text.startswith((" ", "\t")):
-            before.append(text.strip())
+        elif exception_match := _THROWN.match(text):
+            self._fail(Failure(exception_match.group(1), rank, ()))
+        elif traceback_lines is not None and text.startswith((" ", "\t")):
+            traceback_lines.append(text.strip())
         elif text.startswith(_CHAINED):
             self._drop(rank)
-        elif _ERROR.match(text) or (before is not None and _AFTER_TRACEBACK.match(text)):
+        elif _ERROR.match(text) or (traceback_lines is not None and _AFTER_TRACEBACK.match(text)):
             self._fail(Failure(text, rank, tuple(self._open.pop(rank, ()))))
         else:
             self._since += 1
@@ -139,7 +139,7 @@ class LastWords:
 
     def _drop(self, rank: int | None) -> None:
         """Forget the rank's last error: another one, which it ends with, follows."""
-        for failure in [one for one in self._bursts[-1] if one.rank == rank][-1:] if self._bursts else ():
+        for failure in [error for error in self._bursts[-1] if error.rank == rank][-1:] if self._bursts else ():
             self._bursts[-1].remove(failure)
 
     def failure(self) -> Failure | None:
@@ -159,7 +159,7 @@ class LastWords:
         if failure is None:
             return f"; it said last: {self._last[:300]}" if self._last else ""
         cause = cause_of(failure.error)
-        where = "" if failure.rank is None else f" (rank {failure.rank})"
-        before = " | ".join(failure.lines)[-400:]
-        return "; ".join([f"; it said last: {failure.error[:300]}{where}", *([cause.cure] if cause else []),
-                          *([f"before that: {before}"] if before else [])])  # fmt: skip
+        rank_text = "" if failure.rank is None else f" (rank {failure.rank})"
+        earlier_lines = " | ".join(failure.lines)[-400:]
+        return "; ".join([f"; it said last: {failure.error[:300]}{rank_text}", *([cause.cure] if cause else []),
+                          *([f"before that: {earlier_lines}"] if earlier_lines else [])])  # fmt: skip

@@ -42,7 +42,7 @@ def give_way() -> None:
 
 def processes() -> dict[int, Process]:
     """Return all processes that are to be seen, by their ids."""
-    tick, found = os.sysconf("SC_CLK_TCK"), {}
+    tick, by_pid = os.sysconf("SC_CLK_TCK"), {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -56,39 +56,42 @@ def processes() -> dict[int, Process]:
             finally:
                 os.close(file)
             state = fields[0].decode()
-            found[int(name)] = Process(int(fields[1]), state, (int(fields[11]) + int(fields[12])) / tick)
-    return found
+            by_pid[int(name)] = Process(int(fields[1]), state, (int(fields[11]) + int(fields[12])) / tick)
+    return by_pid
 
 
-def below(root: int, among: dict[int, Process]) -> set[int]:
+def descendants_of(root: int, by_pid: dict[int, Process]) -> set[int]:
     """Return the descendants of a process, without itself."""
-    ours: set[int] = set()
-    while more := {pid for pid, one in among.items() if one.parent == root or one.parent in ours} - ours:
-        ours |= more
-    return ours
+    descendants: set[int] = set()
+    while (
+        new_pids := {pid for pid, process in by_pid.items() if process.parent == root or process.parent in descendants}
+        - descendants
+    ):
+        descendants |= new_pids
+    return descendants
 
 
-def bury(among: dict[int, Process], launcher: int | None) -> None:
+def bury(by_pid: dict[int, Process], launcher: int | None) -> None:
     """Take the ends of adopted children, which would fill the table of processes. The launcher's end is not theirs."""
-    for pid, one in among.items():
-        if one.parent == os.getpid() and one.state == "Z" and pid != launcher:
+    for pid, process in by_pid.items():
+        if process.parent == os.getpid() and process.state == "Z" and pid != launcher:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
 
-def end_all(launcher: int | None, spared: Container[int] = ()) -> list[int]:
-    """Kill all processes below this one but those `spared`, also those that they start meanwhile. Return those that do
+def end_all(launcher: int | None, spared_pids: Container[int] = ()) -> list[int]:
+    """Kill all processes below this one but `spared_pids`, also those that they start meanwhile. Return those that do
     not end."""
-    until = time.monotonic() + _STUBBORN_S
+    deadline = time.monotonic() + _STUBBORN_S
     while True:
-        among = processes()
-        ours = below(os.getpid(), among)
-        left = sorted(pid for pid in ours if among[pid].state != "Z" and pid not in spared)
+        by_pid = processes()
+        descendants = descendants_of(os.getpid(), by_pid)
+        left = sorted(pid for pid in descendants if by_pid[pid].state != "Z" and pid not in spared_pids)
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        bury(among, launcher)
-        if not left or time.monotonic() > until:
+        bury(by_pid, launcher)
+        if not left or time.monotonic() > deadline:
             return left
         time.sleep(_PAUSE_S)
 

@@ -60,20 +60,24 @@ class RankCount:
         with contextlib.suppress(OSError, ValueError):  # it has ended, or is another user's
             rows = (row.partition(b"=") for row in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
             values = {name: value for name, _, value in rows}
-            here = [int(values[name]) for name in _OF_A_NODE if name in values]
-            return (here or [int(values[name]) // self._nodes for name in _OF_ALL_NODES if name in values] or [0])[0]
+            local_sizes = [int(values[name]) for name in _OF_A_NODE if name in values]
+            return (
+                local_sizes or [int(values[name]) // self._nodes for name in _OF_ALL_NODES if name in values] or [0]
+            )[0]
         return 0
 
     def _count_files(self, folder: Path) -> None:
         """Take the most files of ranks in one checkpoint for the number, once they have stopped rising."""
         with contextlib.suppress(OSError):  # the job removes a folder meanwhile
             paths = itertools.chain(folder.glob("*/*"), folder.glob("*/*/*"))
-            most = max(Counter(path.parent for path in paths if _OF_A_RANK.fullmatch(path.name)).values(), default=0)
-            if most > self._most:
-                self._most, self._since = most, time.monotonic()
-                self.here = max(self.here, most // self._nodes_in_folder)
-            elif most and time.monotonic() - self._since >= SETTLED_S:
-                self.here, self._is_known = max(1, most // self._nodes_in_folder), True
+            largest_count = max(
+                Counter(path.parent for path in paths if _OF_A_RANK.fullmatch(path.name)).values(), default=0
+            )
+            if largest_count > self._most:
+                self._most, self._since = largest_count, time.monotonic()
+                self.here = max(self.here, largest_count // self._nodes_in_folder)
+            elif largest_count and time.monotonic() - self._since >= SETTLED_S:
+                self.here, self._is_known = max(1, largest_count // self._nodes_in_folder), True
 
 
 class Job(Running):
@@ -87,8 +91,8 @@ class Job(Running):
         self.heard = time.monotonic()
         """When the job last used a processor."""
         self._worked = 0.0
-        self.launcher = launcher.of(config, place)
-        self.sealing = sealing.of(config, place, self.tier, local, self, place.ranks_per_node)
+        self.launcher = launcher.make_launcher(config, place)
+        self.sealing = sealing.make_sealing(config, place, self.tier, local, self, place.ranks_per_node)
         self._ranks = RankCount(config, place)
 
     @property
@@ -104,7 +108,7 @@ class Job(Running):
         return self.progress.loss
 
     @property
-    def committed(self) -> int:
+    def committed_step(self) -> int:
         return self.sealing.committed
 
     # What the steward asks.
@@ -113,7 +117,7 @@ class Job(Running):
         """`trainer.contract.Status`."""
         self.heard = max(self.heard, self.sealing.heard, self.progress.heard)
         place, age = self.place, 0.0 if self.sealing.busy else round(time.monotonic() - self.heard, 3)
-        first = place.node_rank * place.ranks_per_node
+        first_rank = place.node_rank * place.ranks_per_node
         alive = self.sealing.busy or (self.process is not None and self.process.poll() is None)
         row = {"alive": alive, "step": self.step, "heartbeat_age_s": age}
         return {
@@ -124,114 +128,120 @@ class Job(Running):
             "phase": "training" if self.step else "starting",
             "step": self.step,
             "steps": self.progress.steps,
-            "committed_step": self.committed,
+            "committed_step": self.committed_step,
             "tokens": self.tokens,
             "loss": self.loss,
             "step_seconds": self.progress.step_seconds,
             "data_wait_seconds": None,
             **self.sealing.accounts.status(),
-            "ranks": [dict(row, rank=rank) for rank in range(first, first + place.ranks_per_node)],
+            "ranks": [dict(row, rank=rank) for rank in range(first_rank, first_rank + place.ranks_per_node)],
         }
 
     # Its life.
 
     def run(self) -> End:
         """Run the job to its end; return how it ended. Nothing that it started is left."""
-        if not self._unpacked():
-            return self._stopped() if self.stopping else self.unfit
+        if not self._unpack_all():
+            return self._signal_end() if self.stopping else self.unfit
         try:
             resume = self.sealing.resume()
         except NothingSound as error:
             return End(STORAGE, str(error), NOTHING_SOUND)
-        self.progress.begin(self.generation, self.committed)
+        self.progress.begin(self.generation, self.committed_step)
         environment = dict(os.environ, **self.launcher.environment(resume, str(self.run_folder)))
         words = self.launcher.command(environment)
         if self.launcher.unset:
             self.emit("unset_variables", names=sorted(self.launcher.unset))
         if self.stopping:
-            return self._stopped()
-        if why := self._start(words, environment):
-            return End(USER, why)
+            return self._signal_end()
+        if start_error := self._start(words, environment):
+            return End(USER, start_error)
         # Sealing reads all of a checkpoint, which takes minutes: life signs go on meanwhile.
-        beside = threading.Thread(target=self._seal_while_it_runs, name="sealing", daemon=True)
-        beside.start()
+        sealing_thread = threading.Thread(target=self._seal_while_it_runs, name="sealing", daemon=True)
+        sealing_thread.start()
         exchange = threading.Thread(target=self._exchange_while_it_runs, name="other nodes", daemon=True)
         exchange.start()
         looks = 0
         while not self._over.wait(_LOOK_S):
             self._look() if looks % _RARELY == 0 else self._hear()
             looks += 1
-        code = self._ended()
-        own_code = ends.own_code(code, self.words, self._made())
-        code = self.launcher.ended(code, str(self.words), bool(self.stopping), own_code)
+        code = self._await_exit()
+        own_code = ends.own_code(code, self.words, self._milestones())
+        code = self.launcher.exit_code(code, str(self.words), bool(self.stopping), own_code)
         self._look()
         exchange.join()
-        for message in self.progress.rest(not code and not self.stopping):
+        for message in self.progress.last_messages(not code and not self.stopping):
             self._told_checkpoint(message)
-        beside.join()
+        sealing_thread.join()
         if not (code or self.launcher.many):
             self.sealing.ranks_here = 0  # what its ranks have not written they will not write
         self.sealing.finish(code)
-        self.progress.keep(self.committed, last=True)
+        self.progress.keep(self.committed_step, is_last=True)
         return self._end(code)
 
     def _end(self, code: int) -> End:
         if self.stopping:
-            return self._stopped()
+            return self._signal_end()
         if code:
             launcher = self.launcher
-            return ends.failed(code, self.words, self._places(), launcher.elsewhere, self._made(), launcher.rank)
+            return ends.failure_end(
+                code, self.words, self._places(), launcher.elsewhere, self._milestones(), launcher.rank
+            )
         if self.place.node_rank:
             return End(DONE)  # node 0 judges by the step: it may have ended before this one could ask for the last one
-        made, left = self.progress.ended(self.committed)
-        how = f"the job exited 0 at step {self.step} of {self.progress.steps}"
-        if not made or left > 0:
+        has_worked, left = self.progress.finish(self.committed_step)
+        end_text = f"the job exited 0 at step {self.step} of {self.progress.steps}"
+        if not has_worked or left > 0:
             self.emit("ended_early", step=self.step, steps=self.progress.steps)
-        if not made:
-            return End(USER, how + self._silence() + str(self.words))
-        return End(DONE, f"{how}, an estimate" if left else "")
+        if not has_worked:
+            return End(USER, end_text + self._silence() + str(self.words))
+        return End(DONE, f"{end_text}, an estimate" if left else "")
 
-    def _made(self) -> ends.Made:
-        return ends.Made(*self.progress.made(self.committed), self.place.node_count)
+    def _milestones(self) -> ends.Made:
+        return ends.Made(*self.progress.has_made(self.committed_step), self.place.node_count)
 
     def _places(self) -> tuple[Path, ...]:
         """Return where the job writes: checkpoints, its own folder, temporary files."""
         return self.sealing.folder, Path(self.config.get("folder") or "."), self.run_folder
 
-    def _stopped(self) -> End:
-        killed = ", killed when its grace was over" if self.killed else ""
-        return End(INTERRUPTED, f"stopped by {self.stopping}{killed}{self._silence()}")
+    def _signal_end(self) -> End:
+        killed_text = ", killed when its grace was over" if self.killed else ""
+        return End(INTERRUPTED, f"stopped by {self.stopping}{killed_text}{self._silence()}")
 
     def _silence(self) -> str:
         if self.step or self.place.node_rank:
             return ""
-        how = "it has not called `beat`" if self.progress.by_client else 'it printed no JSON line with a "step"'
+        missing_text = (
+            "it has not called `beat`" if self.progress.by_client else 'it printed no JSON line with a "step"'
+        )
         pattern = self.config.get("pattern")
-        return f"; no step is known: {'no line that it printed fits `progress.pattern`' if pattern else how}"
+        return f"; no step is known: {'no line that it printed fits `progress.pattern`' if pattern else missing_text}"
 
     # Its words and files.
 
     def _read(self) -> None:
         assert self.process is not None and self.process.stdout is not None
-        shown = 0.0
+        shown_at = 0.0
         for line, safe, written_over in self.secrets.lines(self.process.stdout):
-            self.launcher.heard(line)
-            self.words.heard(safe)
-            if not written_over or (safe and time.monotonic() - shown >= _SHOWN_S):
-                shown = time.monotonic() if written_over else shown
+            self.launcher.hear(line)
+            self.words.hear(safe)
+            if not written_over or (safe and time.monotonic() - shown_at >= _SHOWN_S):
+                shown_at = time.monotonic() if written_over else shown_at
                 self.pass_on(safe)
-            self.progress.printed(line)
+            self.progress.hear_line(line)
         self.tell_dropped()
 
     def _look(self) -> None:
         """Note that the job works, take the ends of its orphans, and learn the step where it is not printed."""
-        among, launched = family.processes(), None if self.process is None else self.process.pid
-        family.bury(among, launched)
-        worked = 0.0 if launched is None else activity.processor_seconds(launched, among)
-        if abs(worked - self._worked) >= _WORKS_S:  # a process that has ended takes its time out of the sum
-            self._worked, self.heard = worked, time.monotonic()
-        if not (launched is None or self.launcher.many):
-            self.sealing.ranks_here = self._ranks.look({launched} | family.below(launched, among), self.sealing.folder)
+        by_pid, launcher_pid = family.processes(), None if self.process is None else self.process.pid
+        family.bury(by_pid, launcher_pid)
+        processor_s = 0.0 if launcher_pid is None else activity.processor_seconds(launcher_pid, by_pid)
+        if abs(processor_s - self._worked) >= _WORKS_S:  # a process that has ended takes its time out of the sum
+            self._worked, self.heard = processor_s, time.monotonic()
+        if not (launcher_pid is None or self.launcher.many):
+            self.sealing.ranks_here = self._ranks.look(
+                {launcher_pid} | family.descendants_of(launcher_pid, by_pid), self.sealing.folder
+            )
         self._hear()
         self.progress.ask_first_node()
 
@@ -240,13 +250,13 @@ class Job(Running):
         for message in self.messages.news():
             self.heard = time.monotonic()
             if "folder" not in message:
-                self.progress.called(message)
+                self.progress.hear_call(message)
             elif self.place.node_rank == 0:
                 self._told_checkpoint(message)
             else:
                 self.progress.checkpoint(message)
-        for finished in self.progress.news():
-            self._told_checkpoint(finished)
+        for checkpoint_message in self.progress.news():
+            self._told_checkpoint(checkpoint_message)
         self.progress.tell()
 
     def _told_checkpoint(self, message: Mapping[str, Any]) -> None:
@@ -254,8 +264,8 @@ class Job(Running):
         if folder.exists():
             self.sealing.tell(Finished(step, folder), message.get("version"))
         else:
-            why = f"{folder} was told by rank {message['rank']} and is not on node 0"
-            self.emit("not_sealed", step=step, why=why)
+            reason = f"{folder} was told by rank {message['rank']} and is not on node 0"
+            self.emit("not_sealed", step=step, why=reason)
 
     def _exchange_while_it_runs(self) -> None:
         while not self._over.wait(_LOOK_S):
@@ -265,7 +275,7 @@ class Job(Running):
         family.give_way()
         while not self._over.wait(_LOOK_S):
             self._seal_finished()
-            self.progress.keep(self.committed)
+            self.progress.keep(self.committed_step)
 
     def _seal_finished(self) -> None:
         self.sealing.look()

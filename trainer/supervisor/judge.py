@@ -37,9 +37,9 @@ class Failed(Exception):
 
 
 class Judge(Job):
-    def __init__(self, config: Mapping[str, Any], place: Place, shared: Path, run: Path, out: Path) -> None:
+    def __init__(self, config: Mapping[str, Any], place: Place, shared: Path, run: Path, export_folder: Path) -> None:
         super().__init__(config, place, shared, run)
-        self.out = out
+        self.out = export_folder
         self.asked: Mapping[str, Any] = config["judging"]
         self.metrics: dict[str, float] = {}
         """What the running command has printed last."""
@@ -47,31 +47,37 @@ class Judge(Job):
         """SHA-256 of the file; empty until it is written."""
 
     def run(self) -> End:
-        told: dict[str, Any] = {"step": -1, "why": "", "metrics": {}, "exported": None, "files": []}
+        findings: dict[str, Any] = {"step": -1, "why": "", "metrics": {}, "exported": None, "files": []}
         end = End(DONE)
         try:
-            self._judge(told)
+            self._judge(findings)
         except (Failed, OSError) as error:
-            why = ends.of_error(error, self.out) if isinstance(error, OSError) else str(error)
-            told["why"] = self.secrets.text(why)[:_WORDS]
-            end = End(USER, told["why"])
+            failure_text = ends.of_error(error, self.out) if isinstance(error, OSError) else str(error)
+            findings["why"] = self.secrets.text(failure_text)[:_WORDS]
+            end = End(USER, findings["why"])
         if self.stopping:
-            return self._stopped()
-        content = json.dumps(told, indent=1).encode()
+            return self._signal_end()
+        content = json.dumps(findings, indent=1).encode()
         seal.publish(self.out / JUDGEMENT, content)
         self.judgement = hashlib.sha256(content).hexdigest()
-        self.emit("judged", step=told["step"], why=told["why"], metrics=told["metrics"], exported=told["exported"])
+        self.emit(
+            "judged",
+            step=findings["step"],
+            why=findings["why"],
+            metrics=findings["metrics"],
+            exported=findings["exported"],
+        )
         return end
 
-    def _judge(self, told: dict[str, Any]) -> None:
+    def _judge(self, findings: dict[str, Any]) -> None:
         """Fill in what is found, as far as it comes. Raises `Failed`."""
         for left in (EXPORTED, JUDGEMENT):
             seal.remove(self.out / left)  # of an earlier try
-        if not self._unpacked():
+        if not self._unpack_all():
             raise Failed(self.unfit.detail)
-        told["step"], checkpoint = self._laid_out()
+        findings["step"], checkpoint = self._laid_out()
         if self.asked["evaluate"]:
-            told["metrics"] = self._evaluated("the checkpoint", checkpoint, "")
+            findings["metrics"] = self._evaluate("the checkpoint", checkpoint, "")
         if not self.asked["export"]:
             return
         model = self.out / EXPORTED
@@ -80,60 +86,62 @@ class Judge(Job):
         files = _files(model)
         if self.asked["evaluate"]:
             # It gets no checkpoint: a script that overlooks the export must not find the weights elsewhere.
-            told["exported"] = self._evaluated("the export", "", str(model))
-            if wrong := apart(told["metrics"], told["exported"], self.asked["tolerance"]):
+            findings["exported"] = self._evaluate("the export", "", str(model))
+            if wrong := apart(findings["metrics"], findings["exported"], self.asked["tolerance"]):
                 raise Failed("the export does not evaluate as the checkpoint: " + "; ".join(wrong))
-        told["files"] = files
+        findings["files"] = files
 
     def _laid_out(self) -> tuple[int, str]:
         """Return the newest sound step and its path, laid out by symbolic links, which no job writes through."""
         for step in seal.committed(self.tier):
-            why = seal.fault(self.tier, step, self.place.campaign, self.config["identity"])
-            if not why:
+            fault_text = seal.fault(self.tier, step, self.place.campaign, self.config["identity"])
+            if not fault_text:
                 path = self.run_folder / "checkpoints" / seal.origin(self.tier, step)
                 path.parent.mkdir(parents=True)
                 seal.lay_back(self.tier, step, path, os.symlink)
                 return step, str(path)
-            self.emit("refused_step", step=step, why=why)
+            self.emit("refused_step", step=step, why=fault_text)
         raise Failed("no sealed checkpoint is sound")
 
-    def _evaluated(self, what: str, resume: str, export: str) -> dict[str, float]:
-        name = f"the evaluation of {what}"
+    def _evaluate(self, subject: str, resume: str, export: str) -> dict[str, float]:
+        name = f"the evaluation of {subject}"
         self._command(name, self.asked["evaluate"], self.asked["evaluate_s"], resume, export)
-        found = self.metrics
-        if not found:
+        printed_metrics = self.metrics
+        if not printed_metrics:
             raise Failed(f'{name} printed no JSON line with a number, such as {{"loss": 2.13}}{self.words}')
-        if wrong := [f"{one}: {value}" for one, value in found.items() if not math.isfinite(value)]:
+        if wrong := [f"{metric}: {value}" for metric, value in printed_metrics.items() if not math.isfinite(value)]:
             raise Failed(f"{name} gave no finite number: {'; '.join(wrong)}"[:_WORDS])
-        if len(found) > _MOST or max(map(len, found)) > _LONGEST:
-            raise Failed(f"{name} printed {len(found)} numbers: at most {_MOST}, with names of {_LONGEST} characters")
-        return found
+        if len(printed_metrics) > _MOST or max(map(len, printed_metrics)) > _LONGEST:
+            raise Failed(
+                f"{name} printed {len(printed_metrics)} numbers: at most {_MOST}, with names of {_LONGEST} characters"
+            )
+        return printed_metrics
 
-    def _command(self, what: str, words: Sequence[str], seconds: float, resume: str, export: str) -> None:
+    def _command(self, subject: str, words: Sequence[str], seconds: float, resume: str, export: str) -> None:
         """Run a command to its end. Raises `Failed` where it fails or does not end in time."""
         scratch = self.run_folder / "scratch"
         scratch.mkdir(exist_ok=True)
-        own = {"BIVOUAC_EXPORT": export, "BIVOUAC_CHECKPOINTS": str(scratch)}
+        variables = {"BIVOUAC_EXPORT": export, "BIVOUAC_CHECKPOINTS": str(scratch)}
         job = launcher.Launcher({**self.config, "command": words}, self.place)
-        environment = dict(os.environ, **job.environment(resume, str(self.run_folder), own))
+        environment = dict(os.environ, **job.environment(resume, str(self.run_folder), variables))
         self.metrics, self.words, self._over = {}, LastWords(), threading.Event()
         if self.stopping:
             raise Failed("stopped")
-        if why := self._start(job.command(environment), environment):
-            raise Failed(f"{what}: {why}")
+        if start_error := self._start(job.command(environment), environment):
+            raise Failed(f"{subject}: {start_error}")
         in_time = self._over.wait(seconds)
         if not in_time:
             self.leave_nothing()
-        code = self._ended()
+        code = self._await_exit()
         if not in_time:
-            raise Failed(f"{what} did not end within {seconds:g} s{self.words}")
+            raise Failed(f"{subject} did not end within {seconds:g} s{self.words}")
         if code:
-            raise Failed(f"{what}: {ends.failed(code, self.words, (self.out, self.run_folder)).detail}")
+            raise Failed(f"{subject}: {ends.failure_end(code, self.words, (self.out, self.run_folder)).detail}")
 
     def _read(self) -> None:
         assert self.process is not None and self.process.stdout is not None
         for _, safe, _ in self.secrets.lines(self.process.stdout):
-            self.words.heard(safe)
+            self.words.hear(safe)
             self.pass_on(safe)
             self.metrics = numbers(bare(safe)) or self.metrics
 
@@ -142,13 +150,13 @@ def numbers(line: str) -> dict[str, float]:
     """Return the numbers of a JSON line, also those that are not finite; empty for any other line."""
     start = line.find("{")
     try:
-        given = json.loads(line[start:]) if start >= 0 else None
+        record = json.loads(line[start:]) if start >= 0 else None
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(given, dict):
+    if not isinstance(record, dict):
         return {}
-    found = ((name, one) for name, one in given.items() if isinstance(one, (int, float)))
-    return {name: _float(one) for name, one in found if not isinstance(one, bool)}
+    figures = ((name, number) for name, number in record.items() if isinstance(number, (int, float)))
+    return {name: _float(number) for name, number in figures if not isinstance(number, bool)}
 
 
 def _float(number: float) -> float:
@@ -165,8 +173,8 @@ def apart(checkpoint: Mapping[str, float], export: Mapping[str, float], toleranc
         if name not in export:
             wrong.append(f"{name}: {value!r} of the checkpoint, none of the export")
         elif not abs(export[name] - value) <= tolerance * abs(value):
-            seen = f"{value!r} of the checkpoint, {export[name]!r} of the export"
-            wrong.append(f"{name}: {seen}, tolerance {tolerance:g}")
+            values_text = f"{value!r} of the checkpoint, {export[name]!r} of the export"
+            wrong.append(f"{name}: {values_text}, tolerance {tolerance:g}")
     return wrong
 
 

@@ -27,7 +27,7 @@ PACKAGES = "requirements"
 """Folder below the run's with the packages that the job brings."""
 
 
-def of(job: Mapping[str, Any], place: Place) -> Launcher:
+def make_launcher(job: Mapping[str, Any], place: Place) -> Launcher:
     if job.get("warm"):
         return Warm(job, place)
     kinds = {"torchrun": Torchrun, "mpirun": Mpirun, "none": Launcher}
@@ -53,13 +53,14 @@ class Launcher:
         """Return the command line, with values of the job's whole environment for the variables in it."""
         return variables.words([str(word) for word in self.job["command"]], environment, self.unset)
 
-    def environment(self, resume: str, run: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    def environment(self, resume: str, run: str, extra_variables: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the job's variables: its own, where its checkpoints go, from where it resumes (empty: from the start),
-        the weights that it starts from then, and where the client of level 1 leaves its words. `more` come last."""
+        the weights that it starts from then, and where the client of level 1 leaves its words. `extra_variables` come
+        last."""
         host, _, port = self.place.rendezvous.rpartition(":")
         client = str(Path(sys.argv[0]).parent)  # the client lies beside the supervisor
         packages = os.path.join(run, PACKAGES) if self.job.get("requirements") else ""
-        fixed = {
+        supervisor_variables = {
             "MASTER_ADDR": host,
             "MASTER_PORT": port,
             "NNODES": str(self.place.node_count),
@@ -69,20 +70,26 @@ class Launcher:
             "BIVOUAC_INIT_FROM": str(self.job.get("init_from") or ""),
             "BIVOUAC_SAVE_EVERY": str(self.job.get("save_every", "")),
             "BIVOUAC_RUN": run,
-            **(more or {}),
+            **(extra_variables or {}),
         }
         texts = {str(name): str(value) for name, value in self.job.get("env", {}).items()}
-        own = variables.environment(texts, fixed, os.environ, self.unset)
-        path = own.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+        job_variables = variables.environment(texts, supervisor_variables, os.environ, self.unset)
+        path = job_variables.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
         python_path = os.pathsep.join(filter(None, (path, client, packages)))
-        programs = f"{own.get('PATH', os.environ.get('PATH', os.defpath))}:{packages}/bin"
+        programs = f"{job_variables.get('PATH', os.environ.get('PATH', os.defpath))}:{packages}/bin"
         prompt = {"PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}  # a step is told when it is printed
-        return {**prompt, **own, **fixed, "PYTHONPATH": python_path, **({"PATH": programs} if packages else {})}
+        return {
+            **prompt,
+            **job_variables,
+            **supervisor_variables,
+            "PYTHONPATH": python_path,
+            **({"PATH": programs} if packages else {}),
+        }
 
-    def heard(self, line: str) -> None:
+    def hear(self, line: str) -> None:
         """Take a line of the launcher's or the job's."""
 
-    def ended(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
+    def exit_code(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
         """Return the job's exit code from the launcher's; `words`: its last ones; `own_code`: what they make of it."""
         return code
 
@@ -95,9 +102,9 @@ class Torchrun(Launcher):
 
     def command(self, environment: Mapping[str, str]) -> list[str]:
         place, (host, _, port) = self.place, self.place.rendezvous.rpartition(":")
-        there = shutil.which("torchrun", path=environment.get("PATH"))
+        torchrun_path = shutil.which("torchrun", path=environment.get("PATH"))
         return [
-            *(["torchrun"] if there else ["python3", "-m", "torch.distributed.run"]),
+            *(["torchrun"] if torchrun_path else ["python3", "-m", "torch.distributed.run"]),
             f"--nnodes={place.node_count}",
             f"--nproc-per-node={place.ranks_per_node}",
             f"--node-rank={place.node_rank}",
@@ -107,7 +114,7 @@ class Torchrun(Launcher):
             *super().command(environment),
         ]  # fmt: skip
 
-    def heard(self, line: str) -> None:
+    def hear(self, line: str) -> None:
         """Take the rank that failed first, and its exit code, from torchrun's summary; torchrun itself ends with 1.
         Those that it has stopped for that come before it there."""
         if line.startswith(_ROOT_CAUSE):
@@ -117,7 +124,7 @@ class Torchrun(Launcher):
         if self._rank_code is None and (match := _RANK_ENDED.match(line)):
             self._rank_code = int(match.group(1))
 
-    def ended(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
+    def exit_code(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
         return (self._rank_code or code) if code else 0
 
 
@@ -125,10 +132,10 @@ class Warm(Torchrun):
     """One node's ranks, forked from a process that has imported the job's modules (`warm.again` follows it)."""
 
     def command(self, environment: Mapping[str, str]) -> list[str]:
-        asked = {"warm": self.job["warm"], "command": Launcher.command(self, environment)}
-        return [sys.executable, "-u", os.path.abspath(sys.argv[0]), ranks.CALL, json.dumps(asked)]
+        request = {"warm": self.job["warm"], "command": Launcher.command(self, environment)}
+        return [sys.executable, "-u", os.path.abspath(sys.argv[0]), ranks.CALL, json.dumps(request)]
 
-    def failed(self, code: int) -> None:
+    def note_failure(self, code: int) -> None:
         self._rank_code = code
 
 
@@ -158,10 +165,10 @@ class Mpirun(Launcher):
             *super().command(environment),
         ]  # fmt: skip
 
-    def environment(self, resume: str, run: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    def environment(self, resume: str, run: str, extra_variables: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the job's variables with those of Open MPI, on all nodes alike: of many, each starts some others."""
         return {
-            **super().environment(resume, run, more),
+            **super().environment(resume, run, extra_variables),
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_plm_rsh_agent": f"{sys.executable} {os.path.abspath(sys.argv[0])} {shell.CALL}",
@@ -170,7 +177,7 @@ class Mpirun(Launcher):
             "OMPI_MCA_orte_leave_session_attached": "true",  # its daemons stay below the supervisor, which counts them
         }
 
-    def heard(self, line: str) -> None:
+    def hear(self, line: str) -> None:
         if self._culprit is not None or self.place.node_rank:
             return
         for pattern in self._RANK:
@@ -182,7 +189,7 @@ class Mpirun(Launcher):
         if match:
             self._culprit = int(match.group(1))
 
-    def ended(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
+    def exit_code(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
         """Tell the other nodes, and let the one whose rank failed end before this one."""
         if not self.place.node_rank:
             shell.tell_end(code if own_code is None else own_code, self._culprit, words)

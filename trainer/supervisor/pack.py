@@ -18,19 +18,19 @@ def pack(target: Path) -> None:
     """Write the zipapp, with the supervisor's modules and some of the contract's, and the client's files beside."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        package, own = root / _PACKAGE, Path(__file__).parent
+        package, source_package = root / _PACKAGE, Path(__file__).parent
         package.mkdir(parents=True)
         (package.parent / "__init__.py").touch()
         (root / "__main__.py").write_text(_MAIN)
-        for path in own.rglob("*.py"):
-            copy = package / path.relative_to(own)
+        for path in source_package.rglob("*.py"):
+            copy = package / path.relative_to(source_package)
             copy.parent.mkdir(exist_ok=True)
             copyfile(path, copy)
         contract = package.parent / "contract"
         contract.mkdir()
         (contract / "__init__.py").touch()
         for name in _CONTRACT:
-            copyfile(own.parent / "contract" / name, contract / name)
+            copyfile(source_package.parent / "contract" / name, contract / name)
         zipapp.create_archive(root, target, compressed=True)
     for path in (*_CLIENT.glob("bivouac*.py"), *_CLIENT.glob("bivouac*/*.py")):
         copy = target.parent / path.relative_to(_CLIENT)

@@ -34,16 +34,16 @@ class Place(NamedTuple):
         }  # fmt: skip
 
     @classmethod
-    def of(cls, environment: Mapping[str, str] = os.environ) -> Place:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Place:
         """Read the place. Raises `ValueError` that names every variable that is missing or not a number."""
-        given, wrong = {}, []
+        fields, wrong = {}, []
         for name in cls._fields:
             variable = "BIVOUAC_" + name.upper()
             text = environment.get(variable, "")
             number = name in ("attempt", "node_rank", "node_count", "ranks_per_node")
             if (number and not text.isdigit()) or not (text or name.endswith("_digest")):
                 wrong.append(variable)
-            given[name] = int(text) if number and text.isdigit() else text
+            fields[name] = int(text) if number and text.isdigit() else text
         if wrong:
             raise ValueError("variables are missing or not numbers: " + ", ".join(wrong))
-        return cls(**given)  # type: ignore[arg-type]
+        return cls(**fields)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ _FILE = "/bivouac-secrets/values.json"
 """`trainer.contract.workload.SECRETS`."""
 
 
-class Line(NamedTuple):
+class SafeLine(NamedTuple):
     text: str
     """As it is, to be read; empty for a piece of one that is too long."""
     safe: str
@@ -46,36 +46,36 @@ class Redactor:
             text = text.replace(form, REDACTED)
         return text
 
-    def within(self, value: Any) -> Any:
+    def redact(self, value: Any) -> Any:
         """Replace in all texts of a JSON value; numbers and keys stay, so that it remains one."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {key: self.within(one) for key, one in value.items()}
-        return [self.within(one) for one in value] if isinstance(value, (list, tuple)) else value
+            return {key: self.redact(element) for key, element in value.items()}
+        return [self.redact(element) for element in value] if isinstance(value, (list, tuple)) else value
 
-    def lines(self, stream: Any) -> Iterator[Line]:
+    def lines(self, stream: Any) -> Iterator[SafeLine]:
         """Yield each line of a buffered stream of bytes. Of one longer than `_LONGEST` come pieces that split no
         secret; there is nothing to read in them."""
-        held, long, kept = "", False, len(self._forms[0]) - 1 if self._forms else 0
+        held_text, long, overlap = "", False, len(self._forms[0]) - 1 if self._forms else 0
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for raw, end in _pieces(stream):
-            ended = end != b""
-            text = decoder.decode(raw, ended)
-            safe = self.text(held + text)
-            cut = len(safe) if ended else len(safe) - kept
-            yield Line("" if long or not ended else text, safe[:cut], end == b"\r")
-            held, long = safe[cut:], not ended
-        if held:
-            yield Line("", held, False)
+            is_end = end != b""
+            text = decoder.decode(raw, is_end)
+            safe = self.text(held_text + text)
+            cut = len(safe) if is_end else len(safe) - overlap
+            yield SafeLine("" if long or not is_end else text, safe[:cut], end == b"\r")
+            held_text, long = safe[cut:], not is_end
+        if held_text:
+            yield SafeLine("", held_text, False)
 
 
 def _pieces(stream: Any) -> Iterator[tuple[bytes, bytes]]:
     """Yield each line with its end; an empty end for a piece of a line that is too long."""
     left = b""
     for read in iter(lambda: stream.read1(_LONGEST), b""):
-        *whole, left = _END.split(left + read)
-        for text, end in zip(whole[::2], whole[1::2]):
+        *whole_parts, left = _END.split(left + read)
+        for text, end in zip(whole_parts[::2], whole_parts[1::2]):
             while len(text) >= _LONGEST:
                 yield text[:_LONGEST], b""
                 text = text[_LONGEST:]
@@ -89,11 +89,11 @@ def _pieces(stream: Any) -> Iterator[tuple[bytes, bytes]]:
 
 def take_secrets(names: Iterable[str]) -> None:
     """Put the values into the environment, which the job inherits. Raises `ValueError` for one that is missing."""
-    wanted = list(names)
-    if not wanted:
+    wanted_names = list(names)
+    if not wanted_names:
         return
     values = json.loads(Path(os.environ.get("BIVOUAC_SECRETS", _FILE)).read_text())
-    missing = [name for name in wanted if name not in values]
+    missing = [name for name in wanted_names if name not in values]
     if missing:
         raise ValueError("the pod has no secret " + ", ".join(missing))
-    os.environ.update({name: values[name] for name in wanted})
+    os.environ.update({name: values[name] for name in wanted_names})

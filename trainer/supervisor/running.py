@@ -31,10 +31,10 @@ _LOG_BYTES, _LOG_BYTES_PER_S = 8 << 20, (4 << 20) / 60
 
 
 class Allowance:
-    """What may be used: `most` at once, and `per_second` of it comes back. Used up, it is back with a quarter."""
+    """What may be used: `capacity` at once, and `per_second` of it comes back. Used up, it is back with a quarter."""
 
-    def __init__(self, per_second: float, most: float) -> None:
-        self._per_second, self._most, self._left, self._at = per_second, most, most, time.monotonic()
+    def __init__(self, per_second: float, capacity: float) -> None:
+        self._per_second, self._most, self._left, self._at = per_second, capacity, capacity, time.monotonic()
         self._empty = False
 
     def take(self, amount: float) -> bool:
@@ -69,7 +69,7 @@ class Running:
 
     def emit(self, event: str, **fields: object) -> None:
         """Say a line of our own. `time` among the fields: when it was."""
-        line = {"event": event, "time": round(time.time(), 3), **self.secrets.within(fields)}
+        line = {"event": event, "time": round(time.time(), 3), **self.secrets.redact(fields)}
         line.update(node=self.place.node_name, attempt=self.place.attempt)
         say(MARK + json.dumps(line))
 
@@ -88,9 +88,9 @@ class Running:
             self.emit("lines_dropped", lines=lines, bytes=size, why="the job printed more than 4 MiB a minute")
 
     def wait_for(self, path: Path, seconds: float) -> None:
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while not path.exists() and not self.stopping:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise TimeoutError(f"{path} has not appeared within {seconds:.0f} s")
             time.sleep(0.2)
 
@@ -112,7 +112,7 @@ class Running:
             self._end_group(signal.SIGTERM)
         return ""
 
-    def _ended(self) -> int:
+    def _await_exit(self) -> int:
         """Return the code of the command that is over, once all that it started has ended and its lines are read."""
         assert self.process is not None
         code = self.process.wait()
@@ -132,32 +132,38 @@ class Running:
         if left := family.end_all(None if self.process is None else self.process.pid):
             self.emit("left_behind", processes=left)
 
-    def _unpacked(self) -> bool:
+    def _unpack_all(self) -> bool:
         """Put the job's code where it starts, and the packages that it brings beside. Return False, with the end in
         `unfit`, for what has another digest than the campaign's or is for another Python."""
         python = ".".join(map(str, sys.version_info[:2]))
-        wanted = self.config.get("requirements_python") or python
-        if wanted != python:
-            why = f"the job's packages are for Python {wanted}, and the image has {python}: mend workload.python"
-            self.unfit = ends.End(ends.USER, why)
+        wanted_python = self.config.get("requirements_python") or python
+        if wanted_python != python:
+            detail = (
+                f"the job's packages are for Python {wanted_python}, and the image has {python}: mend workload.python"
+            )
+            self.unfit = ends.End(ends.USER, detail)
             return False
         code = self._unpack("source", str(self.config.get("folder")))
         return code and self._unpack("requirements", str(self.run_folder / PACKAGES))
 
-    def _unpack(self, what: str, folder: str) -> bool:
-        packed = self.config.get(what)
-        if not packed:
+    def _unpack(self, config_key: str, folder: str) -> bool:
+        archive = self.config.get(config_key)
+        if not archive:
             return True
         # The file system imports new code from S3 some time after its upload.
-        self.wait_for(Path(packed), _SOURCE_S)
+        self.wait_for(Path(archive), _SOURCE_S)
         if self.stopping:
             return False
-        size, digest = seal.digest_of(Path(packed))
-        if digest != self.config[f"{what}_digest"]:
-            self.emit(f"refused_{what}", size_bytes=size, sha256=digest, wanted=self.config[f"{what}_digest"])
-            self.unfit = ends.End(ends.DATA, f"the job's {what} are not the campaign's: {packed} has SHA-256 {digest}")
+        size, digest = seal.digest_of(Path(archive))
+        if digest != self.config[f"{config_key}_digest"]:
+            self.emit(
+                f"refused_{config_key}", size_bytes=size, sha256=digest, wanted=self.config[f"{config_key}_digest"]
+            )
+            self.unfit = ends.End(
+                ends.DATA, f"the job's {config_key} are not the campaign's: {archive} has SHA-256 {digest}"
+            )
             return False
-        with tarfile.open(packed) as tar:
+        with tarfile.open(archive) as tar:
             # Our own, by its digest. Python 3.14 would else refuse links to the pod's folders, 3.12 warn of it.
             tar.extraction_filter = lambda member, path: member  # type: ignore[assignment, misc]
             tar.extractall(folder)
@@ -172,8 +178,8 @@ class Running:
         self.emit("stopping", signal=self.stopping)
         with contextlib.suppress(OSError):  # a full disk: SIGTERM tells it too
             self.messages.stop()
-        asked = threading.Timer(grace_s / 2 if self.messages.asks() else 0.0, self._end_group, (signal.SIGTERM,))
-        for timer in (asked, threading.Timer(grace_s, self._kill)):
+        term = threading.Timer(grace_s / 2 if self.messages.job_asks() else 0.0, self._end_group, (signal.SIGTERM,))
+        for timer in (term, threading.Timer(grace_s, self._kill)):
             timer.daemon = True
             timer.start()
 

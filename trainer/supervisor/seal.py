@@ -53,24 +53,24 @@ def seal(
     place = tier / step_folder(step)
     manifest, attempt = place / MANIFEST, place / f"attempt-{identity.attempt:04d}"
     checkpoint = survey_of(root, files, folder, part)
-    before = content(manifest)
-    if attempt_of(before) > identity.attempt:
-        raise ValueError(f"attempt {attempt_of(before)} has sealed this step")
-    sweep(place, before)  # of a sealing that failed
+    previous_manifest = content(manifest)
+    if attempt_of(previous_manifest) > identity.attempt:
+        raise ValueError(f"attempt {attempt_of(previous_manifest)} has sealed this step")
+    sweep(place, previous_manifest)  # of a sealing that failed
     make(attempt)
     try:
-        shards = copy_checkpoint(checkpoint, attempt, 0, 0, next_sealing(before, attempt.name))
-        if changed := difference(checkpoint, root, files, folder, part):
-            raise ValueError(changed)
+        shards = copy_checkpoint(checkpoint, attempt, 0, 0, next_sealing(previous_manifest, attempt.name))
+        if change := difference(checkpoint, root, files, folder, part):
+            raise ValueError(change)
         sync(attempt)
         publish(manifest, serialize(identity, step, tokens, loss, shards))
     except (OSError, ValueError):
         with contextlib.suppress(OSError):
-            if before is None:
+            if previous_manifest is None:
                 manifest.unlink(missing_ok=True)
-            elif content(manifest) != before:
-                publish(manifest, before)
-            sweep(place, before)
+            elif content(manifest) != previous_manifest:
+                publish(manifest, previous_manifest)
+            sweep(place, previous_manifest)
         raise
     sweep(place, content(manifest))
     return manifest
@@ -100,7 +100,7 @@ def difference(checkpoint: Survey, root: Path, files: Sequence[Path], folder: Pa
 
 def next_sealing(manifest: bytes | None, attempt: str) -> int:
     """Return how often an attempt has sealed a step, by its manifest: new shards have other names."""
-    numbers = (sealing_of(name) for name in _named(manifest) if name.startswith(f"{attempt}/"))
+    numbers = (sealing_of(name) for name in _shard_names(manifest) if name.startswith(f"{attempt}/"))
     return max((number + 1 for number in numbers if number is not None), default=0)
 
 
@@ -138,7 +138,7 @@ def attempt_of(manifest: bytes | str | None) -> int:
         return -1
 
 
-def _named(manifest: bytes | None) -> set[str]:
+def _shard_names(manifest: bytes | None) -> set[str]:
     """Return the files that a manifest names; none if it cannot be read."""
     try:
         return {str(shard["file"]) for shard in json.loads(manifest or b"")["shards"]}
@@ -151,10 +151,10 @@ def sweep(place: Path, manifest: bytes | None) -> None:
     if manifest is None:
         shutil.rmtree(place, ignore_errors=True)
         return
-    named = _named(manifest)
+    manifest_files = _shard_names(manifest)
     with contextlib.suppress(OSError):
         for path in place.glob("attempt-*/*"):
-            if f"{path.parent.name}/{path.name}" not in named:
+            if f"{path.parent.name}/{path.name}" not in manifest_files:
                 path.unlink(missing_ok=True)
     for folder in place.glob("attempt-*"):
         with contextlib.suppress(OSError):  # the manifest's files are in it
@@ -163,7 +163,7 @@ def sweep(place: Path, manifest: bytes | None) -> None:
 
 def committed(tier: Path) -> list[int]:
     """Return the committed steps of a tier, newest first; those too of which it cannot be seen."""
-    return [step for step in begun(tier) if _may_be_there(tier / step_folder(step) / MANIFEST)]
+    return [step for step in started_steps(tier) if _may_be_there(tier / step_folder(step) / MANIFEST)]
 
 
 def _may_be_there(path: Path) -> bool:
@@ -176,7 +176,7 @@ def _may_be_there(path: Path) -> bool:
     return True
 
 
-def begun(tier: Path) -> list[int]:
+def started_steps(tier: Path) -> list[int]:
     """Return the steps of a tier that have a folder, newest first."""
     try:
         steps = map(step_of_folder, os.listdir(tier))
@@ -207,10 +207,10 @@ def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
 def tree(tier: Path, step: int) -> Tree:
     """Return the job's own tree of a committed step. Raises `OSError` or `ValueError` for one that cannot be read."""
     place = tier / step_folder(step)
-    found = tree_of(sorted(_named((place / MANIFEST).read_bytes())), lambda name: (place / name).read_bytes())
-    if found is None:
+    job_tree = tree_of(sorted(_shard_names((place / MANIFEST).read_bytes())), lambda name: (place / name).read_bytes())
+    if job_tree is None:
         raise ValueError("its files are not a job's")
-    return found
+    return job_tree
 
 
 def origin(tier: Path, step: int) -> str:
@@ -233,13 +233,13 @@ def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], obj
         remove(left)  # by a node that died at this point
     fresh = path.with_name(_LAID + secrets.token_hex(8))
 
-    def one(each: tuple[TreeFile, Path]) -> None:
-        file, target = each
+    def lay_file(file_and_target: tuple[TreeFile, Path]) -> None:
+        file, target = file_and_target
         if job.part:  # what else lies in the folder stays
             remove(target)
         (link or copy)(place / rows[file.shard]["file"], target)
 
-    lay_out(job, path if job.part else fresh, lambda files: list(side_by_side(one, files)), modes=link is None)
+    lay_out(job, path if job.part else fresh, lambda files: list(side_by_side(lay_file, files)), modes=link is None)
     if not job.part:
         remove(path)
         os.replace(fresh, path)
@@ -254,23 +254,23 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def keep(tier: Path, most: int, unsound: Collection[int] = (), whole: bool = True) -> list[int]:
-    """Remove the steps that may go beside the newest `most` that are sound; return those that were removed.
+def keep(tier: Path, count: int, unsound: Collection[int] = (), is_whole: bool = True) -> list[int]:
+    """Remove the steps that may go beside the newest `count` that are sound; return those that were removed.
 
-    `unsound`: steps whose bytes were found wrong; those whose files are gone or cut count as such too. Without `whole`,
-    files may also be on other nodes.
+    `unsound`: steps whose bytes were found wrong; those whose files are gone or cut count as such too. Without
+    `is_whole`, files may also be on other nodes.
     """
     steps = committed(tier)
     places = {step: tier / step_folder(step) for step in steps}
-    broken = {step for step, place in places.items() if step in unsound or not in_size(place, whole=whole)}
-    gone = removable(steps, most, broken)
-    for step in gone:
+    broken = {step for step, place in places.items() if step in unsound or not in_size(place, is_whole=is_whole)}
+    removed_steps = removable(steps, count, broken)
+    for step in removed_steps:
         (places[step] / MANIFEST).unlink()  # first: a step that is half gone is not committed
         shutil.rmtree(places[step], ignore_errors=True)
-    return gone
+    return removed_steps
 
 
-def in_size(place: Path, manifest: bytes | None = None, whole: bool = True) -> bool:
+def in_size(place: Path, manifest: bytes | None = None, is_whole: bool = True) -> bool:
     """Return whether a step's manifest (None: the one that lies there) and the sizes of its files fit, as far as can be
     seen without reading them."""
     try:
@@ -281,7 +281,7 @@ def in_size(place: Path, manifest: bytes | None = None, whole: bool = True) -> b
                 if os.lstat(place / shard["file"]).st_size != shard["size_bytes"]:
                     return False
             except FileNotFoundError:
-                if whole:
+                if is_whole:
                     return False
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -290,7 +290,7 @@ def in_size(place: Path, manifest: bytes | None = None, whole: bool = True) -> b
 
 def tidy(tier: Path) -> None:
     """Remove what was being sealed when its node died: nobody would use it, and it takes room."""
-    for step in set(begun(tier)) - set(committed(tier)):
+    for step in set(started_steps(tier)) - set(committed(tier)):
         shutil.rmtree(tier / step_folder(step), ignore_errors=True)
 
 

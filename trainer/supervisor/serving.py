@@ -52,12 +52,12 @@ Stream = Callable[[BaseHTTPRequestHandler], bool]
 def serve(
     address: str,
     status: Callable[[], dict[str, Any]],
-    more: More,
+    answer_other: More,
     port: int = PORT,
     stream: Stream = lambda request: False,
 ) -> ThreadingHTTPServer:
-    """Serve in a thread until the process ends; `stream` and `more` answer for other paths. Raises `OSError` where the
-    port is taken."""
+    """Serve in a thread until the process ends; `stream` and `answer_other` answer for other paths. Raises `OSError`
+    where the port is taken."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _REQUEST_S
@@ -71,7 +71,7 @@ def serve(
                 self._answer(200, "text/plain", b"ok\n")
             elif stream(self):
                 return
-            elif (answer := more(self.path)) is not None:
+            elif (answer := answer_other(self.path)) is not None:
                 self._answer(answer[0], "application/json", answer[1])
             else:
                 self._answer(404, "text/plain", b"known: /status /metrics /checkpoints /verdicts/STEP /healthz\n")

@@ -49,8 +49,8 @@ def _key() -> bytes:
     return Path(os.environ.get("BIVOUAC_MPI_KEY", KEY)).read_bytes()
 
 
-def _signed(word: str, asked: str) -> str:
-    return hmac.new(_key(), (word + asked).encode(), hashlib.sha256).hexdigest()
+def _signature(word: str, request: str) -> str:
+    return hmac.new(_key(), (word + request).encode(), hashlib.sha256).hexdigest()
 
 
 class _Node(ThreadingTCPServer):
@@ -71,19 +71,19 @@ class _Call(StreamRequestHandler):
         word = secrets.token_hex(16)
         self.wfile.write((word + "\n").encode())
         try:
-            asked, signature = json.loads(self.rfile.readline(_LONGEST))
+            request_text, signature = json.loads(self.rfile.readline(_LONGEST))
         except (ValueError, TypeError):
             return
-        if not hmac.compare_digest(_signed(word, asked), signature):
+        if not hmac.compare_digest(_signature(word, request_text), signature):
             return
-        given = json.loads(asked)
-        if "end" in given:
-            self.server.end = given["end"]
+        request = json.loads(request_text)
+        if "end" in request:
+            self.server.end = request["end"]
             self.wfile.write(b"0\n")
             self.server.over.set()
             return
         # In a session of its own: the signal that asks the job to stop is for node 0's `mpirun`, which asks the ranks.
-        code = subprocess.call(["/bin/sh", "-c", given["command"]], stdin=subprocess.DEVNULL, start_new_session=True)
+        code = subprocess.call(["/bin/sh", "-c", request["command"]], stdin=subprocess.DEVNULL, start_new_session=True)
         self.wfile.write(f"{code}\n".encode())
 
 
@@ -93,22 +93,22 @@ def listen(address: str, node_rank: int) -> int:
     with _Node(address) as node:
         threading.Thread(target=node.serve_forever, name="calls", daemon=True).start()
         node.over.wait()
-    code, ours = int(node.end["code"]), node.end["node"] == node_rank
+    code, is_own = int(node.end["code"]), node.end["node"] == node_rank
     if not code:
         return 0
-    print(f"mpirun on node 0 ended with {code}{' for a rank of this node' if ours else ''}{node.end['words']}")
-    return code if ours else INTERRUPTED
+    print(f"mpirun on node 0 ended with {code}{' for a rank of this node' if is_own else ''}{node.end['words']}")
+    return code if is_own else INTERRUPTED
 
 
 def call(words: Sequence[str]) -> int:
     """Be the remote shell of `mpirun`: run a command on a host, and end with its code. Options of ssh mean nothing."""
-    rest = list(words)
-    while rest and rest[0].startswith("-"):
-        del rest[: 2 if rest[0] in ("-o", "-p", "-l", "-i") else 1]
-    if len(rest) < 2:
+    arguments = list(words)
+    while arguments and arguments[0].startswith("-"):
+        del arguments[: 2 if arguments[0] in ("-o", "-p", "-l", "-i") else 1]
+    if len(arguments) < 2:
         print(f"a remote shell takes a host and a command: {list(words)}", file=sys.stderr)
         return 255
-    return _ask(rest[0], {"command": " ".join(rest[1:])}, _COMES_UP_S)
+    return _ask(arguments[0], {"command": " ".join(arguments[1:])}, _COMES_UP_S)
 
 
 def tell_end(code: int, culprit: int | None, words: str) -> None:
@@ -116,31 +116,31 @@ def tell_end(code: int, culprit: int | None, words: str) -> None:
     are left out."""
     end = {"end": {"code": code, "node": culprit, "words": words}}
     calls = [threading.Thread(target=_ask, args=(host, end, 0.0), daemon=True) for host in hosts()[1:]]
-    for one in calls:
-        one.start()
-    for one in calls:
-        one.join()
+    for thread in calls:
+        thread.start()
+    for thread in calls:
+        thread.join()
 
 
-def _ask(host: str, what: Mapping[str, Any], patience_s: float) -> int:
+def _ask(host: str, request: Mapping[str, Any], patience_s: float) -> int:
     """Have a node do something; return its answer, 255 if it does not answer or does not know our key."""
-    until = time.monotonic() + patience_s
+    deadline = time.monotonic() + patience_s
     while True:
         try:
             line = socket.create_connection((host, PORT), timeout=_ANSWER_S)
             break
         except OSError as error:  # its container has not started, or its name is not known yet
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 print(f"node {host} cannot be called: {error}", file=sys.stderr)
                 return 255
         time.sleep(_PAUSE_S)
     with line, line.makefile("rwb") as file:
         try:
-            asked = json.dumps(what)
+            request_text = json.dumps(request)
             word = file.readline(_LONGEST).decode().strip()
-            file.write((json.dumps([asked, _signed(word, asked)]) + "\n").encode())
+            file.write((json.dumps([request_text, _signature(word, request_text)]) + "\n").encode())
             file.flush()
-            if "command" in what:
+            if "command" in request:
                 line.settimeout(None)  # as long as the job runs
             return int(file.readline(_LONGEST) or 255)
         except (OSError, ValueError) as error:

@@ -120,7 +120,7 @@ def test_a_byte_that_changes_after_it_was_written_keeps_its_step_from_being_seal
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
     assert seal.committed(sealed(tmp_path).tier) == [10]
-    assert job(tmp_path, attempt=2).sealing.chosen()["step"] == 10
+    assert job(tmp_path, attempt=2).sealing.choose()["step"] == 10
 
 
 def test_a_checkpoint_that_is_written_anew_spoils_no_sealed_one_and_is_not_taken_for_the_old(tmp_path: Path) -> None:

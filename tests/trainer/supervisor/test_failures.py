@@ -60,7 +60,7 @@ def of(rank: int, lines: list[str]) -> list[str]:
 def words(*lines: str) -> LastWords:
     heard = LastWords()
     for line in lines:
-        heard.heard(line)
+        heard.hear(line)
     return heard
 
 
@@ -142,7 +142,7 @@ def test_an_end_without_room_is_the_storages(
         return SimpleNamespace(f_bavail=blocks, f_blocks=2560, f_frsize=4096, f_files=of, f_favail=inodes)
 
     monkeypatch.setattr(ends.os, "statvfs", statvfs)
-    end = ends.failed(1, words("bye"), (tmp_path / "not/there",))
+    end = ends.failure_end(1, words("bye"), (tmp_path / "not/there",))
     assert end.code == (ends.STORAGE if full else ends.INTERNAL) and set(asked) == {str(tmp_path)}
     room = f"{tmp_path / 'not/there'} has 1.0 of 10.0 MiB free, and {inodes} inodes"
     assert (f"the job exited with 1 where no room is left: {room}; it said last: bye" == end.detail) is full
@@ -156,7 +156,7 @@ def test_a_place_that_cannot_be_asked_is_not_full(tmp_path: Path, monkeypatch: p
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(ends.os, "statvfs", refuse)
-    assert ends.room_in(tmp_path) == "" and ends.failed(1, words("bye"), (tmp_path,)).code == ends.INTERNAL
+    assert ends.room_in(tmp_path) == "" and ends.failure_end(1, words("bye"), (tmp_path,)).code == ends.INTERNAL
     assert ends.of_error(OSError(28, "no room"), tmp_path) == (
         f"[Errno 28] no room; {tmp_path}: [Errno 5] Input/output error")  # fmt: skip
 
@@ -222,10 +222,12 @@ def test_an_error_has_a_cause_and_is_the_users_where_a_retry_would_repeat_it(
     cause = failures.cause_of(error)
     assert name is None or (cause is not None and cause.name == name)
     for made, code in (((False, False), early), ((True, False), after_a_step), ((True, True), after_a_checkpoint)):
-        end = ends.failed(1, words(*TRACE, error), (tmp_path,), made=ends.Made(*made))
+        end = ends.failure_end(1, words(*TRACE, error), (tmp_path,), progress=ends.Made(*made))
         if name is not None:
             assert end.code == code and error[:40] in end.detail and cause is not None and cause.cure in end.detail
-    assert ends.failed(-9, words(*TRACE, error), (tmp_path,), made=ends.Made(False, False)).code == 70, "it was killed"
+    assert ends.failure_end(-9, words(*TRACE, error), (tmp_path,), progress=ends.Made(False, False)).code == 70, (
+        "it was killed"
+    )
 
 
 def test_a_missing_gpu_is_the_users_where_the_machine_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -233,14 +235,14 @@ def test_a_missing_gpu_is_the_users_where_the_machine_has_none(monkeypatch: pyte
                   "RuntimeError: Found no NVIDIA driver on your system."):  # fmt: skip
         for device, code in ((tmp_path / "none", 64), (tmp_path, 70)):
             monkeypatch.setattr(failures, "_GPU", str(device))
-            end = ends.failed(1, words(*TRACE, error), (tmp_path,), made=ends.Made(False, False))
+            end = ends.failure_end(1, words(*TRACE, error), (tmp_path,), progress=ends.Made(False, False))
             assert end.code == code and "insists on CUDA" in end.detail
 
 
 def test_a_node_that_only_lost_its_peer_is_not_at_fault(tmp_path: Path) -> None:
-    assert ends.failed(1, words(*TRACE, NCCL), (tmp_path,), made=ends.Made(nodes=2)).reason == ends.PEER_LOST
-    assert ends.failed(1, words(*TRACE, NCCL), (tmp_path,), made=ends.Made(nodes=1)).reason == ""
-    assert ends.failed(-11, words(*TRACE, NCCL), (tmp_path,), made=ends.Made(nodes=2)).reason == ""
+    assert ends.failure_end(1, words(*TRACE, NCCL), (tmp_path,), progress=ends.Made(nodes=2)).reason == ends.PEER_LOST
+    assert ends.failure_end(1, words(*TRACE, NCCL), (tmp_path,), progress=ends.Made(nodes=1)).reason == ""
+    assert ends.failure_end(-11, words(*TRACE, NCCL), (tmp_path,), progress=ends.Made(nodes=2)).reason == ""
 
 
 @pytest.mark.parametrize(
@@ -258,16 +260,20 @@ def test_a_node_that_only_lost_its_peer_is_not_at_fault(tmp_path: Path) -> None:
 def test_an_end_has_code_reason_and_rank(
     code: int, said: str, elsewhere: bool, end: tuple[int, str], tmp_path: Path
 ) -> None:
-    found = ends.failed(code, words(*of(3, [*TRACE, said])), (tmp_path,), elsewhere, ends.Made(False, False, 2), rank=5)
+    found = ends.failure_end(
+        code, words(*of(3, [*TRACE, said])), (tmp_path,), elsewhere, ends.Made(False, False, 2), rank=5
+    )
     assert (found.code, found.reason, found.rank) == (*end, 3)
-    assert ends.failed(1, words("bye"), (tmp_path,), rank=5).rank == 5
+    assert ends.failure_end(1, words("bye"), (tmp_path,), rank=5).rank == 5
 
 
 def test_of_torchruns_summary_the_first_failure_counts() -> None:
-    torchrun = launcher.of({"launcher": "torchrun", "command": ["x"]}, Place("c", 1, "n", "1", 0, 1, 2, "x:1", "", ""))
+    torchrun = launcher.make_launcher(
+        {"launcher": "torchrun", "command": ["x"]}, Place("c", 1, "n", "1", 0, 1, 2, "x:1", "", "")
+    )
     for line in TRAILER:
-        torchrun.heard(line)
-    assert torchrun.ended(1, "", False) == 1 and torchrun.rank == 1, "not those that torchrun has stopped for it"
+        torchrun.hear(line)
+    assert torchrun.exit_code(1, "", False) == 1 and torchrun.rank == 1, "not those that torchrun has stopped for it"
 
 
 def test_the_words_of_an_end_have_the_scripts_own_exit_code(tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ def test_only_what_the_client_writes_is_a_message(tmp_path: Path) -> None:
 
 def test_a_job_asks_whether_it_should_stop_and_is_told(tmp_path: Path) -> None:
     messages = Messages(tmp_path)
-    assert not messages.asks()
+    assert not messages.job_asks()
     (tmp_path / "asks").touch(), messages.stop()
-    assert messages.asks() and (tmp_path / "stop").exists()
+    assert messages.job_asks() and (tmp_path / "stop").exists()
 
 
 def told(box: Inbox) -> list[dict[str, Any]]:
@@ -76,10 +76,10 @@ def test_steps_that_node_0_does_not_know_are_brought_to_it(folder: Path) -> None
     outbox, inbox = Outbox(folder, 8), Inbox(folder)
     for step in (1, 2):
         outbox.step(step, {"loss": 1 / step})
-    outbox.asked(0)
+    outbox.note_first_node(0)
     outbox.exchange()
     assert told(inbox) == [], "they may be on their way by node 0's own ranks"
-    outbox.asked(0)
+    outbox.note_first_node(0)
     outbox.step(3, {})
     outbox.exchange()
     assert told(inbox) == [
@@ -89,7 +89,7 @@ def test_steps_that_node_0_does_not_know_are_brought_to_it(folder: Path) -> None
     ]
     assert inbox.telling == {8}
     outbox.step(4, {})
-    outbox.exchange(last=True)
+    outbox.exchange(is_last=True)
     assert [one["step"] for one in told(inbox)] == [4] and inbox.telling == set()
 
 
@@ -97,18 +97,18 @@ def test_steps_that_node_0_knows_are_not_written_down(folder: Path) -> None:
     outbox = Outbox(folder, 8)
     for step in range(1, 20):
         outbox.step(step, {})
-        outbox.asked(step)
+        outbox.note_first_node(step)
         outbox.exchange()
-    outbox.asked(0, last=True)
-    outbox.exchange(last=True)
+    outbox.note_first_node(0, is_last=True)
+    outbox.exchange(is_last=True)
     assert not folder.exists(), "also where node 0 has ended before"
 
 
 def test_the_last_steps_are_written_down_where_node_0_is_behind(folder: Path) -> None:
     outbox = Outbox(folder, 8)
     outbox.step(5, {})
-    outbox.asked(4, last=True)
-    outbox.exchange(last=True)
+    outbox.note_first_node(4, is_last=True)
+    outbox.exchange(is_last=True)
     assert [one["step"] for one in told(Inbox(folder))] == [5]
 
 
@@ -125,11 +125,11 @@ def test_a_finished_checkpoint_is_told_again_after_a_full_tier(folder: Path) -> 
 
 def test_the_last_steps_are_written_down_where_node_0_never_answered(folder: Path) -> None:
     outbox = Outbox(folder, 8)
-    outbox.asked(0)
+    outbox.note_first_node(0)
     outbox.exchange()
     outbox.step(5, {})
-    outbox.asked(0, last=True)
-    outbox.exchange(last=True)
+    outbox.note_first_node(0, is_last=True)
+    outbox.exchange(is_last=True)
     assert [one["step"] for one in told(Inbox(folder))] == [5]
 
 
@@ -137,8 +137,8 @@ def test_a_node_keeps_its_last_thousand_steps(folder: Path) -> None:
     outbox = Outbox(folder, 8)
     for step in range(3000):
         outbox.step(step, {})
-    outbox.asked(0, last=True)
-    outbox.exchange(last=True)
+    outbox.note_first_node(0, is_last=True)
+    outbox.exchange(is_last=True)
     assert [one["step"] for one in told(Inbox(folder))] == list(range(2000, 3000))
 
 
@@ -150,7 +150,7 @@ def counted(*numbers: int) -> Steps:
 
 
 def losses(memory: Memory, first: int, last: int, more: float = 0.0) -> list[dict[str, Any]]:
-    found = [memory.heard(step, 2.0 + 0.1 * (step % 3) + more) for step in range(first, last + 1)]
+    found = [memory.hear_loss(step, 2.0 + 0.1 * (step % 3) + more) for step in range(first, last + 1)]
     return [event for event in found if event]
 
 
@@ -158,10 +158,10 @@ def kept(tier: Path, config: str = "a") -> Memory:
     """Of an attempt that has told the losses of 30 steps, and sealed step 20."""
     memory = Memory(tier, config)
     assert memory.begin(-1) is None
-    memory.reached(1, counted(1))
+    memory.hear_step(1, counted(1))
     assert not losses(memory, 1, 30)
-    memory.sealed(20, Laps(20, 0, 0))
-    memory.write(last=True)
+    memory.note_sealed(20, Laps(20, 0, 0))
+    memory.write(is_last=True)
     return memory
 
 
@@ -211,25 +211,25 @@ def test_the_first_steps_are_held_against_what_was_offered(
     memory = Memory(tmp_path, "a")
     memory.begin(offered)
     first, second = numbers
-    assert memory.reached(first, counted(first)) == {}
-    assert memory.reached(second, counted(first, second)) == told
-    assert memory.reached(second + 1, counted(first, second, second + 1)) == {}
+    assert memory.hear_step(first, counted(first)) == {}
+    assert memory.hear_step(second, counted(first, second)) == told
+    assert memory.hear_step(second + 1, counted(first, second, second + 1)) == {}
 
 
 def test_a_line_every_ten_steps_may_begin_one_line_before(tmp_path: Path) -> None:
     memory = Memory(tmp_path, "a")
     memory.begin(35)
-    memory.reached(30, counted(30))
-    assert memory.reached(40, counted(30, 40)) == {}
+    memory.hear_step(30, counted(30))
+    assert memory.hear_step(40, counted(30, 40)) == {}
 
 
 def test_batches_within_an_epoch_begin_again_by_themselves(tmp_path: Path) -> None:
     memory = kept(tmp_path)
-    memory.sealed(5, Laps(50, 40, 10))
-    memory.write(last=True)
+    memory.note_sealed(5, Laps(50, 40, 10))
+    memory.write(is_last=True)
     memory = Memory(tmp_path, "a")
     assert memory.begin(5) == Laps(50, 40, 10)
-    assert [memory.reached(step, counted(1, 2)) for step in (1, 2)] == [{}, {}]
+    assert [memory.hear_step(step, counted(1, 2)) for step in (1, 2)] == [{}, {}]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"config": "a", "losses": [[1]], "interval": 1, "sealed": {}}'])
@@ -242,11 +242,11 @@ def test_what_cannot_be_read_is_held_against_nothing(content: str, tmp_path: Pat
 def test_what_is_kept_stays_small(tmp_path: Path) -> None:
     memory = Memory(tmp_path, "a")
     memory.begin(-1)
-    memory.reached(1, counted(1))
+    memory.hear_step(1, counted(1))
     losses(memory, 1, 5000)
     for step in range(50):
-        memory.sealed(step, Laps(step))
-    memory.write(last=True)
+        memory.note_sealed(step, Laps(step))
+    memory.write(is_last=True)
     content = json.loads((tmp_path / "progress.json").read_text())
     assert content["format"] == 1
     assert [step for step, _ in content["losses"]] == list(range(4001, 5001)) and len(content["sealed"]) == 16
@@ -271,14 +271,14 @@ def test_how_far_a_loss_may_be_from_the_one_of_its_step(
     """The last one known, again: within ten medians of the neighbours' differences, 1 % of itself, by eight or more."""
     memory = Memory(tmp_path, "a")
     memory.begin(-1)
-    memory.reached(1, counted(1))
+    memory.hear_step(1, counted(1))
     for step, loss in enumerate(known, 1):
-        memory.heard(step, loss)
-    memory.write(last=True)
+        memory.hear_loss(step, loss)
+    memory.write(is_last=True)
     memory = Memory(tmp_path, "a")
     memory.begin(len(known) - 1)
-    told = memory.heard(len(known), now)
-    assert told.get("event") == ("loss_jumped" if jumps else None) and memory.heard(len(known) + 1, now) == {}
+    told = memory.hear_loss(len(known), now)
+    assert told.get("event") == ("loss_jumped" if jumps else None) and memory.hear_loss(len(known) + 1, now) == {}
 
 
 def test_it_is_written_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +287,7 @@ def test_it_is_written_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: 
     memory = Memory(tmp_path, "a")
     memory.begin(-1)
     file = tmp_path / "progress.json"
-    memory.write(last=True)
+    memory.write(is_last=True)
     assert not file.exists(), "there is nothing to keep"
     for later, step, last, written in [
         (0, 1, False, True),
@@ -296,30 +296,30 @@ def test_it_is_written_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: 
         (1, 4, True, True),
     ]:
         now[0] += later
-        memory.reached(step, counted(*range(step + 1)))
-        memory.heard(step, float(step))
+        memory.hear_step(step, counted(*range(step + 1)))
+        memory.hear_loss(step, float(step))
         memory.write(last)
         assert (json.loads(file.read_text())["losses"][-1] == [step, float(step)]) is written
     file.unlink()
-    memory.write(last=True)
+    memory.write(is_last=True)
     assert not file.exists(), "nothing has changed"
 
 
 def test_the_steps_between_two_lines_are_known_to_the_next_attempt(tmp_path: Path) -> None:
     memory = Memory(tmp_path, "a")
     memory.begin(-1)
-    memory.reached(30, counted(10, 20, 30))
-    memory.write(last=True)
+    memory.hear_step(30, counted(10, 20, 30))
+    memory.write(is_last=True)
     for first, second, told in ((21, 30, False), (20, 30, True), (20, 31, False), (30, 40, False)):
         memory = Memory(tmp_path, "a")
         memory.begin(30)
-        memory.reached(first, counted(first))
-        assert bool(memory.reached(second, counted(first, second))) is told
+        memory.hear_step(first, counted(first))
+        assert bool(memory.hear_step(second, counted(first, second))) is told
 
 
 def test_a_job_that_logs_every_5_steps_and_was_offered_10_begins_at_10_or_15(tmp_path: Path) -> None:
     for numbers, told in (((5, 10), True), ((10, 15), False), ((15, 20), False)):
         memory = Memory(tmp_path, "a")
         memory.begin(10)
-        said = [memory.reached(step, counted(*numbers[: at + 1])) for at, step in enumerate(numbers)]
+        said = [memory.hear_step(step, counted(*numbers[: at + 1])) for at, step in enumerate(numbers)]
         assert bool(said[1]) is told and not said[0]

@@ -15,7 +15,7 @@ import pytest
 from trainer.supervisor import seal
 from trainer.supervisor.formats import Finished
 from trainer.supervisor.place import Place
-from trainer.supervisor.sealing.local import LocalSealing, of
+from trainer.supervisor.sealing.local import LocalSealing, make_sealing
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Pair:
             kept = {"format": form, "folder": str(own), "tier": "local", "keep": keep, "keep_local": keep}
             place = Place("tiny", attempt, f"n{rank}", f"127.9.9.{rank}", rank, 2, 1, "127.9.9.0:1", "", "")
             config = {"checkpoints": kept, "launcher": "torchrun", "identity": "one", "config_digest": "config"}
-            made = of(config, place, self.tier, root / f"node-{rank}", Told(), 1)
+            made = make_sealing(config, place, self.tier, root / f"node-{rank}", Told(), 1)
             assert isinstance(made, LocalSealing)
             self.nodes.append(made)
 
@@ -245,7 +245,7 @@ def test_a_relaunch_may_change_the_tier_and_the_job_goes_on_in_the_other_folder(
     disks = pair.nodes[0]
     own, place = tmp_path / "shared/tiny/own", disks.place._replace(attempt=2, node_count=1)
     config = {**disks.config, "checkpoints": {"format": "dcp", "folder": str(own), "keep": 9}}
-    shared = of(config, place, pair.tier, tmp_path / "node-0", Shared(), 1)
+    shared = make_sealing(config, place, pair.tier, tmp_path / "node-0", Shared(), 1)
     assert shared.resume() == str(own / "step-10")
     assert sorted(path.name for path in (own / "step-10").iterdir()) == [".metadata", "__0_0.distcp", "__1_0.distcp"]
     (own / "step-20").mkdir()

@@ -198,7 +198,7 @@ def test_a_step_of_a_progress_bar_is_known_when_the_next_one_is_written_and_not_
 
 def test_events_stay_json_whatever_a_secret_is() -> None:
     redactor = Redactor(['a"b', "1", "why"])
-    assert redactor.within({"why": 'a"b at 1', "step": 11, "of": ["why", None]}) == {
+    assert redactor.redact({"why": 'a"b at 1', "step": 11, "of": ["why", None]}) == {
         "why": "[secret] at [secret]", "step": 11, "of": ["[secret]", None],
     }  # fmt: skip
 
@@ -218,8 +218,8 @@ def test_events_stay_json_whatever_a_secret_is() -> None:
 def test_a_failed_job_has_an_end_in_words(code: int, said: list[str], end: int, detail: str, tmp_path: Path) -> None:
     words = LastWords()
     for line in said:
-        words.heard(line)
-    got = ends.failed(code, words, (tmp_path,))
+        words.hear(line)
+    got = ends.failure_end(code, words, (tmp_path,))
     assert got.code == end and got.detail.startswith(detail)
 
 

@@ -207,11 +207,11 @@ def test_the_packed_supervisor_is_one_file_of_a_language_that_old_containers_hav
 def test_a_rank_that_fails_with_a_code_of_its_own_is_heard_through_torchrun() -> None:
     def heard(*lines: str) -> int:
         job = {"launcher": "torchrun", "command": ["train.py"]}
-        torchrun = launcher.of(job, Place("c", 1, "n", "10.0.0.1", 0, 1, 2, "x:1", "", ""))
+        torchrun = launcher.make_launcher(job, Place("c", 1, "n", "10.0.0.1", 0, 1, 2, "x:1", "", ""))
         for line in lines:
-            torchrun.heard(line)
-        assert torchrun.ended(0, "", False) == 0
-        return torchrun.ended(1, "", False)
+            torchrun.hear(line)
+        assert torchrun.exit_code(0, "", False) == 0
+        return torchrun.exit_code(1, "", False)
 
     summary = ("[0]:", "  rank      : 1 (local_rank: 1)", "  exitcode  : 64 (pid: 7)", "  exitcode  : 1 (pid: 8)")
     assert heard(*summary) == 64 and heard("  exitcode  : -9 (pid: 7)") == -9

@@ -37,7 +37,7 @@ def test_links_and_modes_are_as_packed_where_python_would_filter_them(
     monkeypatch.setattr(tarfile.TarFile, "extraction_filter", staticmethod(tarfile.data_filter), raising=False)
     path = tmp_path / "source.tar"
     config: dict[str, Any] = {"source": str(path), "source_digest": packed(path), "folder": str(tmp_path / "there")}
-    assert Running(config, PLACE, tmp_path)._unpacked()
+    assert Running(config, PLACE, tmp_path)._unpack_all()
     there = tmp_path / "there"
     assert (there / "corpus").readlink() == Path("/mounts/corpus")
     assert (there / "run.sh").stat().st_mode & 0o777 == 0o755 and (there / "caf\udce9.txt").is_file()

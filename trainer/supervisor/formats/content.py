@@ -28,7 +28,7 @@ _notes: dict[tuple[str, Path], tuple[tuple[int, int, int], Any]] = {}
 """What a file has told, by its identity, size and time of change: a file that has not changed is not read again."""
 
 
-def _noted(kind: str, path: Path, read: Callable[[Path], Any]) -> Any:
+def _read_once(kind: str, path: Path, read: Callable[[Path], Any]) -> Any:
     """Return what `read` finds in a file, from the last time if the file has not changed; None for one that is gone,
     and for one whose bytes are not what its name says."""
     try:
@@ -54,7 +54,7 @@ def _read(path: Path, read: Callable[[Path], Any]) -> Any:
 
 def state(path: Path) -> str:
     """Return `WHOLE` or `PARTIAL` for a file that shows it, `UNCLEAR` for any other one that has content."""
-    return _noted("state", path, _state) or PARTIAL
+    return _read_once("state", path, _state) or PARTIAL
 
 
 def _state(path: Path) -> str:
@@ -71,7 +71,7 @@ def _state(path: Path) -> str:
 
 def json_of(path: Path) -> dict[str, Any] | None:
     """Return the whole numbers of a JSON file, and an index's map of weights; None for a file that is not whole."""
-    return _noted("json", path, _json)  # type: ignore[no-any-return]
+    return _read_once("json", path, _json)  # type: ignore[no-any-return]
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -81,14 +81,14 @@ def _json(path: Path) -> dict[str, Any]:
 
 def step_in(path: Path) -> int | None:
     """Return the step that a file's content names at its top level, None if it names none."""
-    values = _noted("values", path, _values) or {}
+    values = _read_once("values", path, _values) or {}
     steps = (values[key] for key in _STEPS if key in values and 0 <= values[key] < 10**12)
     return next(steps, None)
 
 
 def counts_epochs(path: Path) -> bool:
     """Return whether a file's content names an epoch and no step: a number in its name is the epoch's."""
-    return step_in(path) is None and "epoch" in (_noted("values", path, _values) or {})
+    return step_in(path) is None and "epoch" in (_read_once("values", path, _values) or {})
 
 
 def _values(path: Path) -> dict[str, int]:
@@ -98,7 +98,7 @@ def _values(path: Path) -> dict[str, int]:
     if path.suffix == ".safetensors":
         metadata = _safetensors(path).get("__metadata__", {})
         return {key: int(value) for key, value in metadata.items() if value.isdecimal()}
-    return _pickled(_pickle_of(path))
+    return _pickled_numbers(_pickle_of(path))
 
 
 def _safetensors(path: Path) -> dict[str, Any]:
@@ -125,11 +125,11 @@ def _pickle_of(path: Path) -> bytes:
 _MARK: Any = object()
 
 
-def _pickled(pickled: bytes) -> dict[str, int]:
+def _pickled_numbers(pickle_bytes: bytes) -> dict[str, int]:
     """Return the whole numbers at the top level of a pickled dictionary, by their names. Opcodes are only read."""
     stack: list[Any] = [{}]
     memo: dict[Any, Any] = {}
-    for code, argument, _ in pickletools.genops(pickled) if pickled else ():
+    for code, argument, _ in pickletools.genops(pickle_bytes) if pickle_bytes else ():
         if code.name != "STOP":
             _follow(code, argument, stack, memo)
     return stack[-1] if isinstance(stack[-1], dict) else {}
@@ -146,23 +146,25 @@ def _follow(code: Any, argument: Any, stack: list[Any], memo: dict[Any, Any]) ->
     if code.name == "MARK":
         stack.append(_MARK)
         return
-    taken: list[Any] = []
+    marked_values: list[Any] = []
     slots = [slot.name for slot in code.stack_before]
     if "mark" in slots:
         while (value := stack.pop()) is not _MARK:
-            taken.insert(0, value)
+            marked_values.insert(0, value)
         slots = slots[: slots.index("mark")]
-    below = [stack.pop() for _ in slots]
+    operands = [stack.pop() for _ in slots]
     if code.name in ("SETITEM", "SETITEMS"):
-        target, items = (below[-1], taken) if code.name == "SETITEMS" else (below[2], [below[1], below[0]])
+        target, items = (
+            (operands[-1], marked_values) if code.name == "SETITEMS" else (operands[2], [operands[1], operands[0]])
+        )
         if isinstance(target, dict):
             pairs = zip(items[::2], items[1::2])
             target.update((key, value) for key, value in pairs if isinstance(key, str) and type(value) is int)
         stack.append(target)
     elif code.name == "BUILD":
-        stack.append(below[-1])
+        stack.append(operands[-1])
     elif code.name in ("EMPTY_DICT", "DICT", "REDUCE", "NEWOBJ"):  # what is called may be an `OrderedDict`
         stack.append({})
     elif code.stack_after:
-        known = type(argument) in (int, str) and not code.stack_before
-        stack.extend([argument if known else None] * len(code.stack_after))
+        is_plain = type(argument) in (int, str) and not code.stack_before
+        stack.extend([argument if is_plain else None] * len(code.stack_after))

@@ -19,9 +19,9 @@ from trainer.supervisor.formats.layouts import (
     OF_STATE,
     Candidate,
     View,
+    all_are_whole,
     each_rank,
     is_state,
-    whole,
 )  # fmt: skip
 from trainer.supervisor.formats.names import PLAIN, number_of
 from trainer.supervisor.formats.tree import listing
@@ -32,44 +32,44 @@ _OF_EXPORT = re.compile(r"config.*\.json$|\.index\.json$|^tokenizer|^vocab|^spec
 _RANDOM = ("random_states", "rng_state")
 
 
-def tracked(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
+def tracker_candidates(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     """A tracker file names the newest checkpoint after all of its files."""
     files = view.entries.files
     if "megatron" in kinds and MEGATRON_TRACKER in files:
-        named = _text(view.path / MEGATRON_TRACKER)
+        tracker_text = _text(view.path / MEGATRON_TRACKER)
         for name in fnmatch.filter(view.entries.folders, "iter_*"):
-            now = named.isdecimal() and name == f"iter_{int(named):07d}"
+            now = tracker_text.isdecimal() and name == f"iter_{int(tracker_text):07d}"
             yield Candidate("megatron", view.path / name, partial(bool, now))
     for kind, tracker in (("deepspeed", DEEPSPEED_TRACKER), ("nanotron", NANOTRON_TRACKER)):
-        named = _text(view.path / tracker) if kind in kinds and tracker in files else ""
-        if named in view.entries.folders:
-            yield from _named(kind, view, named)
+        tracker_text = _text(view.path / tracker) if kind in kinds and tracker in files else ""
+        if tracker_text in view.entries.folders:
+            yield from _tagged_candidates(kind, view, tracker_text)
 
 
-def _named(kind: str, view: View, named: str) -> Iterator[Candidate]:
+def _tagged_candidates(kind: str, view: View, tag: str) -> Iterator[Candidate]:
     """DeepSpeed's tag may be a name that stays: its folder is then written again, and its files tell the step."""
-    root = view.path / named
-    below = View(root, listing(root), False, view.ranks, view.alone)
-    states = below.matching("*_states.pt")
+    root = view.path / tag
+    tag_view = View(root, listing(root), False, view.ranks, view.alone)
+    states = tag_view.matching("*_states.pt")
     if kind == "deepspeed" and not (states or view.alone):
         return
-    optimizer = below.matching(EACH_RANK["deepspeed"])
+    optimizer = tag_view.matching(EACH_RANK["deepspeed"])
 
     models = [path for path in states if path.name.endswith("model_states.pt")]
 
     def ready() -> bool:
         """All ranks meet between the files of the model and those of the optimizer: older ones are of the last save."""
-        begun = max((path.stat().st_mtime for path in models), default=0.0)
+        model_written_at = max((path.stat().st_mtime for path in models), default=0.0)
         return (
             (not optimizer or each_rank(optimizer, view.ranks))
-            and whole(states)
-            and all(path.stat().st_mtime >= begun - CLOCKS_S for path in optimizer)
+            and all_are_whole(states)
+            and all(path.stat().st_mtime >= model_written_at - CLOCKS_S for path in optimizer)
         )
 
-    yield Candidate(kind, root, ready, settles=below.number is None or kind == "nanotron", told_in=tuple(models[:1]))
+    yield Candidate(kind, root, ready, settles=tag_view.number is None or kind == "nanotron", told_in=tuple(models[:1]))
     if kind == "deepspeed":
-        for name in view.entries.folders - {named}:
-            if any(each.endswith("_states.pt") for each in listing(view.path / name).files):
+        for name in view.entries.folders - {tag}:
+            if any(file_name.endswith("_states.pt") for file_name in listing(view.path / name).files):
                 yield Candidate(kind, view.path / name, partial(bool, False))
 
 
@@ -83,41 +83,41 @@ def _text(path: Path) -> str:
 
 def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     """Files that are a checkpoint each, or together with others of the same number."""
-    numbered: dict[int, list[str]] = {}
-    alone: list[str] = []
+    by_number: dict[int, list[str]] = {}
+    single_names: list[str] = []
     marks = {name[: -len(end)] for end in (".done", ".DONE") for name in view.entries.files if name.endswith(end)}
     plain = "folder" in kinds and not any(map(number_of, marks))  # who marks files marks each of them
     for name in sorted(view.entries.files):
         path = view.path / name
         if name in marks and "marker" in kinds:
             if number_of(name) or "folder" in kinds:
-                yield Candidate("marker", path, partial(whole, [path]), told_in=(path,))
+                yield Candidate("marker", path, partial(all_are_whole, [path]), told_in=(path,))
         elif name.endswith(".ckpt") and "lightning" in kinds and not marks:
             yield Candidate("lightning", path, partial(each_rank, [path], 1), told_in=(path,))
         elif plain and is_state(name) and not ENDED_BY_OTHERS.search(name) and not name.startswith(_RANDOM):
             number = number_of(name)
             if number is not None and (number.kind != PLAIN or OF_STATE.search(name)):
-                numbered.setdefault(number.value, []).append(name)
+                by_number.setdefault(number.value, []).append(name)
             elif OF_STATE.search(name):
-                alone.append(name)
-    for value, names in numbered.items():
+                single_names.append(name)
+    for value, names in by_number.items():
         if len(names) > 1:  # what else belongs to them, such as `meta_000030.json`
-            others = (name for name in view.entries.files if name.endswith(".json"))
-            names += [name for name in sorted(others) if (number := number_of(name)) and number.value == value]
+            json_names = (name for name in view.entries.files if name.endswith(".json"))
+            names += [name for name in sorted(json_names) if (number := number_of(name)) and number.value == value]
         yield _of_files(view, tuple(view.path / name for name in names))
-    told = [name for name in alone if content.step_in(view.path / name) is not None]
-    for name in told:
+    names_with_step = [name for name in single_names if content.step_in(view.path / name) is not None]
+    for name in names_with_step:
         yield _of_files(view, (view.path / name,))
-    rest = [name for name in alone if name not in told]
-    if any(name.startswith(_WEIGHTS) for name in rest):
-        rest += [name for name in sorted(view.entries.files) if _OF_EXPORT.search(name)]
-    if rest:
-        yield _of_files(view, tuple(view.path / name for name in rest))
+    remaining_names = [name for name in single_names if name not in names_with_step]
+    if any(name.startswith(_WEIGHTS) for name in remaining_names):
+        remaining_names += [name for name in sorted(view.entries.files) if _OF_EXPORT.search(name)]
+    if remaining_names:
+        yield _of_files(view, tuple(view.path / name for name in remaining_names))
 
 
 def _of_files(view: View, paths: tuple[Path, ...]) -> Candidate:
     """Return the candidate of files of one number, or of none. One file that shows that it is whole needs no more."""
     if len(paths) > 1:
-        return Candidate("file", view.path, partial(whole, paths), paths, settles=True, told_in=paths)
+        return Candidate("file", view.path, partial(all_are_whole, paths), paths, settles=True, told_in=paths)
     unclear = content.state(paths[0]) == content.UNCLEAR
-    return Candidate("file", paths[0], partial(whole, paths), settles=unclear, told_in=paths)
+    return Candidate("file", paths[0], partial(all_are_whole, paths), settles=unclear, told_in=paths)

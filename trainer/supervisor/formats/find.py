@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import AbstractSet, Callable, Iterable, Iterator
 
-from trainer.supervisor.formats.files import files, tracked
+from trainer.supervisor.formats.files import files, tracker_candidates
 from trainer.supervisor.formats.layouts import EACH_RANK, FOLDERS, Candidate, View, each_rank
 from trainer.supervisor.formats.tree import Finished, listing
 
@@ -32,27 +32,27 @@ def candidates(folder: Path, ranks: int, kinds: AbstractSet[str], depth: int = 0
     except PermissionError:  # the account says so
         return
     for kind, rule in FOLDERS:
-        if kind in kinds and (found := rule(view)) is not None:
-            yield found
+        if kind in kinds and (candidate := rule(view)) is not None:
+            yield candidate
             return
-    named = list(tracked(kinds, view))
-    yield from named
+    tracked_candidates = list(tracker_candidates(kinds, view))
+    yield from tracked_candidates
     yield from files(kinds, view)
-    known = {found.root.name for found in named}
-    for name in sorted(view.entries.folders - known):
+    tracked_names = {candidate.root.name for candidate in tracked_candidates}
+    for name in sorted(view.entries.folders - tracked_names):
         if depth < _DEEPEST and not name.startswith("."):
             yield from candidates(folder / name, ranks, kinds, depth + 1)
 
 
-def _finished(name: str, folder: Path, ranks: int, above: int = -1) -> Iterator[Finished]:
+def _finished_checkpoints(name: str, folder: Path, ranks: int, sealed_step: int = -1) -> Iterator[Finished]:
     """Raises `OSError`."""
     for candidate in candidates(folder, ranks, KINDS[name]) if KINDS[name] else ():
-        found = candidate.finished()
-        if 0 <= found.step <= above or candidate.ready():
-            yield found
+        checkpoint = candidate.checkpoint()
+        if 0 <= checkpoint.step <= sealed_step or candidate.ready():
+            yield checkpoint
 
 
-FORMATS: dict[str, Find] = {name: partial(_finished, name) for name in KINDS}
+FORMATS: dict[str, Find] = {name: partial(_finished_checkpoints, name) for name in KINDS}
 
 
 # The files of a checkpoint.
@@ -75,19 +75,19 @@ def whole_ranks(name: str, files: Iterable[Path], ranks: int, like: Iterable[str
     )
 
 
-def missing(found: Finished, files: list[Path], newest: Finished) -> list[str]:
+def missing(checkpoint: Finished, files: list[Path], newest: Finished) -> list[str]:
     """Return the names of files that the newest checkpoint has and this one lacks. A framework removes old checkpoints
     file by file, and only once a newer one is finished; what ended it may be the last file to go."""
-    if newest.root == found.root or not newest.root.is_dir() or newest.files or found.files:
+    if newest.root == checkpoint.root or not newest.root.is_dir() or newest.files or checkpoint.files:
         return []
     return sorted(
-        {_general(path, newest) for path in files_of(newest.root)} - {_general(path, found) for path in files}
+        {_general(path, newest) for path in files_of(newest.root)} - {_general(path, checkpoint) for path in files}
     )
 
 
-def _general(path: Path, found: Finished) -> str:
+def _general(path: Path, checkpoint: Finished) -> str:
     """Return a file's name that is the same in checkpoints of other steps."""
-    return re.sub(rf"(?<=step|iter)([=_-]?)0*{found.step}(?!\d)", r"\1N", str(path.relative_to(found.root)))
+    return re.sub(rf"(?<=step|iter)([=_-]?)0*{checkpoint.step}(?!\d)", r"\1N", str(path.relative_to(checkpoint.root)))
 
 
 def lacks(root: Path) -> str:
@@ -96,15 +96,15 @@ def lacks(root: Path) -> str:
     if not (root / "trainer_state.json").exists():
         return ""
     names = {path.name for path in root.iterdir()}
-    whole = any(name.startswith(("optimizer", "global_step", "zero", "scheduler")) for name in names)
-    return "" if whole else "it has no optimizer: a resume begins with a new one (save_only_model)"
+    has_optimizer = any(name.startswith(("optimizer", "global_step", "zero", "scheduler")) for name in names)
+    return "" if has_optimizer else "it has no optimizer: a resume begins with a new one (save_only_model)"
 
 
 def newer_beside(root: Path) -> Finished | None:
     """Return the newest checkpoint beside this one with a name like its, if it is newer; it need not be finished."""
     like, step = re.sub(r"\d+", "*", glob.escape(root.name)), _last_number(root.name)
-    found = max((Finished(_last_number(path.name), path) for path in root.parent.glob(like)), default=None)
-    return found if found is not None and found.step > step else None
+    newest = max((Finished(_last_number(path.name), path) for path in root.parent.glob(like)), default=None)
+    return newest if newest is not None and newest.step > step else None
 
 
 def _last_number(name: str) -> int:

@@ -17,7 +17,7 @@ from typing import Iterator
 from trainer.supervisor.formats.find import KINDS, candidates
 from trainer.supervisor.formats.layouts import DEEPSPEED_TRACKER, MEGATRON_TRACKER, NANOTRON_TRACKER, Candidate
 from trainer.supervisor.formats.names import family, number_in_family, number_of
-from trainer.supervisor.formats.recognise import version_of, written
+from trainer.supervisor.formats.recognise import version_of, written_at
 from trainer.supervisor.formats.tree import Finished, is_ours, listing
 from trainer.supervisor.sealing.copying import copy
 
@@ -31,7 +31,7 @@ _HALF = ("", ".tmp", ".part", ".done", ".DONE")
 """What may follow the name of a file that is being written, or that is whole."""
 
 
-def forget_later(name: str, folder: Path, chosen: Finished | None, sealed_at: float = 0.0) -> None:
+def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at: float = 0.0) -> None:
     """Remove checkpoints of the format `name` after the chosen one (None: all of them), also half-written ones, and let
     trackers and links that named one of them name the chosen one. A file of no number that is not whole goes too, and
     Lightning's `last.ckpt` becomes a copy of the chosen one: it would be taken up unchecked. What has another name than
@@ -39,66 +39,73 @@ def forget_later(name: str, folder: Path, chosen: Finished | None, sealed_at: fl
     from it."""
     if not folder.is_dir():
         return
-    known = list(candidates(folder, 0, KINDS[name])) if KINDS[name] else []
-    gone: set[Path] = {
-        path for found in known if _is_later(found, chosen, sealed_at) for path in found.files or (found.root,)
+    all_candidates = list(candidates(folder, 0, KINDS[name])) if KINDS[name] else []
+    removed_paths: set[Path] = {
+        path
+        for candidate in all_candidates
+        if _is_later(candidate, checkpoint, sealed_at)
+        for path in candidate.files or (candidate.root,)
     }
-    places = {folder, *(path.parent for path in gone)}
-    if chosen is not None:
-        places.add(chosen.face.parent)
-        gone |= set(_of_its_name(chosen))
-        gone -= {chosen.root, *chosen.root.parents, *chosen.files}
-    last = [path for found in known if found.kind == "lightning" and (path := found.root).name.startswith("last")]
-    gone |= {path for path in last if chosen is None or path != chosen.root}
-    for path in gone:
+    places = {folder, *(path.parent for path in removed_paths)}
+    if checkpoint is not None:
+        places.add(checkpoint.face.parent)
+        removed_paths |= set(_of_its_name(checkpoint))
+        removed_paths -= {checkpoint.root, *checkpoint.root.parents, *checkpoint.files}
+    last_files = [
+        path
+        for candidate in all_candidates
+        if candidate.kind == "lightning" and (path := candidate.root).name.startswith("last")
+    ]
+    removed_paths |= {path for path in last_files if checkpoint is None or path != checkpoint.root}
+    for path in removed_paths:
         _remove(path)
     for place in places:
         for left in listing(place).files | listing(place).folders:
             if is_ours(left):
                 _remove(place / left)
-        _renew_links(place, gone, chosen)
-        _renew_trackers(name, place, gone, chosen)
-    if chosen is not None:
-        _make_findable(chosen, last)
+        _renew_links(place, removed_paths, checkpoint)
+        _renew_trackers(name, place, removed_paths, checkpoint)
+    if checkpoint is not None:
+        _make_findable(checkpoint, last_files)
 
 
-def _is_later(found: Candidate, chosen: Finished | None, sealed_at: float) -> bool:
-    if chosen is None:  # whole files without a number may be what the job starts from
-        return found.number is not None or found.kind not in ("file", "folder") or not found.ready()
-    other = found.finished()
-    if other.face == chosen.face:
+def _is_later(candidate: Candidate, checkpoint: Finished | None, sealed_at: float) -> bool:
+    if checkpoint is None:  # whole files without a number may be what the job starts from
+        return candidate.number is not None or candidate.kind not in ("file", "folder") or not candidate.ready()
+    rival = candidate.checkpoint()
+    if rival.face == checkpoint.face:
         return False
-    pattern, own = family(chosen.face.name), number_of(chosen.face.name)
-    of_its_name = None if pattern is None else number_in_family(pattern, other.face.name)
-    if of_its_name is not None and own is not None and other.face.parent == chosen.face.parent:
-        return of_its_name > own.value
-    later = other.step > chosen.step or (other.step < 0 and found.number is None and not found.ready())
-    return later and written(version_of(other)) > sealed_at
+    pattern, own_number = family(checkpoint.face.name), number_of(checkpoint.face.name)
+    of_its_name = None if pattern is None else number_in_family(pattern, rival.face.name)
+    if of_its_name is not None and own_number is not None and rival.face.parent == checkpoint.face.parent:
+        return of_its_name > own_number.value
+    is_newer = rival.step > checkpoint.step or (rival.step < 0 and candidate.number is None and not candidate.ready())
+    return is_newer and written_at(version_of(rival)) > sealed_at
 
 
-def _of_its_name(chosen: Finished) -> Iterator[Path]:
+def _of_its_name(checkpoint: Finished) -> Iterator[Path]:
     """Yield what has the chosen one's name with a larger number: nothing has ended it yet."""
-    for path in chosen.files or (chosen.root,):
-        pattern, own, entries = family(path.name), number_of(path.name), listing(path.parent)
+    for path in checkpoint.files or (checkpoint.root,):
+        pattern, own_number, entries = family(path.name), number_of(path.name), listing(path.parent)
         for name in entries.folders if path.is_dir() else entries.files:
             stems = (name[: len(name) - len(end)] for end in _HALF if name.endswith(end))
             numbers = [number_in_family(pattern, stem) for stem in stems] if pattern is not None else []
-            if own is not None and any(number is not None and number > own.value for number in numbers):
+            if own_number is not None and any(number is not None and number > own_number.value for number in numbers):
                 yield path.parent / name
 
 
-def _renew_links(place: Path, gone: set[Path], chosen: Finished | None) -> None:
+def _renew_links(place: Path, removed_paths: set[Path], checkpoint: Finished | None) -> None:
     """Let the job's own links to what is gone (`latest -> step-40`) lead to the chosen one."""
     for name in listing(place).links:
         link = place / name
         target = Path(os.path.normpath(str(place / os.readlink(str(link)))))
-        pattern = None if chosen is None else family(chosen.root.name)
+        pattern = None if checkpoint is None else family(checkpoint.root.name)
         of_its_name = pattern is not None and number_in_family(pattern, target.name) is not None
-        if target in gone or (of_its_name and not target.exists()):
-            if chosen is None:
+        if target in removed_paths or (of_its_name and not target.exists()):
+            if checkpoint is None:
                 _remove(link)
-            elif chosen.root != link:
-                _link(link, chosen.root, absolute=os.path.isabs(os.readlink(str(link))))
+            elif checkpoint.root != link:
+                _link(link, checkpoint.root, absolute=os.path.isabs(os.readlink(str(link))))
 
 
 def _link(link: Path, target: Path, absolute: bool = False) -> None:
@@ -107,20 +114,20 @@ def _link(link: Path, target: Path, absolute: bool = False) -> None:
     os.replace(str(fresh), str(link))
 
 
-def _renew_trackers(name: str, place: Path, gone: set[Path], chosen: Finished | None) -> None:
+def _renew_trackers(name: str, place: Path, removed_paths: set[Path], checkpoint: Finished | None) -> None:
     """Let a tracker file that names what is gone name the chosen one. A framework's own tracker is also written where
     none lies there: a node's disk may be new."""
-    names = {path.name for path in gone}
+    names = {path.name for path in removed_paths}
     for kind, (tracker, text) in _TRACKERS.items():
         path = place / tracker
         if kind not in KINDS[name] or path.is_symlink() or path.is_dir():
             continue
         old = path.read_text(errors="replace").strip() if path.exists() else ""
-        if chosen is None:
+        if checkpoint is None:
             if kind == name or old in names or f"iter_{old:>07}" in names:
                 _remove(path)
-        elif place == chosen.root.parent and (kind == name or old in names or _has_tracker(kind, chosen.root)):
-            _write(path, text.format(named=chosen.root.name, step=chosen.step))
+        elif place == checkpoint.root.parent and (kind == name or old in names or _has_tracker(kind, checkpoint.root)):
+            _write(path, text.format(named=checkpoint.root.name, step=checkpoint.step))
 
 
 def _has_tracker(kind: str, root: Path) -> bool:
@@ -130,16 +137,16 @@ def _has_tracker(kind: str, root: Path) -> bool:
     return kind == "deepspeed" and any(name.endswith("_states.pt") for name in listing(root).files)
 
 
-def _make_findable(chosen: Finished, last: list[Path]) -> None:
+def _make_findable(checkpoint: Finished, last_files: list[Path]) -> None:
     """Put back what the job looks for beside a checkpoint: `last.ckpt`, or the marker of a file."""
-    for path in last:
-        if path != chosen.root and path.parent == chosen.root.parent and path.name == "last.ckpt":
-            _copy(path, chosen.root)
-    entries = listing(chosen.root.parent)
-    if chosen.root.is_file() and any(
-        name.endswith(".done") and name != f"{chosen.root.name}.done" for name in entries.files
+    for path in last_files:
+        if path != checkpoint.root and path.parent == checkpoint.root.parent and path.name == "last.ckpt":
+            _copy(path, checkpoint.root)
+    entries = listing(checkpoint.root.parent)
+    if checkpoint.root.is_file() and any(
+        name.endswith(".done") and name != f"{checkpoint.root.name}.done" for name in entries.files
     ):
-        (chosen.root.parent / f"{chosen.root.name}.done").touch()
+        (checkpoint.root.parent / f"{checkpoint.root.name}.done").touch()
 
 
 def _copy(path: Path, source: Path) -> None:

@@ -62,7 +62,7 @@ class Candidate(NamedTuple):
     def number(self) -> Number | None:
         return number_of((self.files[0] if self.files else self.root).name)
 
-    def finished(self) -> Finished:
+    def checkpoint(self) -> Finished:
         number = self.number
         if number is not None and number.kind not in (EPOCH, PLAIN):
             return Finished(number.value, self.root, self.files, settles=self.settles)
@@ -94,11 +94,11 @@ class View(NamedTuple):
 
     def state_files(self) -> list[Path]:
         """Return the files that hold state of a training, also those one folder below."""
-        found = [self.path / name for name in sorted(self.entries.files) if is_state(name)]
+        paths = [self.path / name for name in sorted(self.entries.files) if is_state(name)]
         for name in sorted(self.entries.folders):
-            below = listing(self.path / name).files
-            found += [self.path / name / each for each in sorted(below) if is_state(each)]
-        return found
+            names_below = listing(self.path / name).files
+            paths += [self.path / name / file_name for file_name in sorted(names_below) if is_state(file_name)]
+        return paths
 
 
 def is_state(name: str) -> bool:
@@ -109,7 +109,7 @@ def each_rank(paths: Sequence[Path], ranks: int) -> bool:
     return len(paths) >= ranks and all(content.state(path) == content.WHOLE for path in paths)
 
 
-def whole(paths: Iterable[Path]) -> bool:
+def all_are_whole(paths: Iterable[Path]) -> bool:
     return all(content.state(path) != content.PARTIAL for path in paths)
 
 
@@ -142,12 +142,12 @@ def _accelerate(view: View) -> Candidate | None:
     objects = view.matching("custom_checkpoint_*.pkl")
     automatic = view.path.parent.name == "checkpoints" and re.match(r"checkpoint_\d+$", view.path.name)
     return Candidate(
-        "accelerate", view.path, lambda: each_rank(states, view.ranks) and whole(objects + view.state_files()),
+        "accelerate", view.path, lambda: each_rank(states, view.ranks) and all_are_whole(objects + view.state_files()),
         tuple(view.state_files()) if view.top else (), settles=True, ordinal=bool(automatic),
     )  # fmt: skip
 
 
-def _marked(view: View) -> Candidate | None:
+def _marker_folder(view: View) -> Candidate | None:
     """A marker of one's own: an empty file `DONE` in a folder whose name ends in the step, or in one that is written
     again and again. A folder of folders may have one for the whole run."""
     if view.top or DONE not in view.entries.files or (view.number is None and view.entries.folders):
@@ -165,12 +165,18 @@ def _lightning_folder(view: View) -> Candidate | None:
 def _dcp(view: View) -> Candidate | None:
     """A folder with `.metadata`, or one whose folders have it: `step-N/model` and `step-N/optim` are one checkpoint."""
     parts = [view.path / name for name in sorted(view.entries.folders) if _is_dcp(listing(view.path / name))]
-    here = _is_dcp(view.entries)
-    if not here and (len(parts) < (2 if view.number is None else 1) or any(number_of(path.name) for path in parts)):
+    holds_dcp = _is_dcp(view.entries)
+    if not holds_dcp and (
+        len(parts) < (2 if view.number is None else 1) or any(number_of(path.name) for path in parts)
+    ):
         return None
-    folders = ([view.path] if here else []) + parts
+    folders = ([view.path] if holds_dcp else []) + parts
     of_accelerate = any(path.name.startswith("pytorch_model_fsdp") for path in parts)  # its last file is not there yet
-    files = tuple(each / name for each in folders for name in sorted(listing(each).files)) if view.top else ()
+    files = (
+        tuple(part_folder / name for part_folder in folders for name in sorted(listing(part_folder).files))
+        if view.top
+        else ()
+    )
 
     def ready() -> bool:
         return not of_accelerate and all(_dcp_is_whole(folder) for folder in folders)
@@ -204,7 +210,7 @@ def _plain_folder(view: View) -> Candidate | None:
     elif view.number is None and not OF_STATE.search(view.path.name):
         return None
     files = view.state_files()
-    if not files or any(_has_step(path, inside=view.number is not None) for path in files):
+    if not files or any(_has_step(path, in_step_folder=view.number is not None) for path in files):
         return None
     if view.number is None and len({content.step_in(path) for path in files} - {None}) > 1:
         return None  # each is a checkpoint, such as the newest and the best
@@ -214,26 +220,27 @@ def _plain_folder(view: View) -> Candidate | None:
         return None  # the file itself is the checkpoint
     index = view.matching("*.index.json")
     return Candidate(
-        "folder", view.path, lambda: whole(files) and all(map(_indexed, index)), settles=True,
+        "folder", view.path, lambda: all_are_whole(files) and all(map(_has_indexed_files, index)), settles=True,
         told_in=tuple(view.matching("*.json")) + tuple(files),
     )  # fmt: skip
 
 
-def _has_step(path: Path, inside: bool) -> bool:
-    """Return whether a file's name tells a step. `inside`: its folder's does, and plain numbers are those of ranks."""
+def _has_step(path: Path, in_step_folder: bool) -> bool:
+    """Return whether a file's name tells a step. `in_step_folder`: its folder's does, and plain numbers are those of
+    ranks."""
     number = number_of(path.name)
-    plain = not inside and re.search(r"(?:ckpt|checkpoint|snapshot|model)s?[=_-]?\d+\.\w+$", path.name, re.I)
+    plain = not in_step_folder and re.search(r"(?:ckpt|checkpoint|snapshot|model)s?[=_-]?\d+\.\w+$", path.name, re.I)
     return bool(plain) or (number is not None and number.kind != PLAIN)
 
 
-def _indexed(index: Path) -> bool:
+def _has_indexed_files(index: Path) -> bool:
     """Return whether all files are there that an index of safetensors or of `torch.save` names."""
     table = (content.json_of(index) or {}).get("weight_map")
     return isinstance(table, dict) and {str(name) for name in table.values()} <= listing(index.parent).files
 
 
 FOLDERS: Sequence[tuple[str, Callable[[View], Candidate | None]]] = (
-    ("marker", _marked),
+    ("marker", _marker_folder),
     ("accelerate", _accelerate),
     ("huggingface", _huggingface),
     ("lightning", _lightning_folder),

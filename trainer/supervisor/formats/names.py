@@ -51,12 +51,12 @@ def family(name: str) -> re.Pattern[str] | None:
     number = number_of(name)
     if number is None:
         return None
-    at = [match.span() for match in re.finditer(r"\d+", name) if int(match.group()) == number.value]
+    spans = [match.span() for match in re.finditer(r"\d+", name) if int(match.group()) == number.value]
     if number.kind == PLAIN:
-        start, end = at[-1]
+        start, end = spans[-1]
     else:
         word = (_STEPS if number.kind == STEP else _EPOCHS).search(name)
-        start, end = word.span(1) if word else at[0]
+        start, end = word.span(1) if word else spans[0]
     digits = rf"(\d{{{end - start}}})" if name[start] == "0" and end - start > 1 else r"(\d+)"
     return re.compile(_general(name[:start]) + digits + _general(name[end:]) + r"\Z")
 

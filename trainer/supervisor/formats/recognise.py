@@ -33,7 +33,7 @@ class _Sight(NamedTuple):
     @property
     def is_anew(self) -> bool:
         """Return whether all files of the version before have come anew."""
-        return len(self.version) == len(self.before) and _first(self.version) > written(self.before)
+        return len(self.version) == len(self.before) and _first_written_at(self.version) > written_at(self.before)
 
 
 class Recogniser:
@@ -60,37 +60,40 @@ class Recogniser:
         self._ordinals: dict[str, tuple[int, int]] = {}
         """Folder and pattern of a name -> the largest number that was given a step, and the step."""
 
-    def finished(self, name: str, folder: Path, ranks: int, committed: int) -> Iterator[Finished]:
+    def finished_checkpoints(self, name: str, folder: Path, ranks: int, sealed_step: int) -> Iterator[Finished]:
         """Yield what counts as finished and is not committed, each with its step. Raises `OSError`."""
-        begun = time.thread_time()
-        found = sorted(FORMATS[name](folder, ranks, committed), key=lambda one: (one.step, one.ordinal, _rank(one)))
-        numbered = any(one.step >= 0 or one.ordinal >= 0 for one in found)
-        for one in found:
-            if 0 <= one.step <= committed or self.named_by_job & {one.root, *one.root.parents}:
+        cpu_start_s = time.thread_time()
+        checkpoints = sorted(
+            FORMATS[name](folder, ranks, sealed_step),
+            key=lambda checkpoint: (checkpoint.step, checkpoint.ordinal, _rank(checkpoint)),
+        )
+        has_numbers = any(checkpoint.step >= 0 or checkpoint.ordinal >= 0 for checkpoint in checkpoints)
+        for checkpoint in checkpoints:
+            if 0 <= checkpoint.step <= sealed_step or self.named_by_job & {checkpoint.root, *checkpoint.root.parents}:
                 continue
-            if one.step < 0 and (self._is_old(one) or (numbered and one.ordinal < 0)):
+            if checkpoint.step < 0 and (self._is_old(checkpoint) or (has_numbers and checkpoint.ordinal < 0)):
                 continue  # without a number: an export beside checkpoints from which the job goes on
-            sight = self._sight(one)
-            if sight.version and (not one.settles or self.ended or self._is_settled(sight)):
-                step = one.step if one.step >= 0 else self._step_of(one, sight, committed)
-                if step > committed:
-                    yield one._replace(step=step, ordinal=-1, settles=False)
-        took = time.thread_time() - begun
-        self._rests_until = time.monotonic() + (min(_LONGEST_REST_S, _RESTS * took) if took > _SHORT_S else 0.0)
+            sight = self._sight(checkpoint)
+            if sight.version and (not checkpoint.settles or self.ended or self._is_settled(sight)):
+                step = checkpoint.step if checkpoint.step >= 0 else self._step_of(checkpoint, sight, sealed_step)
+                if step > sealed_step:
+                    yield checkpoint._replace(step=step, ordinal=-1, settles=False)
+        cpu_s = time.thread_time() - cpu_start_s
+        self._rests_until = time.monotonic() + (min(_LONGEST_REST_S, _RESTS * cpu_s) if cpu_s > _SHORT_S else 0.0)
 
-    def _sight(self, one: Finished) -> _Sight:
+    def _sight(self, checkpoint: Finished) -> _Sight:
         """Return what a checkpoint is now, since when, and what came before it under its name or its family's."""
-        version, last = version_of(one), self._sights.get(one.face)
-        if last is not None and last.version == version:
-            return last
-        place = _family(one.face)
-        face, kin = self._newest.get(place[0], (one.face, ())) if place is not None else (one.face, ())
-        before = kin if face != one.face else () if last is None else last.version
-        if last is not None and last.before and not last.is_anew:
-            before = last.before
+        version, last_sight = version_of(checkpoint), self._sights.get(checkpoint.face)
+        if last_sight is not None and last_sight.version == version:
+            return last_sight
+        place = _family(checkpoint.face)
+        face, kin = self._newest.get(place[0], (checkpoint.face, ())) if place is not None else (checkpoint.face, ())
+        previous_version = kin if face != checkpoint.face else () if last_sight is None else last_sight.version
+        if last_sight is not None and last_sight.before and not last_sight.is_anew:
+            previous_version = last_sight.before
         if place is not None:
-            self._newest[place[0]] = (one.face, version)
-        self._sights[one.face] = sight = _Sight(version, time.monotonic(), before)
+            self._newest[place[0]] = (checkpoint.face, version)
+        self._sights[checkpoint.face] = sight = _Sight(version, time.monotonic(), previous_version)
         return sight
 
     def _is_settled(self, sight: _Sight) -> bool:
@@ -99,7 +102,7 @@ class Recogniser:
         age, now = time.monotonic() - sight.since, sight.version
         if self.failed:
             return sight.is_anew
-        if not self._heard or self._heard[-1][0] <= written(now):
+        if not self._heard or self._heard[-1][0] <= written_at(now):
             return age >= QUIET_S
         if sight.is_anew:
             states = (content.state(Path(name)) for name, _, _ in now if is_state(name))
@@ -113,66 +116,72 @@ class Recogniser:
     @property
     def step_seconds(self) -> float:
         """Return the mean time of the last steps, 0 before two have been told."""
-        (first, begun), (last, step) = (self._heard[0], self._heard[-1]) if self._heard else ((0.0, 0), (0.0, 0))
-        return max(0.0, (last - first) / max(1, step - begun))
+        (first_at, first_step), (last_at, step) = (
+            (self._heard[0], self._heard[-1]) if self._heard else ((0.0, 0), (0.0, 0))
+        )
+        return max(0.0, (last_at - first_at) / max(1, step - first_step))
 
     @property
     def rests(self) -> bool:
         """Return whether it is too early for the next look: a folder of very many entries is looked at less often."""
         return not self.ended and time.monotonic() < self._rests_until
 
-    def restored(self, one: Finished) -> None:
+    def note_restored(self, checkpoint: Finished) -> None:
         """Note that a sealed step has been laid back: it is none that the job has written."""
-        self._sights.pop(one.face, None)
-        self._sight(one)
-        self.sealed(one)
+        self._sights.pop(checkpoint.face, None)
+        self._sight(checkpoint)
+        self.note_sealed(checkpoint)
 
-    def sealed(self, one: Finished) -> None:
+    def note_sealed(self, checkpoint: Finished) -> None:
         """Note that a step is sealed, as it was when it was found finished; it counts once it is committed."""
-        sight = None if one.root in self.named_by_job else self._sights.get(one.face)
-        self._sealed[one.face] = one
-        self._steps[one.face] = (version_of(one) if sight is None else sight.version, one.step)
-        if (place := _family(one.face)) is not None:
-            self._ordinals[place[0]] = (place[1], one.step)
+        sight = None if checkpoint.root in self.named_by_job else self._sights.get(checkpoint.face)
+        self._sealed[checkpoint.face] = checkpoint
+        self._steps[checkpoint.face] = (version_of(checkpoint) if sight is None else sight.version, checkpoint.step)
+        if (place := _family(checkpoint.face)) is not None:
+            self._ordinals[place[0]] = (place[1], checkpoint.step)
 
-    def stands(self, one: Finished) -> bool:
+    def stands(self, checkpoint: Finished) -> bool:
         """Return whether a checkpoint is still as it was when it was found finished."""
-        sight = self._sights.get(one.face)
-        return one.root in self.named_by_job or sight is None or sight.version == version_of(one)
+        sight = self._sights.get(checkpoint.face)
+        return checkpoint.root in self.named_by_job or sight is None or sight.version == version_of(checkpoint)
 
-    def sealed_paths(self, committed: int) -> set[Path]:
+    def sealed_paths(self, sealed_step: int) -> set[Path]:
         """Return the files and folders that are sealed as they stand."""
-        of_steps = (one for one in self._sealed.values() if one.step <= committed)
-        done = (one for one in of_steps if self._steps[one.face][0] == version_of(one))
-        return {path for one in done for path in one.files or (one.root,)}
+        of_steps = (checkpoint for checkpoint in self._sealed.values() if checkpoint.step <= sealed_step)
+        standing = (checkpoint for checkpoint in of_steps if self._steps[checkpoint.face][0] == version_of(checkpoint))
+        return {path for checkpoint in standing for path in checkpoint.files or (checkpoint.root,)}
 
     def sealed_places(self, step: int) -> set[Path]:
         """Return the folders that hold what is sealed of a step."""
-        return {one.face.parent for one in self._sealed.values() if one.step == step}
+        return {checkpoint.face.parent for checkpoint in self._sealed.values() if checkpoint.step == step}
 
-    def _is_old(self, one: Finished) -> bool:
+    def _is_old(self, checkpoint: Finished) -> bool:
         """Return whether a checkpoint without a known step is older than this attempt, or than one that has a step."""
-        place = _family(one.face)
+        place = _family(checkpoint.face)
         overtaken = place is not None and place[1] < self._ordinals.get(place[0], (-1, -1))[0]
-        return overtaken or written(version_of(one)) < self._begun
+        return overtaken or written_at(version_of(checkpoint)) < self._begun
 
-    def _step_of(self, one: Finished, sight: _Sight, committed: int) -> int:
-        noted = self._steps.get(one.face)
-        if noted is not None and noted[0] == sight.version:
-            return noted[1]
-        last = max([committed, *(step for _, step in self._steps.values())])
-        printed = written(sight.version) + _LINES_LATE_S
-        known = next((step for at, step in reversed(self._heard) if at <= printed), one.ordinal)
-        step = max(known, last + 1, 0)
-        self._steps[one.face] = (sight.version, step)
-        if (place := _family(one.face)) is not None:
+    def _step_of(self, checkpoint: Finished, sight: _Sight, sealed_step: int) -> int:
+        note = self._steps.get(checkpoint.face)
+        if note is not None and note[0] == sight.version:
+            return note[1]
+        newest_step = max([sealed_step, *(step for _, step in self._steps.values())])
+        printed_at = written_at(sight.version) + _LINES_LATE_S
+        heard_step = next(
+            (step for heard_at, step in reversed(self._heard) if heard_at <= printed_at), checkpoint.ordinal
+        )
+        step = max(heard_step, newest_step + 1, 0)
+        self._steps[checkpoint.face] = (sight.version, step)
+        if (place := _family(checkpoint.face)) is not None:
             self._ordinals[place[0]] = (place[1], step)
         return step
 
 
-def version_of(one: Finished) -> Version:
+def version_of(checkpoint: Finished) -> Version:
     """Return what changes when a checkpoint is written again; empty for one that is being removed."""
-    paths = one.files or ((one.root,) if one.root.is_file() else sorted(one.root.rglob("*")))
+    paths = checkpoint.files or (
+        (checkpoint.root,) if checkpoint.root.is_file() else sorted(checkpoint.root.rglob("*"))
+    )
     rows = []
     try:
         for path in paths:
@@ -183,13 +192,13 @@ def version_of(one: Finished) -> Version:
     return tuple(rows)
 
 
-def written(version: Version) -> float:
+def written_at(version: Version) -> float:
     """Return when the file was written that was written last, in seconds since 1970."""
-    return max((changed for _, _, changed in version), default=0) / 1e9
+    return max((changed_ns for _, _, changed_ns in version), default=0) / 1e9
 
 
-def _first(version: Version) -> float:
-    return min((changed for name, _, changed in version if is_state(name)), default=0) / 1e9
+def _first_written_at(version: Version) -> float:
+    return min((changed_ns for name, _, changed_ns in version if is_state(name)), default=0) / 1e9
 
 
 def _family(root: Path) -> tuple[str, int] | None:
@@ -198,6 +207,6 @@ def _family(root: Path) -> tuple[str, int] | None:
     return None if pattern is None or number is None else (f"{root.parent}/{pattern.pattern}", number)
 
 
-def _rank(one: Finished) -> int:
+def _rank(checkpoint: Finished) -> int:
     """Return which of two checkpoints of one step a job goes on from: the larger one."""
-    return 0 if "best" in one.face.name else 1 if one.face.name.startswith("last") else 2
+    return 0 if "best" in checkpoint.face.name else 1 if checkpoint.face.name.startswith("last") else 2

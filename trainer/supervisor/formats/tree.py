@@ -55,29 +55,29 @@ _NOTHING = Listing(frozenset(), frozenset(), frozenset(), frozenset())
 def listing(folder: Path) -> Listing:
     """Return the entries of a folder, none of one that is gone. Raises `OSError` where it cannot be read."""
     try:
-        changed = os.stat(str(folder)).st_mtime_ns
+        changed_ns = os.stat(str(folder)).st_mtime_ns
         note = _listings.get(folder)
-        if note is not None and note[0] == changed:
+        if note is not None and note[0] == changed_ns:
             return note[1]
         now = time.time_ns()
-        found = _listed(folder)
+        entries = _scan(folder)
     except (FileNotFoundError, NotADirectoryError):
         _listings.pop(folder, None)
         return _NOTHING
     if len(_listings) >= _MOST:
         _listings.clear()
-    if changed < now - _SETTLED_NS:
-        _listings[folder] = (changed, found)
+    if changed_ns < now - _SETTLED_NS:
+        _listings[folder] = (changed_ns, entries)
     else:
         _listings.pop(folder, None)
-    return found
+    return entries
 
 
-def _listed(folder: Path) -> Listing:
+def _scan(folder: Path) -> Listing:
     files: set[str] = set()
     folders: set[str] = set()
     links: set[str] = set()
-    others: set[str] = set()
+    other_names: set[str] = set()
     with os.scandir(str(folder)) as entries:
         for entry in entries:
             if entry.is_symlink():
@@ -85,5 +85,5 @@ def _listed(folder: Path) -> Listing:
             elif entry.is_dir(follow_symlinks=False):
                 folders.add(entry.name)
             else:
-                (files if entry.is_file(follow_symlinks=False) else others).add(entry.name)
-    return Listing(frozenset(files), frozenset(folders), frozenset(links), frozenset(others))
+                (files if entry.is_file(follow_symlinks=False) else other_names).add(entry.name)
+    return Listing(frozenset(files), frozenset(folders), frozenset(links), frozenset(other_names))

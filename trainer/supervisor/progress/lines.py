@@ -66,7 +66,7 @@ class Reader:
         """Return what a line says; None for a line without a step and without a loss."""
         text = bare(text)
         epoch = self._heading(text)
-        line = self._recorded(text, False) if self._pattern is None else self._matched(self._pattern, text)
+        line = self._read_record(text, False) if self._pattern is None else self._match_line(self._pattern, text)
         if line is None or (line.step is None and not line.figures):
             return None
         epoch = epoch if line.epoch is None else line.epoch
@@ -81,19 +81,21 @@ class Reader:
         self._epoch = epoch
         return epoch
 
-    def _matched(self, pattern: re.Pattern[str], text: str) -> Line | None:
+    def _match_line(self, pattern: re.Pattern[str], text: str) -> Line | None:
         match = pattern.search(text)
         if match is None:
-            return None if "loss" in pattern.groupindex else self._recorded(text, True)
+            return None if "loss" in pattern.groupindex else self._read_record(text, True)
         groups = {name: _number(group) for name, group in match.groupdict().items()}
-        found = {name: number for name, number in groups.items() if number is not None}
+        figures = {name: number for name, number in groups.items() if number is not None}
         total = _TOTAL.match(text, match.end("step"))
         # A bar has no end of line: an object behind its number was printed after it, and speaks for itself.
         words = text[: match.end("step")] + text[match.end("step") :].partition("{")[0]
         evaluation = bool(_EVALUATION.search(words)) and not _TRAINING.search(words)
-        return _line(found, evaluation)._replace(total=None if total is None else int(total.group(1).replace(",", "")))
+        return _line(figures, evaluation)._replace(
+            total=None if total is None else int(total.group(1).replace(",", ""))
+        )
 
-    def _recorded(self, text: str, figures_alone: bool) -> Line | None:
+    def _read_record(self, text: str, figures_alone: bool) -> Line | None:
         record = _record(text)
         if record is None or _SUMMARY in record:
             return None
@@ -101,11 +103,11 @@ class Reader:
         keys = {figure: next(filter(numbers.__contains__, names), "") for figure, names in _NAMES.items()}
         if figures_alone:
             keys["step"] = ""
-        found = {figure: numbers[key] for figure, key in keys.items() if key}
-        if figures_alone and "loss" not in found:
+        figures = {figure: numbers[key] for figure, key in keys.items() if key}
+        if figures_alone and "loss" not in figures:
             return None
-        evaluation = "loss" not in found and any(map(_EVALUATION.search, map(str, record)))
-        return _line(found, evaluation)._replace(named=keys["step"])
+        evaluation = "loss" not in figures and any(map(_EVALUATION.search, map(str, record)))
+        return _line(figures, evaluation)._replace(named=keys["step"])
 
 
 def bare(text: str) -> str:
@@ -113,13 +115,13 @@ def bare(text: str) -> str:
     return _CODES.sub("", text) if "\x1b" in text else text
 
 
-def _line(found: Figures, evaluation: bool) -> Line:
+def _line(figures: Figures, evaluation: bool) -> Line:
     """Return a line of the numbers that were found; steps, epochs and ranks are whole and not negative."""
-    counts = {name: found.pop(name, None) for name in ("step", "epoch", "rank")}
+    counts = {name: figures.pop(name, None) for name in ("step", "epoch", "rank")}
     step, epoch, rank = (None if n is None or not 0 <= n < LARGEST or n != int(n) else int(n) for n in counts.values())
     if step is None and counts["step"] is not None:
         return Line(None, {})
-    return Line(step, {} if evaluation and step is None else found, epoch=epoch, evaluation=evaluation, rank=rank)
+    return Line(step, {} if evaluation and step is None else figures, epoch=epoch, evaluation=evaluation, rank=rank)
 
 
 def _record(text: str) -> dict[str, Any] | None:

@@ -41,13 +41,15 @@ class Messages:
             with path.open("rb") as file:
                 file.seek(self._read.get(path.name, 0))
                 content = file.read(_AT_ONCE)
-            whole = content[: content.rfind(b"\n") + 1] or content[: len(content) if len(content) == _AT_ONCE else 0]
-            self._read[path.name] = self._read.get(path.name, 0) + len(whole)
-            for line in whole.splitlines():
+            whole_lines = (
+                content[: content.rfind(b"\n") + 1] or content[: len(content) if len(content) == _AT_ONCE else 0]
+            )
+            self._read[path.name] = self._read.get(path.name, 0) + len(whole_lines)
+            for line in whole_lines.splitlines():
                 if (message := _message(line)) is not None:
                     yield dict(message, rank=int(rank))
 
-    def asks(self) -> bool:
+    def job_asks(self) -> bool:
         return (self._folder / ASKS).exists()
 
     def stop(self) -> None:
@@ -62,19 +64,19 @@ def _message(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(message, dict) or not _is_count(message.get("step")):
         return None
-    told, folder = {"step": message["step"]}, message.get("folder")
+    fields, folder = {"step": message["step"]}, message.get("folder")
     if folder is not None:
-        return {**told, "folder": folder, **_version(message)} if isinstance(folder, str) else None
+        return {**fields, "folder": folder, **_version(message)} if isinstance(folder, str) else None
     if message.get("ended") is True:
-        return {**told, "ended": True}
-    return {**told, **{name: float(message[name]) for name in ("loss", "tokens") if _is_figure(message.get(name))}}
+        return {**fields, "ended": True}
+    return {**fields, **{name: float(message[name]) for name in ("loss", "tokens") if _is_figure(message.get(name))}}
 
 
 def _version(message: dict[str, Any]) -> dict[str, Any]:
     """Return what a checkpoint was when it was told, if the client has noted that."""
     version = message.get("version")
-    noted = isinstance(version, list) and len(version) == 3 and all(type(one) is int for one in version)
-    return {"version": version} if noted else {}
+    is_version = isinstance(version, list) and len(version) == 3 and all(type(part) is int for part in version)
+    return {"version": version} if is_version else {}
 
 
 def _is_count(value: object) -> bool:
@@ -109,18 +111,18 @@ class Outbox:
     def checkpoint(self, message: Mapping[str, Any]) -> None:
         self._checkpoints.append({name: message[name] for name in ("step", "folder", "version") if name in message})
 
-    def asked(self, step: int, last: bool = False) -> None:
-        """Take node 0's step, 0 where it does not answer. `last`: this node's ranks have ended."""
+    def note_first_node(self, step: int, is_last: bool = False) -> None:
+        """Take node 0's step, 0 where it does not answer. `is_last`: this node's ranks have ended."""
         if step or not self._first_nodes:  # it may have ended before this node, and knew its steps then
-            self._needed = self._needed or step < (self._newest if last else self._known)
+            self._needed = self._needed or step < (self._newest if is_last else self._known)
         self._known, self._first_nodes = self._newest, max(step, self._first_nodes)
 
-    def exchange(self, last: bool = False) -> None:
+    def exchange(self, is_last: bool = False) -> None:
         """Write down what node 0 lacks."""
         rows = [self._checkpoints.popleft() for _ in range(len(self._checkpoints))]
         if self._needed:
             rows += [self._steps.popleft() for _ in range(len(self._steps))]
-        if last and (rows or self._file.exists()):
+        if is_last and (rows or self._file.exists()):
             rows.append({"step": 0, "ended": True})
         if not rows:
             return

@@ -53,23 +53,23 @@ class Progress:
             shutil.rmtree(tier / TOLD, ignore_errors=True)  # by earlier attempts
         self._start(0, -1, None)
 
-    def begin(self, generation: int, offered: int) -> None:
-        """Begin with a start of the ranks, which resume from the step `offered`, -1 from none."""
-        self._start(generation, offered, self._memory.begin(offered))
+    def begin(self, generation: int, resume_step: int) -> None:
+        """Begin with a start of the ranks, which resume from `resume_step`, -1 from none."""
+        self._start(generation, resume_step, self._memory.begin(resume_step))
 
-    def _start(self, generation: int, offered: int, laps: Laps | None) -> None:
+    def _start(self, generation: int, resume_step: int, laps: Laps | None) -> None:
         with self._alone:
             folder, rank = folder_of(self._tier, self._place.attempt, generation), self._first_rank
             self._inbox = Inbox(folder) if rank == 0 else None
             self._outbox = Outbox(folder, rank) if rank else None
-            self._counter = Steps(self.steps, max(0, offered), laps)
+            self._counter = Steps(self.steps, max(0, resume_step), laps)
             self._spoke: dict[int, float] = {}
             """Rank -> when it told a step last."""
             self._row: dict[str, Any] = {}
             self._is_said = True
             """The row of the newest step is said. One without a loss waits a moment: it may come on the next line."""
-            self.step = max(0, offered) if generation else 0
-            self._offered = self._noted = offered
+            self.step = max(0, resume_step) if generation else 0
+            self._offered = self._noted = resume_step
             self.heard = time.monotonic()
 
     @property
@@ -78,7 +78,7 @@ class Progress:
 
     # What the job tells.
 
-    def printed(self, text: str) -> None:
+    def hear_line(self, text: str) -> None:
         """Take a line of the job."""
         if self.by_client or (line := self._reader.read(text)) is None:
             return
@@ -86,7 +86,7 @@ class Progress:
         if line.evaluation or self._speaks(rank):
             self._take(line)
 
-    def called(self, message: Mapping[str, Any]) -> None:
+    def hear_call(self, message: Mapping[str, Any]) -> None:
         """Take a step that one of this node's ranks has told by the client."""
         if self.by_client and self._speaks(message["rank"]):
             self._take(_line(message), certain=True)
@@ -102,7 +102,9 @@ class Progress:
         with self._alone:
             if rank < self._place.world_size:
                 self._spoke[rank] = now
-            return not any(other < rank and now - at < _SILENT_S for other, at in self._spoke.items())
+            return not any(
+                other_rank < rank and now - told_at < _SILENT_S for other_rank, told_at in self._spoke.items()
+            )
 
     def _take(self, line: Line, certain: bool = False) -> None:
         with self._alone:
@@ -110,11 +112,11 @@ class Progress:
             figures = {name: value for name, value in line.figures.items() if math.isfinite(value)}
             step = self._counter.count(line, certain)
             if step is not None:
-                self._reached(step, figures)
+                self._rise(step, figures)
             elif figures and (line.step is None or self._counter.repeats(line)):
                 self._add(figures)
 
-    def _reached(self, step: int, figures: Figures) -> None:
+    def _rise(self, step: int, figures: Figures) -> None:
         now = time.monotonic()
         self.tell()
         if step > self.step:
@@ -124,7 +126,7 @@ class Progress:
         self._is_said = False
         self._hear(step)
         if self._outbox is None:
-            self._say(self._memory.reached(step, self._counter))
+            self._say(self._memory.hear_step(step, self._counter))
         self._add(figures)
 
     def _add(self, figures: Figures) -> None:
@@ -136,7 +138,7 @@ class Progress:
         self._is_said = False
         self.tell()
         if self._outbox is None:
-            self._say(self._memory.heard(self._row["step"], self.loss))
+            self._say(self._memory.hear_loss(self._row["step"], self.loss))
 
     def tell(self) -> None:
         """Say the newest step, if it has not been said."""
@@ -159,11 +161,11 @@ class Progress:
     def ask_first_node(self) -> None:
         """Learn node 0's step, on another node."""
         if self._outbox is not None:
-            step, sealed = activity.steps_of(self._place.rendezvous)
+            step, sealed_step = activity.steps_of(self._place.rendezvous)
             if step > self.step:
                 self._hear(step)
-            self.step, self._noted = max(self.step, step), max(self._noted, sealed)
-            self._outbox.asked(step)
+            self.step, self._noted = max(self.step, step), max(self._noted, sealed_step)
+            self._outbox.note_first_node(step)
 
     def exchange(self) -> None:
         """Bring to node 0 what the job tells elsewhere. It may wait for the tier."""
@@ -179,30 +181,30 @@ class Progress:
             elif self._speaks(message["rank"]):
                 self._take(_line(message), certain=True)
 
-    def keep(self, committed: int, last: bool = False) -> None:
+    def keep(self, sealed_step: int, is_last: bool = False) -> None:
         """Keep for the next attempt what is known of steps and losses. It may wait for the tier."""
         if self._outbox is None:
-            if committed > self._noted:
-                self._noted = committed
-                self._memory.sealed(committed, self._counter.laps)
-            self._memory.write(last)
+            if sealed_step > self._noted:
+                self._noted = sealed_step
+                self._memory.note_sealed(sealed_step, self._counter.laps)
+            self._memory.write(is_last)
 
-    def rest(self, well: bool) -> Iterator[Mapping[str, Any]]:
+    def last_messages(self, well: bool) -> Iterator[Mapping[str, Any]]:
         """Hear the last words of other nodes, once the job has ended on node 0, or say this node's to node 0; yield
         checkpoints. `well`: it has ended by itself with code 0, so there is time to wait for them."""
         self.tell()
         if self._place.node_count == 1:
             return
         if self._outbox is not None:
-            self._outbox.asked(activity.steps_of(self._place.rendezvous)[0], last=True)
-            self._outbox.exchange(last=True)
+            self._outbox.note_first_node(activity.steps_of(self._place.rendezvous)[0], is_last=True)
+            self._outbox.exchange(is_last=True)
             return
         assert self._inbox is not None
-        began = time.monotonic()
-        while time.monotonic() < began + _LAST_S:
+        start_s = time.monotonic()
+        while time.monotonic() < start_s + _LAST_S:
             self._inbox.exchange()
             yield from self.news()
-            early = self._tells_checkpoints and time.monotonic() < began + _LEAST_S
+            early = self._tells_checkpoints and time.monotonic() < start_s + _LEAST_S
             if not well or (not early and self._counter.step is not None and not self._inbox.telling):
                 break
             time.sleep(_PAUSE_S)
@@ -210,24 +212,24 @@ class Progress:
 
     # Its end.
 
-    def made(self, committed: int) -> tuple[bool, bool]:
+    def has_made(self, sealed_step: int) -> tuple[bool, bool]:
         """Return whether this start has told a step, and whether a newer checkpoint than it came from is sealed."""
-        stepped = self._counter.step is not None or self.step > max(0, self._offered)
-        return stepped, max(committed, self._noted) > self._offered
+        has_stepped = self._counter.step is not None or self.step > max(0, self._offered)
+        return has_stepped, max(sealed_step, self._noted) > self._offered
 
-    def ended(self, committed: int) -> tuple[bool, int]:
+    def finish(self, sealed_step: int) -> tuple[bool, int]:
         """Return whether a job that exits 0 has done its work: it has told a step, or a checkpoint newer than it came
         from is sealed, and where its end is `exact` it is there (the last step of a count from 0 is one less). And by
         how many steps it has ended before its estimate, negative: after it; 0 for about there."""
         step = self._counter.settle()
         if step is not None and step > self.step:
-            self._reached(step, {})
+            self._rise(step, {})
             self.tell()
-        reached = max(self.step, committed)
-        made = step is not None or committed > self._offered or reached >= self.steps
-        left = self.steps - reached
-        about = max(1, self._counter.interval, self.steps // 100)
-        return made and not (self._is_exact and left > 1), left if abs(left) > about else 0
+        reached_step = max(self.step, sealed_step)
+        has_worked = step is not None or sealed_step > self._offered or reached_step >= self.steps
+        left = self.steps - reached_step
+        tolerance = max(1, self._counter.interval, self.steps // 100)
+        return has_worked and not (self._is_exact and left > 1), left if abs(left) > tolerance else 0
 
 
 def _line(message: Mapping[str, Any]) -> Line:

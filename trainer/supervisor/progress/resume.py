@@ -42,48 +42,48 @@ class Memory:
         self._events = {"resumed_elsewhere", "loss_jumped"}
         """Those that are still to be told in this attempt."""
 
-    def begin(self, offered: int) -> Laps | None:
-        """Take up what is known, for a job that resumes from the step `offered`, -1 from none. Return how its numbers
+    def begin(self, resume_step: int) -> Laps | None:
+        """Take up what is known, for a job that resumes from `resume_step`, -1 from none. Return how its numbers
         became steps then."""
         if not self._now and not self._before:
             self._read()
         self._before.update(self._now)
         self._now.clear()
-        self._offered, self._first = offered, []
-        known = [self._before[step] for step in sorted(self._before)][-_NEIGHBOURS - 1 :]
-        apart = sorted(abs(loss - before) for before, loss in zip(known, known[1:]))
+        self._offered, self._first = resume_step, []
+        known_losses = [self._before[step] for step in sorted(self._before)][-_NEIGHBOURS - 1 :]
+        apart = sorted(abs(loss - previous_loss) for previous_loss, loss in zip(known_losses, known_losses[1:]))
         self._scale = apart[len(apart) // 2] if len(apart) >= _FEWEST else None
-        return self._sealed.get(offered)
+        return self._sealed.get(resume_step)
 
-    def reached(self, step: int, steps: Steps) -> dict[str, Any]:
+    def hear_step(self, step: int, steps: Steps) -> dict[str, Any]:
         """Take a step as it is told; return the fields of an event if it is not what was offered."""
         self._interval, self._changed = max(self._interval, steps.interval), True
         if len(self._first) < 2:
             self._first.append(step)
-            first, second = self._first[0], self._first[-1]
-            elsewhere = second <= self._offered and first <= self._offered - max(2, self._interval)
-            if len(self._first) == 2 and elsewhere and not self._counts_batches(steps):
-                return self._event("resumed_elsewhere", offered=self._offered, first=first)
+            first_step, second = self._first[0], self._first[-1]
+            is_elsewhere = second <= self._offered and first_step <= self._offered - max(2, self._interval)
+            if len(self._first) == 2 and is_elsewhere and not self._counts_batches(steps):
+                return self._event("resumed_elsewhere", offered=self._offered, first=first_step)
         return {}
 
-    def heard(self, step: int, loss: float) -> dict[str, Any]:
+    def hear_loss(self, step: int, loss: float) -> dict[str, Any]:
         """Take the loss of a step; return the fields of an event if it has jumped."""
         self._now[step] = loss
-        before = self._before.get(step)
-        if before is None or self._scale is None:
+        earlier_loss = self._before.get(step)
+        if earlier_loss is None or self._scale is None:
             return {}
-        if abs(loss - before) > max(_TIMES * self._scale, _SHARE * max(abs(before), abs(loss))):
-            return self._event("loss_jumped", step=step, before=before, now=loss)
+        if abs(loss - earlier_loss) > max(_TIMES * self._scale, _SHARE * max(abs(earlier_loss), abs(loss))):
+            return self._event("loss_jumped", step=step, before=earlier_loss, now=loss)
         return {}
 
-    def sealed(self, step: int, laps: Laps) -> None:
+    def note_sealed(self, step: int, laps: Laps) -> None:
         self._sealed[step], self._changed = laps, True
         for old in sorted(self._sealed)[:-_SEALED]:
             del self._sealed[old]
 
-    def write(self, last: bool = False) -> None:
+    def write(self, is_last: bool = False) -> None:
         """Keep what is known for the next attempt, now and then."""
-        if not self._changed or (not last and time.monotonic() - self._written < _OFTEN_S):
+        if not self._changed or (not is_last and time.monotonic() - self._written < _OFTEN_S):
             return
         self._written, self._changed = time.monotonic(), False
         losses = sorted({**self._before, **dict(self._now)}.items())[-_KEPT:]

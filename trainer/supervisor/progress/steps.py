@@ -42,11 +42,11 @@ class Laps(NamedTuple):
 
 
 class Steps:
-    """The step as it is told. `offered`: step that the job resumes from. `before`: what was known of its laps then."""
+    """The step as it is told. `resume_step`: the job resumes from it. `earlier_laps`: its laps, if known."""
 
-    def __init__(self, steps: int, offered: int = 0, before: Laps | None = None) -> None:
+    def __init__(self, steps: int, resume_step: int = 0, earlier_laps: Laps | None = None) -> None:
         self.step: int | None = None
-        self._steps, self._offered, self._before = steps, offered, before
+        self._steps, self._offered, self._before = steps, resume_step, earlier_laps
         self._near = max(_LEAST, steps // _SHARE)
         self._series: dict[tuple[bool, int | None, str], _Series] = {}
         self._leader: _Series | None = None
@@ -57,8 +57,8 @@ class Steps:
             return None
         key = (line.evaluation, line.total, line.named)
         if key not in self._series and len(self._series) < _MOST:
-            last = max(self._offered, self.step or 0)
-            self._series[key] = _Series(self._kind(line), line, self._near, last, self._before)
+            newest_step = max(self._offered, self.step or 0)
+            self._series[key] = _Series(self._kind(line), line, self._near, newest_step, self._before)
         series = self._series.get(key)
         if series is None or not series.count(line.step, line, certain) or not self._leads(series):
             return None
@@ -93,43 +93,47 @@ class Steps:
 
     def settle(self) -> int | None:
         """Return the step at the end of a job that told a single number, far beyond the first step, as its step."""
-        waiting = [one.waiting for one in self._series.values() if one.kind >= _PLAIN and one.waiting]
+        waiting = [series.waiting for series in self._series.values() if series.kind >= _PLAIN and series.waiting]
         if self.step is None and waiting and waiting[-1] <= self._steps:
             self.step = waiting[-1]
         return self.step
 
     def _kind(self, line: Line) -> int:
-        far = line.total is not None and line.total > _BEYOND * self._steps
+        is_far = line.total is not None and line.total > _BEYOND * self._steps
         if line.evaluation:
-            return _NEVER if far else _WORDS
-        return _FAR if far else _EXACT if line.total == self._steps else _PLAIN
+            return _NEVER if is_far else _WORDS
+        return _FAR if is_far else _EXACT if line.total == self._steps else _PLAIN
 
     def _leads(self, series: _Series) -> bool:
         leader = self._leader
         if series is not leader:
             series.rises += 1
-            late, near = series.rises >= _TAKES_OVER, self._near
+            late, reach = series.rises >= _TAKES_OVER, self._near
             if leader is None:
                 takes = late if series.kind == _FAR else series.kind != _NEVER
             elif series.kind >= _PLAIN and series.kind > leader.kind:
                 takes = True
             else:
                 rests = leader.is_over or series.named != leader.named
-                takes, near = late and rests and series.kind >= leader.kind, -1
+                takes, reach = late and rests and series.kind >= leader.kind, -1
             if not takes:
                 return False
             ahead = (self.step or 0) - series.value
-            series.offset = ahead + 1 if ahead > near else 0  # it counts on
+            series.offset = ahead + 1 if ahead > reach else 0  # it counts on
             self._leader = series
-        for other in self._series.values():
-            other.rises = 0
+        for other_series in self._series.values():
+            other_series.rises = 0
         return True
 
 
 class _Series:
-    def __init__(self, kind: int, line: Line, near: int, offered: int, before: Laps | None) -> None:
-        self.kind, self.total, self.named, self._near, self._offered = kind, line.total, line.named, near, offered
-        self._before = before if before is not None and before.length and line.total in (None, before.length) else None
+    def __init__(self, kind: int, line: Line, reach: int, resume_step: int, earlier_laps: Laps | None) -> None:
+        self.kind, self.total, self.named, self._near, self._offered = kind, line.total, line.named, reach, resume_step
+        self._before = (
+            earlier_laps
+            if earlier_laps is not None and earlier_laps.length and line.total in (None, earlier_laps.length)
+            else None
+        )
         self.value = self.offset = self.rises = 0
         self.top: int | None = None
         """Largest number of this lap."""
@@ -156,10 +160,10 @@ class _Series:
         if self.top is None:
             self._first = number
         if self.top is not None and self._begins_lap(number, line, self.top):
-            first = self._climb[0] if self._climb else number
-            self.length = self.total or self.top - first + self.interval
+            lap_start = self._climb[0] if self._climb else number
+            self.length = self.total or self.top - lap_start + self.interval
             self.base += self.length
-            self._first = first
+            self._first = lap_start
         elif self.top is not None and number <= self.top:
             return False
         elif not certain and not self._is_near(number):
@@ -176,8 +180,8 @@ class _Series:
         return True
 
     def _is_near(self, number: int) -> bool:
-        last, reach = self._offered if self.top is None else self.top, max(self._near, _TIMES * self.interval)
-        return number - last <= reach or 0 < self.waiting < number <= self.waiting + max(reach, self.waiting - last)
+        peak, reach = self._offered if self.top is None else self.top, max(self._near, _TIMES * self.interval)
+        return number - peak <= reach or 0 < self.waiting < number <= self.waiting + max(reach, self.waiting - peak)
 
     def _go_on_from_before(self, number: int) -> None:
         if self._before is not None:

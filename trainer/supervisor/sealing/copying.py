@@ -47,11 +47,11 @@ def copy(source: Path, target: Path, watch: Watch = lambda status: None) -> Size
     """
     with _Files(source, target) as (reading, writing):
         watch(os.fstat(reading))
-        made = _digest(writing) if _clone(reading, writing) else _digest(reading, writing)
+        size_and_digest = _digest(writing) if _clone(reading, writing) else _digest(reading, writing)
         os.fsync(writing)
         os.posix_fadvise(writing, 0, 0, os.POSIX_FADV_DONTNEED)
         watch(os.fstat(reading))
-    return made
+    return size_and_digest
 
 
 class _Files:
@@ -89,19 +89,19 @@ def _digest(reading: int, writing: int | None = None) -> SizeAndDigest:
     """Return size and SHA-256 of a file, and copy it on the way. The next chunk is read while one is digested. What was
     read is dropped from the page cache, and the copy is written past it: dirty pages would hold up the job's writes."""
     digest, size = hashlib.sha256(), 0
-    most = -(-min(_CHUNK, os.fstat(reading).st_size + 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-    now, then = mmap.mmap(-1, most), mmap.mmap(-1, most)  # pages, as direct writing wants them
+    buffer_bytes = -(-min(_CHUNK, os.fstat(reading).st_size + 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+    now, next_buffer = mmap.mmap(-1, buffer_bytes), mmap.mmap(-1, buffer_bytes)  # pages, as direct writing wants them
     with ThreadPoolExecutor(1) as ahead:
         count = os.preadv(reading, [now], 0)
         while count:
-            coming = ahead.submit(os.preadv, reading, [then], size + count)
+            coming = ahead.submit(os.preadv, reading, [next_buffer], size + count)
             with memoryview(now)[:count] as chunk:
                 digest.update(chunk)
                 if writing is not None:
                     _write(writing, chunk, size)
             os.posix_fadvise(reading, size, count, os.POSIX_FADV_DONTNEED)
             size += count
-            now, then = then, now
+            now, next_buffer = next_buffer, now
             count = coming.result()
     return size, digest.hexdigest()
 
@@ -109,19 +109,19 @@ def _digest(reading: int, writing: int | None = None) -> SizeAndDigest:
 def _write(file: int, chunk: memoryview, offset: int) -> None:
     """Write a chunk past the page cache, or through it where its length or the file system wants that."""
     _set_direct(file, not (len(chunk) % mmap.PAGESIZE or offset % mmap.PAGESIZE))
-    done = 0
-    while done < len(chunk):
+    written_bytes = 0
+    while written_bytes < len(chunk):
         try:
-            done += os.pwrite(file, chunk[done:], offset + done)
+            written_bytes += os.pwrite(file, chunk[written_bytes:], offset + written_bytes)
         except OSError as error:
             if error.errno != errno.EINVAL or not _set_direct(file, False):
                 raise
 
 
-def _set_direct(file: int, wanted: bool) -> bool:
+def _set_direct(file: int, direct: bool) -> bool:
     """Return whether direct writing was switched on or off."""
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
-    if wanted == bool(flags & os.O_DIRECT):
+    if direct == bool(flags & os.O_DIRECT):
         return False
     try:
         fcntl.fcntl(file, fcntl.F_SETFL, flags ^ os.O_DIRECT)

@@ -36,9 +36,9 @@ class Hears(Protocol):
 
 
 class Disks:
-    def __init__(self, far: SharedFolder, disk: Path, place: Place, identity: str, job: Hears) -> None:
+    def __init__(self, shared_folder: SharedFolder, disk: Path, place: Place, identity: str, job: Hears) -> None:
         """`disk`: the campaign's folder on this node's disk. Its methods raise `Stopped`."""
-        self.far, self.disk, self.place, self.identity, self.job = far, disk, place, identity, job
+        self.far, self.disk, self.place, self.identity, self.job = shared_folder, disk, place, identity, job
         self._resumes = f"resume/attempt-{place.attempt:04d}"
 
     # Node 0.
@@ -46,45 +46,45 @@ class Disks:
     def fault(self, step: int) -> str:
         """Have all nodes make a step whole on their disks; return why one of them could not, empty if all could. What
         is damaged on the shared tier is brought there again by a node that has it."""
-        found = self._all("whole", step)
-        if any(found.values()):
-            self._all("send", step, (self.far.get(f"{step_folder(step)}/{MANIFEST}") or b"").decode(errors="replace"))
-            found = self._all("whole", step)
-        return "; ".join(f"node {node}: {why}" for node, why in found.items() if why)
+        answers = self._ask("whole", step)
+        if any(answers.values()):
+            self._ask("send", step, (self.far.get(f"{step_folder(step)}/{MANIFEST}") or b"").decode(errors="replace"))
+            answers = self._ask("whole", step)
+        return "; ".join(f"node {node}: {answer}" for node, answer in answers.items() if answer)
 
-    def tell(self, chosen: Mapping[str, Any]) -> None:
-        self.far.put(f"{self._resumes}.json", json.dumps(chosen).encode())
+    def tell(self, choice: Mapping[str, Any]) -> None:
+        self.far.write_note(f"{self._resumes}.json", json.dumps(choice).encode())
 
     def recall(self) -> None:
         """Commit again the newest step that the nodes' disks have and the shared tier has lost."""
         newest = max(seal.committed(self.far.root), default=-1)
-        lost: dict[int, str] = {}
-        for listed in self._all("list").values():
-            for step, manifest in json.loads(listed).items():
-                if int(step) > newest and seal.attempt_of(manifest) > seal.attempt_of(lost.get(int(step))):
-                    lost[int(step)] = manifest
-        for step in sorted(lost, reverse=True):
-            self._all("send", step, lost[step])
-            if seal.in_size(self.far.root / step_folder(step), lost[step].encode()):
-                self.far.put(f"{step_folder(step)}/{MANIFEST}", lost[step].encode())
+        lost_manifests: dict[int, str] = {}
+        for answer in self._ask("list").values():
+            for step, manifest in json.loads(answer).items():
+                if int(step) > newest and seal.attempt_of(manifest) > seal.attempt_of(lost_manifests.get(int(step))):
+                    lost_manifests[int(step)] = manifest
+        for step in sorted(lost_manifests, reverse=True):
+            self._ask("send", step, lost_manifests[step])
+            if seal.in_size(self.far.root / step_folder(step), lost_manifests[step].encode()):
+                self.far.write_note(f"{step_folder(step)}/{MANIFEST}", lost_manifests[step].encode())
                 self.job.emit("recalled", step=step)
                 return
 
-    def _all(self, act: str, step: int = -1, manifest: str = "") -> dict[int, str]:
+    def _ask(self, act: str, step: int = -1, manifest: str = "") -> dict[int, str]:
         """Have all nodes do something for a step; return what each says of it."""
         name = f"{self._resumes}/{len(self.far.names(self._resumes)):04d}"
-        self.far.put(f"{name}/asked.json", json.dumps([act, step, manifest]).encode())
-        found = {0: self._do(act, step, manifest)}
+        self.far.write_note(f"{name}/asked.json", json.dumps([act, step, manifest]).encode())
+        answers = {0: self._do(act, step, manifest)}
         for node in range(1, self.place.node_count):
-            found[node] = str(self._awaited(f"{name}/node-{node:04d}.json"))
-        return found
+            answers[node] = str(self._await_note(f"{name}/node-{node:04d}.json"))
+        return answers
 
     def _do(self, act: str, step: int, manifest: str) -> str:
         if act == "list":
-            return json.dumps({step: text for step in seal.committed(self.disk) if (text := self._noted(step))})
+            return json.dumps({step: text for step in seal.committed(self.disk) if (text := self._manifest_of(step))})
         return self._made_whole(step) if act == "whole" else self._sent_back(step, manifest)
 
-    def _noted(self, step: int) -> str:
+    def _manifest_of(self, step: int) -> str:
         """Return the manifest of a step on this node's disk, empty for one that may not be used."""
         try:
             content = (self.disk / step_folder(step) / MANIFEST).read_bytes()
@@ -97,32 +97,32 @@ class Disks:
         """Bring to the shared tier what this node's disk has soundly of a step, and the tier has not."""
         with contextlib.suppress(ValueError, KeyError, TypeError):
             shards = opened(manifest.encode(), step, self.place.campaign, self.identity)["shards"]
-            list(side_by_side(partial(self._lent, step), shards))
+            list(side_by_side(partial(self._lend_shard, step), shards))
         return ""
 
-    def _lent(self, step: int, shard: Row) -> None:
-        name, wanted = f"{step_folder(step)}/{shard['file']}", (shard["size_bytes"], shard["sha256"])
+    def _lend_shard(self, step: int, shard: Row) -> None:
+        name, size_and_digest = f"{step_folder(step)}/{shard['file']}", (shard["size_bytes"], shard["sha256"])
         with contextlib.suppress(OSError, ValueError):  # it is not here, or damaged here too
-            if self.far.digest(name) != wanted and seal.digest_of(self.disk / name) == wanted:
-                self.far.send(self.disk / name, name, wanted)
+            if self.far.digest(name) != size_and_digest and seal.digest_of(self.disk / name) == size_and_digest:
+                self.far.send(self.disk / name, name, size_and_digest)
 
-    def followed(self) -> dict[str, Any]:
+    def follow(self) -> dict[str, Any]:
         """Do what node 0 asks for, until it has chosen; return its choice."""
         number = 0
         while True:
             name = f"{self._resumes}/{number:04d}"
-            asked = self.far.get(f"{name}/asked.json")
-            if asked is not None:
-                said = self._do(*json.loads(asked))
-                self.far.put(f"{name}/node-{self.place.node_rank:04d}.json", json.dumps(said).encode())
+            request = self.far.get(f"{name}/asked.json")
+            if request is not None:
+                answer = self._do(*json.loads(request))
+                self.far.write_note(f"{name}/node-{self.place.node_rank:04d}.json", json.dumps(answer).encode())
                 number += 1
                 continue
-            chosen = self.far.get(f"{self._resumes}.json")
-            if chosen is not None:
-                return dict(json.loads(chosen))
+            choice = self.far.get(f"{self._resumes}.json")
+            if choice is not None:
+                return dict(json.loads(choice))
             self._pause()
 
-    def _awaited(self, name: str) -> Any:
+    def _await_note(self, name: str) -> Any:
         while True:
             content = self.far.get(name)
             if content is not None:
@@ -142,22 +142,27 @@ class Disks:
             shards = opened(content, step, self.place.campaign, self.identity)["shards"]
         except (ValueError, KeyError, TypeError) as error:
             return f"its manifest: {error}"
-        found = list(side_by_side(partial(self._brought, step), shards))
-        if wrong := next((why for why, _ in found if why), ""):
+        results = list(side_by_side(partial(self._bring_shard, step), shards))
+        if wrong := next((fault for fault, _ in results if fault), ""):
             return wrong
         seal.publish(self.disk / step_folder(step) / MANIFEST, content)
         seal.sweep(self.disk / step_folder(step), content)
-        self.job.emit("made_whole", step=step, files=len(found), bytes_brought=sum(came for _, came in found))
+        self.job.emit(
+            "made_whole",
+            step=step,
+            files=len(results),
+            bytes_brought=sum(brought_bytes for _, brought_bytes in results),
+        )
         return ""
 
-    def _brought(self, step: int, shard: Row) -> tuple[str, int]:
+    def _bring_shard(self, step: int, shard: Row) -> tuple[str, int]:
         """Return why a file of a step cannot be had, and the bytes that were brought."""
         name = f"{step_folder(step)}/{shard['file']}"
-        own, wanted = self.disk / name, (shard["size_bytes"], shard["sha256"])
+        own_path, expected = self.disk / name, (shard["size_bytes"], shard["sha256"])
         try:
-            if (seen := seal.digest_of(own)) == wanted:
+            if (own_digest := seal.digest_of(own_path)) == expected:
                 return "", 0
-            self.job.emit("refused_file", step=step, file=shard["file"], seen=seen[1], wanted=wanted[1])
+            self.job.emit("refused_file", step=step, file=shard["file"], seen=own_digest[1], wanted=expected[1])
         except OSError:
             pass  # it is not here, or cannot be read
-        return self.far.bring(name, own, wanted), shard["size_bytes"]
+        return self.far.fetch(name, own_path, expected), shard["size_bytes"]

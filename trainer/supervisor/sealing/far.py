@@ -34,7 +34,7 @@ class SharedFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def put(self, name: str, content: bytes) -> None:
+    def write_note(self, name: str, content: bytes) -> None:
         """Write a note, in place of an older one."""
         path = self.root / name
         seal.make(path.parent)
@@ -63,25 +63,27 @@ class SharedFolder:
         except OSError:
             return None
 
-    def send(self, source: Path, name: str, wanted: Wanted) -> None:
+    def send(self, source: Path, name: str, expected: Wanted) -> None:
         """Copy a file of this node there and read it back. Raises `ValueError` for other bytes than wanted."""
         target = self.root / name
         seal.make(target.parent)
         with _fresh(target) as fresh:
             copy(source, fresh)
-            seen = seal.digest_of(fresh)
-            if seen != wanted:
-                raise ValueError(f"{source.name} changed after it was written: {_words(seen)}, was {_words(wanted)}")
+            copy_digest = seal.digest_of(fresh)
+            if copy_digest != expected:
+                raise ValueError(
+                    f"{source.name} changed after it was written: {_words(copy_digest)}, was {_words(expected)}"
+                )
 
-    def bring(self, name: str, target: Path, wanted: Wanted) -> str:
+    def fetch(self, name: str, target: Path, expected: Wanted) -> str:
         """Copy a file to this node; return why it may not be used, empty for a sound one. Raises `OSError` where this
         node has no room."""
         seal.make(target.parent)
         try:
             with _fresh(target) as fresh:
-                seen = copy(self.root / name, fresh)
-                if seen != wanted:
-                    raise ValueError(f"{name}: {_words(seen)}, wanted {_words(wanted)}")
+                copy_digest = copy(self.root / name, fresh)
+                if copy_digest != expected:
+                    raise ValueError(f"{name}: {_words(copy_digest)}, wanted {_words(expected)}")
         except FileNotFoundError:
             return f"{name} is missing"
         except ValueError as error:
@@ -106,8 +108,8 @@ def _fresh(target: Path):  # type: ignore[no-untyped-def]
             fresh.unlink()
 
 
-def _words(seen: Wanted) -> str:
-    return f"{seen[0]} bytes, SHA-256 {seen[1]}"
+def _words(size_and_digest: Wanted) -> str:
+    return f"{size_and_digest[0]} bytes, SHA-256 {size_and_digest[1]}"
 
 
 class Asked(NamedTuple):
@@ -125,8 +127,8 @@ class Asked(NamedTuple):
 
 
 class Parts:
-    def __init__(self, far: SharedFolder, place: Place) -> None:
-        self._far, self._place = far, place
+    def __init__(self, shared_folder: SharedFolder, place: Place) -> None:
+        self._far, self._place = shared_folder, place
         self._folder = f"{_PARTS}/attempt-{place.attempt:04d}"
 
     def begin(self) -> None:
@@ -135,24 +137,24 @@ class Parts:
             for name in self._far.names(_PARTS):
                 if f"{_PARTS}/{name}" < self._folder:
                     self._far.remove(f"{_PARTS}/{name}")
-        self._put(_node(self._place.node_rank), self._place.pod_ip)
+        self._write_note(_node(self._place.node_rank), self._place.pod_ip)
 
     def address(self, node: int) -> str:
         return str(self._get(_node(node)) or "")
 
-    def ask(self, asked: Asked) -> None:
-        self._put(f"{step_folder(asked.step)}/asked.json", asked._asdict())
+    def ask(self, request: Asked) -> None:
+        self._write_note(f"{step_folder(request.step)}/asked.json", request._asdict())
 
-    def asked(self) -> dict[int, Asked]:
+    def requests(self) -> dict[int, Asked]:
         """Return the checkpoints that are asked for."""
         notes = (self._get(f"{name}/asked.json") for name in self._far.names(self._folder) if name.startswith("step-"))
-        found = (Asked(**note) for note in notes if note is not None)
-        return {one.step: one for one in found}
+        requests = (Asked(**note) for note in notes if note is not None)
+        return {request.step: request for request in requests}
 
     def give(self, step: int, rows: Sequence[Row]) -> None:
-        self._put(f"{step_folder(step)}/{_node(self._place.node_rank)}", list(rows))
+        self._write_note(f"{step_folder(step)}/{_node(self._place.node_rank)}", list(rows))
 
-    def given(self, step: int) -> dict[int, list[Row]]:
+    def rows_by_node(self, step: int) -> dict[int, list[Row]]:
         """Return node -> its files of a step."""
         notes = ((node, self._get(f"{step_folder(step)}/{_node(node)}")) for node in range(self._place.node_count))
         return {node: note for node, note in notes if note is not None}
@@ -162,34 +164,34 @@ class Parts:
 
     def end(self) -> None:
         """Tell that node 0 asks for nothing more."""
-        self._put(_OVER, True)
+        self._write_note(_OVER, True)
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self._get(_OVER) is not None
 
-    def _put(self, name: str, note: Any) -> None:
-        self._far.put(f"{self._folder}/{name}", json.dumps(note).encode())
+    def _write_note(self, name: str, note: Any) -> None:
+        self._far.write_note(f"{self._folder}/{name}", json.dumps(note).encode())
 
     def _get(self, name: str) -> Any:
         content = self._far.get(f"{self._folder}/{name}")
         return None if content is None else json.loads(content)
 
 
-def together(given: dict[int, list[Row]]) -> list[Row]:
+def merge_rows(rows_by_node: dict[int, list[Row]]) -> list[Row]:
     """Return the files of all nodes, those that several nodes wrote alike once. Raises `ValueError` where two nodes
     wrote other bytes under one name: no folder could hold both."""
-    found: dict[str, Row] = {}
-    wrote: dict[str, int] = {}
-    for node, rows in sorted(given.items()):
+    by_name: dict[str, Row] = {}
+    writers: dict[str, int] = {}
+    for node, rows in sorted(rows_by_node.items()):
         for row in rows:
-            first = found.setdefault(row["file"], row)
-            wrote.setdefault(row["file"], node)
-            if (first["size_bytes"], first["sha256"]) != (row["size_bytes"], row["sha256"]):
+            first_row = by_name.setdefault(row["file"], row)
+            writers.setdefault(row["file"], node)
+            if (first_row["size_bytes"], first_row["sha256"]) != (row["size_bytes"], row["sha256"]):
                 name = row["file"].partition("-")[2].partition("-")[2]
-                raise ValueError(f"nodes {wrote[row['file']]} and {node} wrote different files named {name}")
-    if not found:
+                raise ValueError(f"nodes {writers[row['file']]} and {node} wrote different files named {name}")
+    if not by_name:
         raise ValueError("no node has a file of it")
-    return [found[name] for name in sorted(found)]
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _node(node: int) -> str:

@@ -23,7 +23,7 @@ from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
 from trainer.supervisor.sealing.copying import side_by_side
 from trainer.supervisor.sealing.disks import Disks, Stopped
-from trainer.supervisor.sealing.far import Asked, Parts, Row, SharedFolder, together
+from trainer.supervisor.sealing.far import Asked, Parts, Row, SharedFolder, merge_rows
 from trainer.supervisor.sealing.shared import AGAIN_S, Sealing, Told, Version
 from trainer.supervisor.sealing.survey import Mark, survey
 
@@ -81,17 +81,17 @@ class LocalSealing(Sealing):
         try:
             if self.place.node_rank == 0:
                 self.disks.recall()
-            chosen = self.chosen() if self.place.node_rank == 0 else self.disks.followed()
+            choice = self.choose() if self.place.node_rank == 0 else self.disks.follow()
         except Stopped:
             return ""
-        step, path = int(chosen["step"]), str(chosen["path"])
+        step, path = int(choice["step"]), str(choice["path"])
         if self.place.node_rank == 0:
-            self.disks.tell(chosen)
+            self.disks.tell(choice)
         else:
-            laid = self.laid_back(step if step >= 0 else None)
-            path = str(laid) if step >= 0 else ""
+            laid_path = self.laid_back(step if step >= 0 else None)
+            path = str(laid_path) if step >= 0 else ""
         seal.tidy(self.disk)
-        self._passed_over = {later for later in seal.committed(self.disk) if later > step}
+        self._passed_over = {later_step for later_step in seal.committed(self.disk) if later_step > step}
         self.committed = step
         return path
 
@@ -99,7 +99,7 @@ class LocalSealing(Sealing):
         return self.disks.fault(step)
 
     def laid_back(self, step: int | None) -> Path:
-        path = self.laid(self.disk, step)
+        path = self.lay(self.disk, step)
         if step is not None:
             tree, manifest = seal.tree(self.disk, step), (self.disk / step_folder(step) / MANIFEST).read_bytes()
             nodes = {row["file"]: row["rank"] // self.place.ranks_per_node for row in json.loads(manifest)["shards"]}
@@ -123,68 +123,72 @@ class LocalSealing(Sealing):
 
     def _look(self) -> None:
         if self.place.node_rank == 0:
-            for found in self.finished():
-                if found.step not in self._begun:
-                    self._ask(found)
-        asked = self.parts.asked()
-        for step in sorted(asked):
-            news = asked[step].sealing > max(self._given.get(step, -1), self._answered.get(step, -1))
+            for checkpoint in self.due_checkpoints():
+                if checkpoint.step not in self._begun:
+                    self._ask(checkpoint)
+        requests = self.parts.requests()
+        for step in sorted(requests):
+            news = requests[step].sealing > max(self._given.get(step, -1), self._answered.get(step, -1))
             if step >= self.committed and news and not self.waits(step):
-                self._give(asked[step])
+                self._give(requests[step])
         if self.place.node_rank == 0:
             self._commit()
-        self._settle(set(self.parts.asked()))
+        self._settle(set(self.parts.requests()))
         self.accounts.look(self.committed)
 
-    def _ask(self, found: Finished) -> None:
-        with self.trying(found.step, self.disk):
-            version, files = self._version(found), self.files(found)
-            before = self.far.get(f"{step_folder(found.step)}/{MANIFEST}")
-            sealing = seal.next_sealing(before, f"attempt-{self.place.attempt:04d}")
-            begun = _Begun(time.monotonic(), self.job.tokens, self.job.loss, version)
-            root = os.path.relpath(os.path.realpath(str(found.root)), os.path.realpath(str(self.folder)))
-            part = [str(path.relative_to(found.root)) for path in found.files]
-            self._begun[found.step] = begun
-            self.parts.ask(Asked(found.step, root, [path.name for path in files], sealing, part))
+    def _ask(self, checkpoint: Finished) -> None:
+        with self.trying(checkpoint.step, self.disk):
+            version, files = self._version(checkpoint), self.files(checkpoint)
+            manifest = self.far.get(f"{step_folder(checkpoint.step)}/{MANIFEST}")
+            sealing = seal.next_sealing(manifest, f"attempt-{self.place.attempt:04d}")
+            pending = _Begun(time.monotonic(), self.job.tokens, self.job.loss, version)
+            root = os.path.relpath(os.path.realpath(str(checkpoint.root)), os.path.realpath(str(self.folder)))
+            part = [str(path.relative_to(checkpoint.root)) for path in checkpoint.files]
+            self._begun[checkpoint.step] = pending
+            self.parts.ask(Asked(checkpoint.step, root, [path.name for path in files], sealing, part))
 
-    def _give(self, asked: Asked) -> None:
+    def _give(self, request: Asked) -> None:
         """Seal this node's files of a checkpoint on its disk, and bring them to the shared tier."""
-        root = self.folder / asked.root
-        files, part = self._own_files(root, asked), bool(asked.part)
-        if not formats.whole_ranks(self.format, files, self.ranks, asked.files):
+        root = self.folder / request.root
+        files, part = self._own_files(root, request), bool(request.part)
+        if not formats.whole_ranks(self.format, files, self.ranks, request.files):
             return  # its ranks still write
-        place = self.disk / step_folder(asked.step)
+        place = self.disk / step_folder(request.step)
         attempt, rank = place / f"attempt-{self.place.attempt:04d}", self.place.node_rank * self.place.ranks_per_node
-        with self.trying(asked.step, self.disk), _as_before_unless_done(place):
+        with self.trying(request.step, self.disk), _as_before_unless_done(place):
             newer = None if part else formats.newer_beside(root)
-            if newer and (gone := formats.missing(Finished(asked.step, root), files, newer)):
-                raise ValueError(f"the job removes it: {gone[0]} is missing")
+            if newer and (missing_names := formats.missing(Finished(request.step, root), files, newer)):
+                raise ValueError(f"the job removes it: {missing_names[0]} is missing")
             rows: list[Row] = []
             if files:
                 checkpoint = seal.survey_of(root, files, self.folder, part)
                 seal.sweep(place, seal.content(place / MANIFEST))
                 seal.make(attempt)
-                own = {
+                own_entries = {
                     name: entry
                     for name, entry in checkpoint.files.items()
                     if self._of_others.get((checkpoint.root, name)) != entry.mark
                 }
-                ours = checkpoint._replace(files=own)
-                rows = seal.copy_checkpoint(ours, attempt, self.place.node_rank, rank, asked.sealing)
-                if changed := seal.difference(checkpoint, root, files, self.folder, part):
-                    raise ValueError(changed)
+                own_checkpoint = checkpoint._replace(files=own_entries)
+                rows = seal.copy_checkpoint(own_checkpoint, attempt, self.place.node_rank, rank, request.sealing)
+                if change := seal.difference(checkpoint, root, files, self.folder, part):
+                    raise ValueError(change)
                 seal.sync(attempt)
-            list(side_by_side(partial(self._send, asked.step), rows))
-            self.parts.give(asked.step, rows)
-            self._given[asked.step] = asked.sealing
-            self.copied(Finished(asked.step, root, tuple(files) if asked.part else ()))
+            list(side_by_side(partial(self._send, request.step), rows))
+            self.parts.give(request.step, rows)
+            self._given[request.step] = request.sealing
+            self.note_copied(Finished(request.step, root, tuple(files) if request.part else ()))
 
-    def _own_files(self, root: Path, asked: Asked) -> list[Path]:
+    def _own_files(self, root: Path, request: Asked) -> list[Path]:
         """Return this node's files of a checkpoint; none if none of its ranks wrote any."""
-        if not asked.part:
+        if not request.part:
             return formats.files_of(root) if root.exists() else []
-        alike = (one.files for one in self._found() if one.root == root and one.step == asked.step)
-        return list(next(alike, ())) or [root / name for name in asked.part if (root / name).exists()]
+        alike = (
+            checkpoint.files
+            for checkpoint in self._recognise()
+            if checkpoint.root == root and checkpoint.step == request.step
+        )
+        return list(next(alike, ())) or [root / name for name in request.part if (root / name).exists()]
 
     def _send(self, step: int, row: Row) -> None:
         name = f"{step_folder(step)}/{row['file']}"
@@ -192,37 +196,39 @@ class LocalSealing(Sealing):
 
     def _commit(self) -> None:
         """Commit the newest step of which all nodes' files are there; older ones have been overtaken."""
-        done = set()
+        committed_steps = set()
         for step in sorted(self._begun, reverse=True):
-            given = self.parts.given(step)
-            if step >= self.committed and len(given) == self.place.node_count:
-                self._commit_step(step, given)
-                done.add(step)
-        for step in [step for step in self._begun if step in done or step < self.committed or self.waits(step)]:
+            rows_by_node = self.parts.rows_by_node(step)
+            if step >= self.committed and len(rows_by_node) == self.place.node_count:
+                self._commit_step(step, rows_by_node)
+                committed_steps.add(step)
+        for step in [
+            step for step in self._begun if step in committed_steps or step < self.committed or self.waits(step)
+        ]:
             del self._begun[step]
             self.parts.forget(step)
             if self.far.get(f"{step_folder(step)}/{MANIFEST}") is None:
                 self.far.remove(step_folder(step))
 
-    def _commit_step(self, step: int, given: dict[int, list[Row]]) -> None:
-        begun = self._begun[step]
+    def _commit_step(self, step: int, rows_by_node: dict[int, list[Row]]) -> None:
+        pending = self._begun[step]
         try:
-            rows = together(given)
+            rows = merge_rows(rows_by_node)
         except ValueError as error:  # copying it all again would not help
             self.job.emit("not_sealed", step=step, why=str(error))
             self.put_off[step] = math.inf
             return
         with self.trying(step, self.tier):
-            content = serialize(self.identity, step, begun.tokens, begun.loss, rows)
-            self.far.put(f"{step_folder(step)}/{MANIFEST}", content)
+            content = serialize(self.identity, step, pending.tokens, pending.loss, rows)
+            self.far.write_note(f"{step_folder(step)}/{MANIFEST}", content)
             seal.sweep(self.tier / step_folder(step), content)
-            self.sealed(step, begun.version)
-            seconds = round(time.monotonic() - begun.at, 3)
-            self.job.emit("committed", step=step, tier="shared", seconds=seconds, nodes=len(given))
+            self.note_sealed(step, pending.version)
+            seconds = round(time.monotonic() - pending.at, 3)
+            self.job.emit("committed", step=step, tier="shared", seconds=seconds, nodes=len(rows_by_node))
             self.prune()
 
-    def _settle(self, asked: set[int]) -> None:
-        """Learn whether the steps are committed to which this node gave its files. `asked` may be a moment old."""
+    def _settle(self, requested_steps: set[int]) -> None:
+        """Learn whether the steps are committed to which this node gave its files. `requested_steps` may be old."""
         for step, sealing in sorted(self._given.items()):
             content = self.far.get(f"{step_folder(step)}/{MANIFEST}")
             place, attempt = self.disk / step_folder(step), f"attempt-{self.place.attempt:04d}"
@@ -232,8 +238,8 @@ class LocalSealing(Sealing):
                 self.committed = max(self.committed, step)
                 self._answered[step] = sealing
                 self._passed_over.discard(step)
-                seal.keep(self.disk, int(self.checkpoints["keep_local"]), self._passed_over, whole=False)
-            elif step in asked:
+                seal.keep(self.disk, int(self.checkpoints["keep_local"]), self._passed_over, is_whole=False)
+            elif step in requested_steps:
                 continue
             else:
                 seal.sweep(place, seal.content(place / MANIFEST))
@@ -245,16 +251,18 @@ class LocalSealing(Sealing):
         """Bring the last checkpoint to the shared tier, as long as the nodes that it needs are there. Node 0 waits for
         the others' files, and they for its word that nothing more is asked for: it may see the checkpoint last."""
         well = not code or bool(self.job.stopping)
-        until = time.monotonic() + (_REST_S if well else _REST_FAILED_S)
+        deadline = time.monotonic() + (_REST_S if well else _REST_FAILED_S)
         self.put_off, self._away = {}, 0.0
         self.recogniser.ended, self.recogniser.failed = not code, bool(code)
         self.look()
-        while time.monotonic() < until and (self._lacks() if self.place.node_rank == 0 else well and self._may_come()):
+        while time.monotonic() < deadline and (
+            self._lacks() if self.place.node_rank == 0 else well and self._may_come()
+        ):
             self.busy = True
             time.sleep(_PAUSE_S)
             self.look()
         self.busy = False
-        self.accounts.look(self.committed, ended=True)
+        self.accounts.look(self.committed, job_ended=True)
         if self.place.node_rank == 0:
             with contextlib.suppress(OSError):  # a full tier; the other nodes see that this one is gone
                 self.parts.end()
@@ -263,22 +271,22 @@ class LocalSealing(Sealing):
     def _lacks(self) -> bool:
         """Return whether a step lacks files of nodes that still serve."""
         for step in self._begun:
-            lacking = set(range(self.place.node_count)) - set(self.parts.given(step))
+            lacking = set(range(self.place.node_count)) - set(self.parts.rows_by_node(step))
             if not self.waits(step) and all(map(self._serves, lacking)):
                 return True
         return False
 
     def _may_come(self) -> bool:
         """Return whether node 0 may still ask for a checkpoint."""
-        failed = any(map(self.waits, self.put_off))
-        return not failed and not self.parts.over() and self._serves(0)
+        has_failed = any(map(self.waits, self.put_off))
+        return not has_failed and not self.parts.is_over() and self._serves(0)
 
     def _serves(self, node: int) -> bool:
         address = self.parts.address(node)
         return bool(address) and activity.serves(address)
 
 
-def of(config: Mapping[str, Any], place: Place, tier: Path, local: Path, job: Told, ranks: int) -> Sealing:
+def make_sealing(config: Mapping[str, Any], place: Place, tier: Path, local: Path, job: Told, ranks: int) -> Sealing:
     """Return the sealing of a job by the tier that it writes to."""
     if config["checkpoints"].get("tier") != "local":
         return Sealing(config, place, tier, job, ranks)

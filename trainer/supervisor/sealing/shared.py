@@ -81,15 +81,15 @@ class Sealing:
         choice = self.tier / "resume" / f"{name}.json"
         if self.place.node_rank == 0:
             seal.make(choice.parent)
-            seal.publish(choice, json.dumps(self.chosen()).encode())
+            seal.publish(choice, json.dumps(self.choose()).encode())
         self.job.wait_for(choice, CHOICE_S)
         if self.job.stopping:
             return ""
-        chosen = json.loads(choice.read_text())
-        self.committed = chosen["step"]
-        return str(chosen["path"])
+        decision = json.loads(choice.read_text())
+        self.committed = decision["step"]
+        return str(decision["path"])
 
-    def chosen(self) -> dict[str, Any]:
+    def choose(self) -> dict[str, Any]:
         """Lay the newest sound step back where the job's framework looks for it, and remove later ones: they are
         damaged or were never sealed, and the job would write over them or take them up. Raises `NothingSound`."""
         self.tidy()
@@ -101,17 +101,17 @@ class Sealing:
             self.job.emit("restored", step=step)
             return {"step": step, "path": str(path)}
         if self.refused:
-            newest, why = max(self.refused.items())
-            raise NothingSound(f"none of its {len(self.refused)} sealed checkpoints is sound; step {newest}: {why}")
+            newest, fault = max(self.refused.items())
+            raise NothingSound(f"none of its {len(self.refused)} sealed checkpoints is sound; step {newest}: {fault}")
         self.laid_back(None)
         self.job.emit("started_fresh", step=0)
         return {"step": -1, "path": ""}
 
     def _is_sound(self, step: int) -> bool:
-        if why := self.fault(step):
-            self.refused[step] = why
-            self.job.emit("refused_step", step=step, why=why)
-        return not why
+        if reason := self.fault(step):
+            self.refused[step] = reason
+            self.job.emit("refused_step", step=step, why=reason)
+        return not reason
 
     def tidy(self) -> None:
         seal.tidy(self.tier)
@@ -122,33 +122,33 @@ class Sealing:
 
     def laid_back(self, step: int | None) -> Path:
         """Lay a step (None: none) into the job's own folder, without later ones; return its path."""
-        return self.laid(self.tier, step)
+        return self.lay(self.tier, step)
 
-    def laid(self, tier: Path, step: int | None) -> Path:
+    def lay(self, tier: Path, step: int | None) -> Path:
         if step is None:
             formats.forget_later(self.format, self.folder, None)
             return self.folder
         tree = seal.tree(tier, step)
         path = self.folder / path_of(tree.root)
-        chosen = Finished(step, path, tuple(path / path_of(name) for name in tree.files) if tree.part else ())
+        checkpoint = Finished(step, path, tuple(path / path_of(name) for name in tree.files) if tree.part else ())
         path.parent.mkdir(parents=True, exist_ok=True)
         sealed_at = (tier / f"step-{step:08d}" / seal.MANIFEST).stat().st_mtime
         try:
             seal.lay_back(tier, step, path)
         except OSError:  # what goes now may be what takes the room
-            formats.forget_later(self.format, self.folder, chosen, sealed_at)
+            formats.forget_later(self.format, self.folder, checkpoint, sealed_at)
             seal.lay_back(tier, step, path)
-        formats.forget_later(self.format, self.folder, chosen, sealed_at)
+        formats.forget_later(self.format, self.folder, checkpoint, sealed_at)
         if not all((path / path_of(name)).exists() for name in tree.through):  # it led to a later one
             seal.lay_back(tier, step, path)
-        self.recogniser.restored(chosen)
+        self.recogniser.note_restored(checkpoint)
         return path
 
     def look(self) -> None:
         """Seal what the job has finished. Node 0 does it for all: the folder is shared."""
         if self.place.node_rank == 0 and self.folder.is_dir():
-            for found in self.finished():
-                self._seal(found)
+            for checkpoint in self.due_checkpoints():
+                self._seal(checkpoint)
         self.accounts.look(self.committed)
 
     def finish(self, code: int) -> None:
@@ -156,48 +156,50 @@ class Sealing:
         self.put_off.clear()
         self.recogniser.ended, self.recogniser.failed = not code, bool(code)
         self.look()
-        self.accounts.look(self.committed, ended=True)
+        self.accounts.look(self.committed, job_ended=True)
 
-    def tell(self, finished: Finished, version: Sequence[int] | None = None) -> None:
+    def tell(self, checkpoint: Finished, version: Sequence[int] | None = None) -> None:
         """Note a checkpoint that the job has told by the client. `version`: what it was then; what is written again
         before it was heard of is none."""
-        if version is not None and list(version) != told_version(finished.root):
-            why = f"{finished.root.name} was written again after the job had told step {finished.step}"
-            self.job.emit("not_sealed", step=finished.step, why=why)
+        if version is not None and list(version) != told_version(checkpoint.root):
+            reason = f"{checkpoint.root.name} was written again after the job had told step {checkpoint.step}"
+            self.job.emit("not_sealed", step=checkpoint.step, why=reason)
             return
-        self._told_as[finished.step] = self._version(finished)
-        self.told[finished.step] = finished
-        self.recogniser.named_by_job.add(finished.root)
+        self._told_as[checkpoint.step] = self._version(checkpoint)
+        self.told[checkpoint.step] = checkpoint
+        self.recogniser.named_by_job.add(checkpoint.root)
 
-    def finished(self) -> list[Finished]:
+    def due_checkpoints(self) -> list[Finished]:
         """Return the finished checkpoints that are to be sealed now."""
-        for step, one in list(self.told.items()):
-            later = any(other.root == one.root and other.step > step for other in list(self.told.values()))
-            if step < self.committed or later or not one.root.exists() or self._is_sealed(one):
+        for step, checkpoint in list(self.told.items()):
+            is_overtaken = any(
+                newer.root == checkpoint.root and newer.step > step for newer in list(self.told.values())
+            )
+            if step < self.committed or is_overtaken or not checkpoint.root.exists() or self._is_sealed(checkpoint):
                 del self.told[step]
-        self.recogniser.named_by_job |= {one.root for one in self.told.values()}
-        found: list[Finished] = []
+        self.recogniser.named_by_job |= {checkpoint.root for checkpoint in self.told.values()}
+        checkpoints: list[Finished] = []
         with contextlib.suppress(OSError):  # the job has removed a folder while it was listed: the next look is soon
-            found += () if self.recogniser.rests else self._found()
-        due = {one.step: one for one in (*found, *self.told.values())}
+            checkpoints += () if self.recogniser.rests else self._recognise()
+        due = {checkpoint.step: checkpoint for checkpoint in (*checkpoints, *self.told.values())}
         return [due[step] for step in sorted(due) if not self.waits(step)]
 
-    def _is_sealed(self, finished: Finished) -> bool:
+    def _is_sealed(self, checkpoint: Finished) -> bool:
         """Return whether what the job tells again is what this attempt has sealed."""
-        return finished.step == self.committed and self._sealed_as == (self._version(finished) or ())
+        return checkpoint.step == self.committed and self._sealed_as == (self._version(checkpoint) or ())
 
-    def _version(self, finished: Finished) -> Version | None:
+    def _version(self, checkpoint: Finished) -> Version | None:
         """Return what a checkpoint is now; None if it cannot be sealed now."""
         try:
-            return finished.root, survey(finished.root, self.folder, finished.files).marks
+            return checkpoint.root, survey(checkpoint.root, self.folder, checkpoint.files).marks
         except (OSError, ValueError):
             return None
 
     def waits(self, step: int) -> bool:
         return time.monotonic() < self.put_off.get(step, 0.0)
 
-    def _found(self) -> Iterator[Finished]:
-        return self.recogniser.finished(self.format, self.folder, self.ranks, self.committed)
+    def _recognise(self) -> Iterator[Finished]:
+        return self.recogniser.finished_checkpoints(self.format, self.folder, self.ranks, self.committed)
 
     @property
     def ranks(self) -> int:
@@ -212,46 +214,50 @@ class Sealing:
             config.get("data_digest", ""), place.code_digest, place.image_digest,
         )  # fmt: skip
 
-    def files(self, found: Finished) -> Sequence[Path]:
+    def files(self, checkpoint: Finished) -> Sequence[Path]:
         """Return a checkpoint's files. Raises `ValueError` for one that the job removes, or has written again."""
-        if self.told.get(found.step) == found and self._is_overwritten(found):
-            del self.told[found.step]  # whatever it holds now, it is not that step
-            raise ValueError(f"{found.root.name} was written again after the job had told step {found.step}")
-        if not self.recogniser.stands(found):
-            raise ValueError(f"{found.root.name} has changed since it was found finished")
-        files = found.files or formats.files_of(found.root)
+        if self.told.get(checkpoint.step) == checkpoint and self._is_overwritten(checkpoint):
+            del self.told[checkpoint.step]  # whatever it holds now, it is not that step
+            raise ValueError(f"{checkpoint.root.name} was written again after the job had told step {checkpoint.step}")
+        if not self.recogniser.stands(checkpoint):
+            raise ValueError(f"{checkpoint.root.name} has changed since it was found finished")
+        files = checkpoint.files or formats.files_of(checkpoint.root)
         # The newest one is looked for after the files: it may have come, and this one be half removed, meanwhile.
-        if missing := formats.missing(found, list(files), max([found, *self.told.values(), *self._found()])):
+        if missing := formats.missing(
+            checkpoint, list(files), max([checkpoint, *self.told.values(), *self._recognise()])
+        ):
             raise ValueError(f"the job removes it: {missing[0]} is missing")
         return files
 
-    def _is_overwritten(self, told: Finished) -> bool:
+    def _is_overwritten(self, checkpoint: Finished) -> bool:
         """Return whether a file of a checkpoint that the job has told is another one now. More files are no harm."""
-        then, now = self._told_as.get(told.step), self._version(told)
-        if then is None or now is None:
+        old_version, now = self._told_as.get(checkpoint.step), self._version(checkpoint)
+        if old_version is None or now is None:
             return False
-        return any(now[1].get(path, mark) != mark for path, mark in then[1].items())
+        return any(now[1].get(path, mark) != mark for path, mark in old_version[1].items())
 
-    def _seal(self, found: Finished) -> None:
-        begun = time.monotonic()
-        with self.trying(found.step, self.tier):
-            version, files = self._version(found), self.files(found)
+    def _seal(self, checkpoint: Finished) -> None:
+        start_s = time.monotonic()
+        with self.trying(checkpoint.step, self.tier):
+            version, files = self._version(checkpoint), self.files(checkpoint)
             seal.seal(
-                found.root, files, self.folder, self.tier, found.step, self.identity,
-                self.job.tokens, self.job.loss, part=bool(found.files),
+                checkpoint.root, files, self.folder, self.tier, checkpoint.step, self.identity,
+                self.job.tokens, self.job.loss, part=bool(checkpoint.files),
             )  # fmt: skip
-            self.sealed(found.step, version)
-            self.copied(found)
-            self.job.emit("committed", step=found.step, tier="shared", seconds=round(time.monotonic() - begun, 3))
+            self.note_sealed(checkpoint.step, version)
+            self.note_copied(checkpoint)
+            self.job.emit(
+                "committed", step=checkpoint.step, tier="shared", seconds=round(time.monotonic() - start_s, 3)
+            )
             self.prune()
 
-    def copied(self, found: Finished) -> None:
+    def note_copied(self, checkpoint: Finished) -> None:
         """Note that the files of a checkpoint are where they are sealed, and tell what a resume from it will miss."""
-        self.recogniser.sealed(found)
-        if why := formats.lacks(found.root):
-            self.job.emit("weights_only", why=why)
+        self.recogniser.note_sealed(checkpoint)
+        if lack := formats.lacks(checkpoint.root):
+            self.job.emit("weights_only", why=lack)
 
-    def sealed(self, step: int, version: Version | None) -> None:
+    def note_sealed(self, step: int, version: Version | None) -> None:
         """Note that this attempt has sealed a step."""
         self.committed, self._sealed_as = step, version
         if version is not None and self._told_as.get(step) == version:
@@ -265,13 +271,13 @@ class Sealing:
         try:
             yield
         except (OSError, ValueError) as error:
-            why = ends.of_error(error, place) if isinstance(error, OSError) else str(error)
-            self.job.emit("not_sealed", step=step, why=why[:500])
+            reason = ends.of_error(error, place) if isinstance(error, OSError) else str(error)
+            self.job.emit("not_sealed", step=step, why=reason[:500])
             self.put_off[step] = time.monotonic() + AGAIN_S
         finally:
             self.busy, self.heard = False, time.monotonic()
 
     def prune(self) -> None:
-        gone = seal.keep(self.tier, int(self.checkpoints["keep"]), self.refused)
-        if gone:
-            self.job.emit("pruned", steps=gone)
+        removed_steps = seal.keep(self.tier, int(self.checkpoints["keep"]), self.refused)
+        if removed_steps:
+            self.job.emit("pruned", steps=removed_steps)

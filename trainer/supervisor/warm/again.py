@@ -54,17 +54,17 @@ class Again(Job):
     def emit(self, event: str, **fields: object) -> None:
         """Say a line with the generation, and after its first step how long the restart took."""
         super().emit(event, **fields, **({"generation": self.generation} if self.generation else {}))
-        if event == "step" and (died := self._died):
+        if event == "step" and (death := self._died):
             self._died = {}
-            seconds = round(max(0.0, time.time() - died.pop("at")), 2)
-            self.emit("restarted_in_place", step=fields["step"], seconds=seconds, **died)
+            seconds = round(max(0.0, time.time() - death.pop("at")), 2)
+            self.emit("restarted_in_place", step=fields["step"], seconds=seconds, **death)
 
     def _start(self, words: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()) -> str:
-        self._line, theirs = socket.socketpair()
-        with theirs:
-            known = {**environment, ranks.SOCKET: str(theirs.fileno())}
-            if why := super()._start(words, known, (theirs.fileno(),)):
-                return why
+        self._line, child_socket = socket.socketpair()
+        with child_socket:
+            variables = {**environment, ranks.SOCKET: str(child_socket.fileno())}
+            if start_error := super()._start(words, variables, (child_socket.fileno(),)):
+                return start_error
         threading.Thread(target=self._follow, name="ranks", daemon=True).start()
         return ""
 
@@ -81,7 +81,7 @@ class Again(Job):
         threading.Thread(target=self._listen, name="ranks' ends", daemon=True).start()
         try:
             self._order({"TORCHELASTIC_RESTART_COUNT": "0"}, ())
-            while (death := self._death()) and self._is_answered(death) and self._restarted():
+            while (death := self._death()) and self._is_answered(death) and self._restart():
                 pass
         except NothingSound as error:
             self._trouble = End(STORAGE, str(error), NOTHING_SOUND)
@@ -105,11 +105,11 @@ class Again(Job):
     def _next(self, seconds: float) -> dict[str, Any] | None:
         """Return the next rank's end; None: there was none within the time."""
         try:
-            said: dict[str, Any] = self._heard.get(timeout=seconds)
+            rank_end: dict[str, Any] = self._heard.get(timeout=seconds)
         except queue.Empty:
             return None
-        self._left = said["left"]
-        return said
+        self._left = rank_end["left"]
+        return rank_end
 
     def _order(self, variables: Mapping[str, str], command: Sequence[str]) -> None:
         """Have the ranks started, with other words than the first time if there are any."""
@@ -127,45 +127,45 @@ class Again(Job):
 
     # A death, and what follows.
 
-    def _said(self) -> Path:
+    def _restart_note(self) -> Path:
         """The file with which a node tells the others that all ranks start again."""
         return self.tier / "resume" / f"attempt-{self.place.attempt:04d}-restart-{self.generation + 1}.json"
 
     def _death(self) -> dict[str, Any] | None:
         """Wait for a rank that fails, here or on another node; None: all have ended well, or were asked to."""
         while True:
-            said = self._next(_LOOK_S)
-            if said is None:
-                if self._said().exists() and not self.stopping:
+            rank_end = self._next(_LOOK_S)
+            if rank_end is None:
+                if self._restart_note().exists() and not self.stopping:
                     return {"rank": -1, "code": 0}
-            elif said["code"] and not self.stopping:
-                together = [said]
-                while self._left and (said := self._next(_TOGETHER_S)):
-                    together.append(said)
-                return min(together, key=lambda one: -one["code"] not in _MAY_PASS)
-            elif not said["left"]:
+            elif rank_end["code"] and not self.stopping:
+                rank_ends = [rank_end]
+                while self._left and (rank_end := self._next(_TOGETHER_S)):
+                    rank_ends.append(rank_end)
+                return min(rank_ends, key=lambda candidate: -candidate["code"] not in _MAY_PASS)
+            elif not rank_end["left"]:
                 return None
 
     def _is_answered(self, death: Mapping[str, Any]) -> bool:
         """Tell the other nodes of a death that a restart in place answers; otherwise return whether they tell us."""
         code = int(death["code"])
         if -code in _MAY_PASS and self.generation < MOST:
-            died = {"culprit": death["rank"], "of_node": self.place.node_name, "at": time.time()}
-            died["cause"] = f"died of {ends.signal_name(-code)}"
-            seal.publish(self._said(), json.dumps(died).encode())
+            restart = {"culprit": death["rank"], "of_node": self.place.node_name, "at": time.time()}
+            restart["cause"] = f"died of {ends.signal_name(-code)}"
+            seal.publish(self._restart_note(), json.dumps(restart).encode())
             return True
-        until = time.monotonic() + (_HEARD_S if code > 0 and self.place.node_count > 1 else 0.0)
-        while not self._said().exists():
-            if self.stopping or time.monotonic() >= until:
+        deadline = time.monotonic() + (_HEARD_S if code > 0 and self.place.node_count > 1 else 0.0)
+        while not self._restart_note().exists():
+            if self.stopping or time.monotonic() >= deadline:
                 assert isinstance(self.launcher, Warm)
-                self.launcher.failed(code)
+                self.launcher.note_failure(code)
                 return False
             time.sleep(_TOGETHER_S)
         return True
 
-    def _restarted(self) -> bool:
+    def _restart(self) -> bool:
         """Start all ranks of this node again, from the newest sound checkpoint; False: the job is to stop."""
-        died = json.loads(self._said().read_text())
+        death = json.loads(self._restart_note().read_text())
         self._end_ranks()
         self.generation += 1
         with self._sealed_alone:  # what is chosen from is not sealed into meanwhile
@@ -173,9 +173,9 @@ class Again(Job):
             resume = self.sealing.resume(self.generation)
         if self.stopping:
             return False
-        self.progress.begin(self.generation, self.committed)
+        self.progress.begin(self.generation, self.committed_step)
         self.words, self.heard = LastWords(), time.monotonic()
-        self._died = died
+        self._died = death
         host, _, port = self.place.rendezvous.rpartition(":")
         # A port of its own: a rank of the last start that has not yet ended on another node does not join this one.
         place = self.place._replace(rendezvous=f"{host}:{int(port) + self.generation}")

@@ -29,17 +29,17 @@ SOCKET = "BIVOUAC_WARM_SOCKET"
 """Variable with the number of the open socket."""
 
 
-def main(asked: Mapping[str, Any]) -> int:
+def main(request: Mapping[str, Any]) -> int:
     """Fork the ranks as often as the supervisor says so; return 0 if all of the last ones ended with it. In a rank it
     does not return: the script ends as in an interpreter of its own."""
     line = socket.socket(fileno=int(os.environ.pop(SOCKET)))
-    place = Place.of()
-    if not _imported(asked["warm"], asked["command"], place.ranks_per_node):
+    place = Place.from_environment()
+    if not _import_modules(request["warm"], request["command"], place.ranks_per_node):
         return USER
     # A stop signal goes to the whole group. This process handles it, since the ranks would inherit that it is ignored.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    own = {
+    torch_variables = {
         "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }  # fmt: skip
@@ -56,9 +56,9 @@ def main(asked: Mapping[str, Any]) -> int:
             if not pid:
                 orders.close()
                 line.close()
-                os.environ.update({**order["variables"], **own, **place.rank_variables(local)})
+                os.environ.update({**order["variables"], **torch_variables, **place.rank_variables(local)})
                 _be_new()
-                _run([str(word) for word in order["command"] or asked["command"]])
+                _run([str(word) for word in order["command"] or request["command"]])
                 raise SystemExit(0)
             ranks[pid] = local
         worst = _ends(ranks, place.ranks_per_node * place.node_rank, line)
@@ -75,7 +75,7 @@ def _run(command: Sequence[str]) -> None:
         runpy.run_path(command[0], run_name="__main__")
 
 
-def _imported(modules: Sequence[str], command: Sequence[str], ranks: int) -> bool:
+def _import_modules(modules: Sequence[str], command: Sequence[str], ranks: int) -> bool:
     """Import the modules as the script would; say why it is impossible."""
     # The script's own packages, one of them perhaps called `trainer`, are found as if this process were the script.
     for name in [name for name in sys.modules if name.partition(".")[0] == "trainer"]:
@@ -117,7 +117,7 @@ def _be_new() -> None:
         numpy.random.seed()
 
 
-def _ends(ranks: dict[int, int], first: int, line: socket.socket) -> int:
+def _ends(ranks: dict[int, int], first_rank: int, line: socket.socket) -> int:
     """Tell the end of each rank; return 1 if one has failed."""
     worst = 0
     while ranks:
@@ -126,7 +126,7 @@ def _ends(ranks: dict[int, int], first: int, line: socket.socket) -> int:
             continue
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         worst = worst or int(code != 0)
-        said = {"rank": first + ranks.pop(pid), "code": code, "left": len(ranks)}
+        rank_end = {"rank": first_rank + ranks.pop(pid), "code": code, "left": len(ranks)}
         with contextlib.suppress(OSError):  # the supervisor has ended: it kills what is left
-            line.sendall((json.dumps(said) + "\n").encode())
+            line.sendall((json.dumps(rank_end) + "\n").encode())
     return worst

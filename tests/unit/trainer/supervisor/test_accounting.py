@@ -177,8 +177,8 @@ def test_each_node_saves_what_lies_on_its_own_disk_alone(tmp_path: Path) -> None
     put(camp.own / "weights/part-1.dat", "mine"), put(camp.own / "notes.txt")
     (camp.own / "weights/out").symlink_to("/nowhere")
     for _ in range(2):  # an attempt more finds what the one before has saved
-        camp.job.sealing.accounts.look(-1, ended=True)
-    camp.job.sealing.accounts.look(-1, ended=True)
+        camp.job.sealing.accounts.look(-1, job_ended=True)
+    camp.job.sealing.accounts.look(-1, job_ended=True)
     saved = camp.tier / "own/node-0001"
     assert (saved / "weights/part-1.dat").read_text() == "mine" and (saved / "notes.txt").exists()
     assert os.readlink(saved / "weights/out") == "/nowhere"
@@ -292,7 +292,7 @@ def test_it_looks_every_half_minute_and_on_node_0_alone_where_the_tier_is_shared
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Camp(tmp_path / "other", rank=1, nodes=2)
-    put(other.own / "x"), other.job.sealing.accounts.look(-1, ended=True)
+    put(other.own / "x"), other.job.sealing.accounts.look(-1, job_ended=True)
     assert other.job.sealing.accounts.now is None
     camp, now = Camp(tmp_path, "client"), [time.monotonic()]
     accounts = camp.job.sealing.accounts

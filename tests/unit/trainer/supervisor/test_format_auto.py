@@ -62,11 +62,11 @@ class Job:
 
     def look(self, ranks: int = 1) -> list[tuple[int, str]]:
         """Return what is sealed at this look: each step with its root."""
-        found = list(self.recogniser.finished(self.form, self.folder, ranks, self.committed))
+        found = list(self.recogniser.finished_checkpoints(self.form, self.folder, ranks, self.committed))
         for one in sorted(found):
             if one.step > self.committed:
                 self.committed = one.step
-                self.recogniser.sealed(one)
+                self.recogniser.note_sealed(one)
         return [(one.step, str(one.root.relative_to(self.folder))) for one in found]
 
 
@@ -326,13 +326,13 @@ def test_what_the_job_tells_itself_and_numbered_files_of_one_folder_are_each_the
 def test_what_is_sealed_counts_as_it_was_when_it_was_found(job: Job) -> None:
     for name in ("ckpt_10.pt", "model_20.pt"):
         saved(job.folder / name)
-    found = list(job.recogniser.finished("auto", job.folder, 1, -1))
+    found = list(job.recogniser.finished_checkpoints("auto", job.folder, 1, -1))
     for one in found:
-        job.recogniser.sealed(one)
+        job.recogniser.note_sealed(one)
     assert job.recogniser.sealed_paths(20) == {job.folder / "ckpt_10.pt", job.folder / "model_20.pt"}
     assert job.recogniser.sealed_paths(19) == {job.folder / "ckpt_10.pt"}
     saved(job.folder / "model_20.pt", more=1)
-    job.recogniser.sealed(found[-1])
+    job.recogniser.note_sealed(found[-1])
     assert job.recogniser.sealed_paths(20) == {job.folder / "ckpt_10.pt"}, "what was sealed is the version before"
 
 
@@ -342,11 +342,11 @@ def test_looks_take_a_hundredth_of_a_core(took: float, rests: float, job: Job, m
     monkeypatch.setattr(looks.time, "thread_time", lambda: used[0])
     monkeypatch.setattr(looks.time, "monotonic", lambda: now[0])
     saved(job.folder / "a_10.pt")
-    for _ in job.recogniser.finished("marker", job.folder, 1, -1):
+    for _ in job.recogniser.finished_checkpoints("marker", job.folder, 1, -1):
         pass
     assert not job.recogniser.rests
     monkeypatch.setattr(looks.time, "thread_time", iter([0.0, took]).__next__)
-    assert list(job.recogniser.finished("marker", job.folder, 1, -1)) == []
+    assert list(job.recogniser.finished_checkpoints("marker", job.folder, 1, -1)) == []
     for later in (0.0, rests - 0.1, rests + 0.1):
         now[0] = 1000.0 + later
         assert job.recogniser.rests is (later < rests)
@@ -383,7 +383,7 @@ def test_a_file_written_again_in_place_is_another_step_each_time(job: Job) -> No
 def test_what_is_written_again_before_its_turn_comes_is_not_sealed_as_the_step_it_was(job: Job) -> None:
     saved(job.folder / "model.pt", at=1), saved(job.folder / "optimizer.pt", at=1)
     job.at(10)
-    (found,) = job.recogniser.finished("auto", job.folder, 1, -1)
+    (found,) = job.recogniser.finished_checkpoints("auto", job.folder, 1, -1)
     assert job.recogniser.stands(found)
     saved(job.folder / "model.pt", at=2)
     assert not job.recogniser.stands(found)
@@ -392,7 +392,7 @@ def test_what_is_written_again_before_its_turn_comes_is_not_sealed_as_the_step_i
 def test_files_without_numbers_are_one_checkpoint_together(job: Job) -> None:
     saved(job.folder / "model.pt"), saved(job.folder / "optimizer.pt")
     job.at(5)
-    found = list(job.recogniser.finished("auto", job.folder, 1, -1))
+    found = list(job.recogniser.finished_checkpoints("auto", job.folder, 1, -1))
     assert [(one.step, one.root, [path.name for path in one.files]) for one in found] == [
         (5, job.folder, ["model.pt", "optimizer.pt"])
     ]

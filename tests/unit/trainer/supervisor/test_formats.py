@@ -131,7 +131,7 @@ def test_what_the_job_is_removing_is_not_sealed(tmp_path: Path) -> None:
         whole(tmp_path / f"own/checkpoint-{step}")
     (tmp_path / "own/checkpoint-9/model.safetensors").unlink()
     one.sealing.look()
-    assert seal.committed(one.tier) == [10, 8] and one.committed == 10
+    assert seal.committed(one.tier) == [10, 8] and one.committed_step == 10
 
 
 def test_a_newer_one_that_comes_while_files_are_listed_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def place(node_rank: int = 0) -> Place:
 
 
 def test_node_0_starts_mpirun_for_the_ranks_of_all_nodes_and_the_others_wait_for_its_call() -> None:
-    first, second = (launcher.of(CONFIG, place(rank)).command({}) for rank in (0, 1))
+    first, second = (launcher.make_launcher(CONFIG, place(rank)).command({}) for rank in (0, 1))
     words = " ".join(first)
     assert words.startswith("mpirun ") and words.endswith(" ./solve --fast")
     assert "--hostfile /etc/mpi/hostfile" in words and "-np 12" in words and "ppr:4:node" in words
@@ -39,7 +39,7 @@ def test_node_0_starts_mpirun_for_the_ranks_of_all_nodes_and_the_others_wait_for
 
 def test_each_node_has_the_jobs_variables_and_calls_others_by_the_supervisors_file() -> None:
     for rank in (0, 1):
-        told = launcher.of(CONFIG, place(rank)).environment("", "/run")
+        told = launcher.make_launcher(CONFIG, place(rank)).environment("", "/run")
         assert told["A"] == "b" and told["NODE_RANK"] == str(rank) and told["MASTER_ADDR"] == "x-launcher.x"
         assert told["OMPI_MCA_plm_rsh_agent"].endswith(f" {shell.CALL}") and told["OMPI_MCA_plm_rsh_args"] == ""
         assert told["OMPI_ALLOW_RUN_AS_ROOT"] == told["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
@@ -62,30 +62,34 @@ def test_an_end_is_blamed_on_the_node_that_mpirun_names_first(line: str, monkeyp
     monkeypatch.setattr(shell, "hosts", lambda: ["x-launcher", "x-worker-0", "x-worker-1"])
     waited: list[str] = []
     monkeypatch.setattr(launcher.activity, "await_silence", lambda host, seconds: waited.append(host))
-    mpirun = launcher.of(CONFIG, place())
+    mpirun = launcher.make_launcher(CONFIG, place())
     for one in ("step 4 of 9", line, "  Process name: [[26716,1],1]"):
-        mpirun.heard(one)
+        mpirun.hear(one)
     node = WORDS[line]
-    assert mpirun.ended(137, "; it said last: x", False) == -9, "128 and the signal"
+    assert mpirun.exit_code(137, "; it said last: x", False) == -9, "128 and the signal"
     assert told == [(137, node, "; it said last: x")] and mpirun.elsewhere is (node != 0)
     assert waited == ([] if node == 0 else [f"x-worker-{node - 1}"]), "its end is to be seen first"
-    assert mpirun.ended(1, "", True, own_code=64) == 1 and told[1] == (64, node, ""), "they have no words to judge by"
-    mpirun.ended(137, "", True)
+    assert mpirun.exit_code(1, "", True, own_code=64) == 1 and told[1] == (64, node, ""), (
+        "they have no words to judge by"
+    )
+    mpirun.exit_code(137, "", True)
     assert len(waited) == bool(node), "a job that is stopped blames nobody"
 
 
 def test_a_code_of_mpiruns_own_is_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "tell_end", lambda *_: None)
-    lost_a_node = launcher.of(CONFIG, place())
-    assert lost_a_node.ended(205, "", False) == 205 and lost_a_node.ended(64, "", False) == 64
+    lost_a_node = launcher.make_launcher(CONFIG, place())
+    assert lost_a_node.exit_code(205, "", False) == 205 and lost_a_node.exit_code(64, "", False) == 64
 
 
 def test_a_job_that_ends_well_blames_nobody_and_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, int | None, str]] = []
     monkeypatch.setattr(shell, "tell_end", lambda *given: told.append(given))
-    mpirun = launcher.of(CONFIG, place())
-    assert mpirun.ended(0, "", False) == 0 and told == [(0, None, "")] and not mpirun.elsewhere
-    assert launcher.of(CONFIG, place(1)).ended(64, "", False) == 64 and len(told) == 1, "only node 0 tells"
+    mpirun = launcher.make_launcher(CONFIG, place())
+    assert mpirun.exit_code(0, "", False) == 0 and told == [(0, None, "")] and not mpirun.elsewhere
+    assert launcher.make_launcher(CONFIG, place(1)).exit_code(64, "", False) == 64 and len(told) == 1, (
+        "only node 0 tells"
+    )
 
 
 # --- the shell between two nodes ---

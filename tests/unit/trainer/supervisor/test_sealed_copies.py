@@ -606,7 +606,7 @@ def test_another_node_takes_up_what_node_0_has_chosen_and_seals_nothing(camp: Ca
     assert 600 <= waits[0][1] <= 3600, "node 0 reads all of a checkpoint meanwhile"
     sealing.committed = -1
     sealing.look()
-    assert seal.begun(camp.tier) == [20] and not job.events, "all that is for node 0 to do"
+    assert seal.started_steps(camp.tier) == [20] and not job.events, "all that is for node 0 to do"
     job.stopping = "SIGTERM"
     assert sealing.resume() == "" and sealing.committed == -1
 
@@ -654,7 +654,7 @@ def test_a_tier_that_cannot_be_seen_for_a_moment_loses_no_step(camp: Camp, monke
     with monkeypatch.context() as patch:
         patch.setattr(os, "lstat", fails)
         assert seal.committed(camp.tier) == [10]
-        assert not seal.in_size(camp.tier / "step-00000010", whole=False), "not seen is not there"
+        assert not seal.in_size(camp.tier / "step-00000010", is_whole=False), "not seen is not there"
     assert seal.in_size(camp.tier / "step-00000010") and camp.fault() == ""
 
 
@@ -684,9 +684,9 @@ def test_what_cannot_be_removed_keeps_no_attempt_from_beginning(camp: Camp, monk
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", lambda *given, **more: (_ for _ in ()).throw(OSError(5, "Input/output error")))
         seal.tidy(camp.tier)
-    assert seal.begun(camp.tier) == [10] and seal.committed(camp.tier) == []
+    assert seal.started_steps(camp.tier) == [10] and seal.committed(camp.tier) == []
     seal.tidy(camp.tier)
-    assert seal.begun(camp.tier) == []
+    assert seal.started_steps(camp.tier) == []
 
 
 def test_what_is_laid_back_is_on_the_disk_under_its_name(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -763,7 +763,7 @@ def test_damaged_newer_steps_count_for_no_retention(keep: int, camp: Camp) -> No
         saved(camp, again, step)
         again.look()
     assert seal.committed(camp.tier) == [70, 60, 50][:keep], "nothing damaged is left once the job is beyond"
-    assert seal.begun(camp.tier) == seal.committed(camp.tier), "nor what takes room without a manifest"
+    assert seal.started_steps(camp.tier) == seal.committed(camp.tier), "nor what takes room without a manifest"
     assert not [step for step in seal.committed(camp.tier) if camp.fault(step)]
 
 

@@ -101,7 +101,7 @@ def test_the_supervisor_gives_every_variable_that_check_knows() -> None:
 def test_torchrun_starts_a_module_with_the_values_of_the_jobs_variables() -> None:
     place = Place("c", 1, "n", "10.0.0.1", 0, 1, 2, "x:1", "", "")
     job = {"launcher": "torchrun", "command": ["--module", "pkg.train", "--out=$A"]}
-    command = launcher.of(job, place).command({"A": "/x"})
+    command = launcher.make_launcher(job, place).command({"A": "/x"})
     assert command[-3:] == ["--module", "pkg.train", "--out=/x"] and "--max-restarts=0" in command[:-3]
 
 
