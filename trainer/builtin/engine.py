@@ -70,8 +70,8 @@ def _meet(store: torch.distributed.Store, world_size: int, meeting: timedelta) -
     try:
         store.wait(["all-here"], meeting)
     except torch.distributed.DistStoreError as error:
-        seen = f"{store.add('ranks-here', 0)} of {world_size} within {meeting}"
-        raise PeerLost("not all ranks joined", seen, "look at the pods of this attempt") from error
+        detail = f"{store.add('ranks-here', 0)} of {world_size} within {meeting}"
+        raise PeerLost("not all ranks joined", detail, "look at the pods of this attempt") from error
 
 
 def build_engine(config: TrainConfig, world_size: int) -> Any:
@@ -89,10 +89,10 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
     if layout.sequence > 1:
         model.share_sequences(spread_of(groups, config.zero_stage))
     torch.manual_seed(config.seed)
-    whole = partial(deepspeed.zero.GatheredParameters, modifier_rank=0)
-    model.initialize(whole)
+    gather_whole = partial(deepspeed.zero.GatheredParameters, modifier_rank=0)
+    model.initialize(gather_whole)
     if config.init_from:
-        _start_from(config.init_from, model, whole)
+        _start_from(config.init_from, model, gather_whole)
     if config.model.lora is not None:
         _adapt(model, config.model.lora, config.seed)
     optimizer = torch.optim.AdamW(
@@ -112,7 +112,7 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
     # It copies scripts beside the shards at every save, which delays the loop; no manifest names them.
     engine._copy_recovery_script = lambda _: None
     # It names them on rank 0 alone, so two nodes' files of equal weights would differ.
-    engine._get_shared_params = partial(_tied, model)
+    engine._get_shared_params = partial(_tied_names, model)
     if config.zero_stage == 2:
         # It would write frozen weights twice into one file: with the model, and once more by themselves.
         engine._get_zero_frozen_param_attributes = lambda _: None
@@ -127,30 +127,33 @@ def _keep_norm(engine: Any, clip: float) -> None:
     optimizer = engine.optimizer
     optimizer.clip_grad, optimizer.overflow = clip, False
 
-    def clipped() -> None:
-        found = clip_grad_norm_(engine.module.parameters(), optimizer.clip_grad, mpu=engine.mpu)
-        optimizer._global_grad_norm = float(found)
+    def clip_gradient() -> None:
+        norm = clip_grad_norm_(engine.module.parameters(), optimizer.clip_grad, mpu=engine.mpu)
+        optimizer._global_grad_norm = float(norm)
         optimizer.overflow = not math.isfinite(optimizer._global_grad_norm)
         if optimizer.overflow:
             engine.module.zero_grad(set_to_none=True)
 
-    engine.clip_fp32_gradients = clipped
+    engine.clip_fp32_gradients = clip_gradient
 
 
-def _tied(model: torch.nn.Module) -> dict[str, str]:
+def _tied_names(model: torch.nn.Module) -> dict[str, str]:
     """Return name -> the earlier name of the same parameter."""
-    first = dict[int, str]()
-    names = [(name, first.setdefault(id(one), name)) for name, one in model.named_parameters(remove_duplicate=False)]
-    return {name: earlier for name, earlier in names if name != earlier}
+    first_names = dict[int, str]()
+    names = [
+        (name, first_names.setdefault(id(parameter), name))
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+    ]
+    return {name: first_name for name, first_name in names if name != first_name}
 
 
-def _start_from(folder: str, model: Any, whole: Any) -> None:
+def _start_from(folder: str, model: Any, gather_whole: Any) -> None:
     from trainer.builtin.checkpoint.convert.initial import take_weights
 
     if not isinstance(model, NamedModel):
         raise ConfigError("the small decoder starts from no weights", folder, "give training.model a name")
     rank = torch.distributed.get_rank()
-    tensors = take_weights(model, Path(folder), whole, rank)
+    tensors = take_weights(model, Path(folder), gather_whole, rank)
     if rank == 0:
         emit("weights_taken", folder=folder, tensors=tensors)
 
@@ -208,12 +211,12 @@ def _import_muon_uncompiled() -> None:
     """Import DeepSpeed's Muon optimizer without compiling it (1.3 s): DeepSpeed needs only its type."""
     from deepspeed.runtime import compiler
 
-    compiled = compiler.compile
+    original_compile = compiler.compile
     compiler.compile = lambda *_, **__: lambda function: function
     try:
         import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401
     finally:
-        compiler.compile = compiled
+        compiler.compile = original_compile
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:

@@ -91,11 +91,11 @@ class Pace:
         best = choose(step_s=step_s, steps=self.steps, stall_s=cost, write_s=write_s, mtbf_s=self.mtbf_s)
         if best.every_steps == self.every:
             return
-        before, self.every = self.every, best.every_steps
+        previous, self.every = self.every, best.every_steps
         emit(
             "cadence",
             every_steps=self.every,
-            before=before,
+            before=previous,
             why=best.bound,
             stall_s=round(self._stall_s, 4),
             dip_s=round(self.dip_s(), 4),
@@ -126,7 +126,7 @@ def job_mtbf_s(config: TrainConfig, nodes: int, shared: Path | Marks) -> float:
     count alike: in Daly's model the time that a restart takes lowers the efficiency, but does not move the interval."""
     prior = config.checkpoint.node_mtbf_hours * 3600 / max(1, nodes)
     try:
-        failures, begun = losses(shared)
+        failures, start_s = losses(shared)
     except OSError:
         return prior
-    return (prior + max(0.0, time.time() - begun)) / (1 + failures)
+    return (prior + max(0.0, time.time() - start_s)) / (1 + failures)

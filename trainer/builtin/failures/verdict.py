@@ -44,11 +44,19 @@ def cause_of(run: Path, logs: Path, exit_codes: Mapping[int, int]) -> Cause:
     """
     if not any(exit_codes.values()):
         return Cause(int(ExitCode.DONE), "done")
-    first = first_end.read(run)
+    first_failure = first_end.read(run)
     beats = {beat.rank: beat for beat in read_beats(run)}
-    at = first.at if first else time.monotonic()
+    observed_at = first_failure.at if first_failure else time.monotonic()
     ranks = tuple(
-        _seen(run, logs, rank, (first.codes.get(rank) if first else code), _state(first, rank), beats.get(rank), at)
+        _rank_state(
+            run,
+            logs,
+            rank,
+            (first_failure.codes.get(rank) if first_failure else code),
+            _state(first_failure, rank),
+            beats.get(rank),
+            observed_at,
+        )
         for rank, code in sorted(exit_codes.items())
     )
     return _cause(ranks, beats, exit_codes)
@@ -59,34 +67,39 @@ def seen_alive(run: Path, beats: Sequence[Beat]) -> tuple[RankSeen, ...]:
     if not recorder.any_dump(run) and all(first_end.state_of(beat.pid) not in first_end.FROZEN for beat in beats):
         return ()
     now = time.monotonic()
-    return tuple(_seen(run, run, one.rank, None, first_end.state_of(one.pid), one, now) for one in beats)
+    return tuple(
+        _rank_state(run, run, rank_beat.rank, None, first_end.state_of(rank_beat.pid), rank_beat, now)
+        for rank_beat in beats
+    )
 
 
-def _state(first: first_end.FirstEnd | None, rank: int) -> str:
-    return first.states.get(rank, "") if first else ""
+def _state(first_failure: first_end.FirstEnd | None, rank: int) -> str:
+    return first_failure.states.get(rank, "") if first_failure else ""
 
 
-def _seen(run: Path, logs: Path, rank: int, code: int | None, state: str, beat: Beat | None, at: float) -> RankSeen:
+def _rank_state(
+    run: Path, logs: Path, rank: int, code: int | None, state: str, beat: Beat | None, observed_at: float
+) -> RankSeen:
     outcome = beat.outcome if beat else None
     end, detail = str(Sign.RUNS), ""
     if outcome is not None:
         end, detail = outcome.reason, outcome.detail
     elif state in first_end.FROZEN:
         end = Sign.STOPPED
-    elif code == -signal.SIGABRT and (said := waited_in_vain(tail(logs, rank))):
-        end, detail = Sign.ABORTED, said
+    elif code == -signal.SIGABRT and (abort_line := waited_in_vain(tail(logs, rank))):
+        end, detail = Sign.ABORTED, abort_line
     # Torch's agent ends the other ranks with SIGTERM after the first failure.
     elif code is not None and code < 0 and code != -signal.SIGTERM:
         end, detail = Sign.DIED, f"died of {signal.Signals(-code).name}"
-        if code == -signal.SIGABRT and (own := own_failure(tail(logs, rank))):
-            detail = f"{detail}; {own}"
+        if code == -signal.SIGABRT and (failure_line := own_failure(tail(logs, rank))):
+            detail = f"{detail}; {failure_line}"
     elif code:
         end, detail = "internal", f"exit code {code}"
     return RankSeen(
         rank=rank,
         step=beat.step if beat else 0,
         phase=beat.phase if beat else "",
-        age_s=round(max(0.0, at - beat.at), 1) if beat else None,
+        age_s=round(max(0.0, observed_at - beat.at), 1) if beat else None,
         end=end,
         detail=detail[:200],
         groups=recorder.exchanges_of(run, rank),
@@ -95,23 +108,31 @@ def _seen(run: Path, logs: Path, rank: int, code: int | None, state: str, beat: 
 
 def _cause(ranks: tuple[RankSeen, ...], beats: Mapping[int, Beat], exit_codes: Mapping[int, int]) -> Cause:
     internal = int(ExitCode.INTERNAL)
-    for one in ranks:
-        if one.end == Sign.DIED:
-            return Cause(internal, "signal", one.rank, -exit_codes[one.rank], one.detail, ranks)
+    for seen_rank in ranks:
+        if seen_rank.end == Sign.DIED:
+            return Cause(internal, "signal", seen_rank.rank, -exit_codes[seen_rank.rank], seen_rank.detail, ranks)
     outcomes = {rank: beat.outcome for rank, beat in beats.items() if beat.outcome is not None}
-    own = {rank: one for rank, one in outcomes.items() if one.exit_code != 0 and one.reason not in OF_OTHERS}
-    if own:
-        rank = min(own)
-        return Cause(own[rank].exit_code, own[rank].reason, rank, None, own[rank].detail, ranks)
-    if stopped := next((one for one in ranks if one.end == Sign.STOPPED), None):
-        culprit = find_culprit([Located("", one) for one in ranks])
-        return Cause(internal, "stopped", stopped.rank, None, str(culprit), ranks)
-    failed = sorted((one.exit_code == 0, one.reason == PEER_LOST, rank) for rank, one in outcomes.items())
-    if failed and not failed[0][0]:
-        rank = failed[0][2]
+    own_failures = {
+        rank: seen_rank
+        for rank, seen_rank in outcomes.items()
+        if seen_rank.exit_code != 0 and seen_rank.reason not in OF_OTHERS
+    }
+    if own_failures:
+        rank = min(own_failures)
+        return Cause(
+            own_failures[rank].exit_code, own_failures[rank].reason, rank, None, own_failures[rank].detail, ranks
+        )
+    if frozen_rank := next((seen_rank for seen_rank in ranks if seen_rank.end == Sign.STOPPED), None):
+        culprit = find_culprit([Located("", seen_rank) for seen_rank in ranks])
+        return Cause(internal, "stopped", frozen_rank.rank, None, str(culprit), ranks)
+    failures = sorted(
+        (seen_rank.exit_code == 0, seen_rank.reason == PEER_LOST, rank) for rank, seen_rank in outcomes.items()
+    )
+    if failures and not failures[0][0]:
+        rank = failures[0][2]
         return Cause(outcomes[rank].exit_code, outcomes[rank].reason, rank, None, outcomes[rank].detail, ranks)
-    if aborted := next((one for one in ranks if one.end == Sign.ABORTED), None):
-        return Cause(internal, PEER_LOST, aborted.rank, int(signal.SIGABRT), aborted.detail, ranks)
+    if aborted_rank := next((seen_rank for seen_rank in ranks if seen_rank.end == Sign.ABORTED), None):
+        return Cause(internal, PEER_LOST, aborted_rank.rank, int(signal.SIGABRT), aborted_rank.detail, ranks)
     return Cause(internal, "internal", detail=f"exit codes {dict(exit_codes)}", ranks=ranks)
 
 
@@ -126,15 +147,15 @@ def waited_in_vain(log: str) -> str:
 def own_failure(log: str) -> str:
     """Return the line by which a rank's own GPU or driver failed; empty when none is known."""
     lines = log.splitlines()
-    own = [line.strip() for line in lines if _OWN.search(line)]
-    return next((line for line in own if _ABORTS.search(line)), own[0] if own else "")
+    failure_lines = [line.strip() for line in lines if _OWN.search(line)]
+    return next((line for line in failure_lines if _ABORTS.search(line)), failure_lines[0] if failure_lines else "")
 
 
 def tail(logs: Path, rank: int) -> str:
     """Return the end of a rank's newest log; empty when there is none."""
     try:
-        found = [*logs.glob(f"rank-{rank}.log"), *logs.glob(f"rank-{rank}-*.log")]
-        newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
+        logs_of_rank = [*logs.glob(f"rank-{rank}.log"), *logs.glob(f"rank-{rank}-*.log")]
+        newest = max(logs_of_rank, key=lambda path: path.stat().st_mtime, default=None)
         if newest is None:
             return ""
         with newest.open("rb") as file:

@@ -32,14 +32,14 @@ class Collection:
 @contextmanager
 def collected() -> Iterator[Collection]:
     """Take collection over for the block."""
-    was = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     _set_aside()
     try:
         yield Collection()
     finally:
         gc.unfreeze()
-        if was:
+        if was_enabled:
             gc.enable()
 
 

@@ -70,8 +70,8 @@ class Sharing(Workers):
 
     def _in_turn(self, parts: list[Part]) -> list[Part]:
         """Return this worker's share, then the others' parts, the last ones first: their workers begin at the first."""
-        mine = parts[self._index :: self._count_of_workers]
-        return [*mine, *(part for part in reversed(parts) if part not in mine)]
+        own_parts = parts[self._index :: self._count_of_workers]
+        return [*own_parts, *(part for part in reversed(parts) if part not in own_parts)]
 
     def _make(self, part: Part) -> None:
         stage = part.stage
@@ -103,32 +103,36 @@ class _Watch:
 
     def look(self) -> set[str]:
         """Return the names of the finished parts, whose small files are here then."""
-        there = self._workers.finished(self._stage) & set(self._parts)
-        for name in sorted(there - self._brought):
+        finished_names = self._workers.finished(self._stage) & set(self._parts)
+        for name in sorted(finished_names - self._brought):
             part = self._parts[name]
             self._documents += self._workers.bring(part)
             self._done += sum(part.stage.sizes)
             self._brought.add(name)
         self._tell()
-        return there
+        return finished_names
 
     def _tell(self) -> None:
         now = time.monotonic()
         self._first = self._first or (now, self._documents)
-        since, before = self._first
-        rate = round((self._documents - before) / (now - since), 1) if self._documents > before else None
+        start_s, start_documents = self._first
+        rate = (
+            round((self._documents - start_documents) / (now - start_s), 1)
+            if self._documents > start_documents
+            else None
+        )
         self._workers.tally = Tally(len(self._brought), len(self._parts), self._documents, rate)
-        first, last = self._stage.span
+        span_start, span_end = self._stage.span
         share = self._done / max(1, sum(self._stage.sizes))
-        self._workers.progress(self._stage.name, first + (last - first) * share)
+        self._workers.progress(self._stage.name, span_start + (span_end - span_start) * share)
 
 
 def parts_of(stage: Stage) -> list[Part]:
     """Cut a stage into parts of consecutive items, which depend on the number of items alone."""
     step = max(1, min(MOST_ITEMS, len(stage.items) // LEAST_PARTS))
-    found = []
+    parts = []
     for start in range(0, len(stage.items), step):
         items: Sequence[Any] = stage.items[start : start + step]
-        own = replace(stage, items=items, sizes=stage.sizes[start : start + step])
-        found.append(Part(f"{stage.name}-{start // step:06d}", own))
-    return found
+        part_stage = replace(stage, items=items, sizes=stage.sizes[start : start + step])
+        parts.append(Part(f"{stage.name}-{start // step:06d}", part_stage))
+    return parts
