@@ -83,15 +83,9 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
         grace_s=config.grace_s,
         fixed=not config.checkpoint.measured,
     )
-    earlier_ranges = manifest.consumed if manifest else ()
+    ranges = manifest.consumed if manifest else ()
     ledger = DataLedger(
-        attempt,
-        gang.world_size,
-        config.global_batch,
-        config.data.seed,
-        supply.digest,
-        earlier_ranges,
-        generation=generation(),
+        attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, ranges, generation=generation()
     )
     position = manifest.position if manifest else 0
     with supply.feed(position, manifest.step if manifest else 0) as feed:

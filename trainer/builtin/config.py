@@ -16,10 +16,8 @@ def load_config(path: Path) -> TrainConfig:
     try:
         content = path.read_bytes()
     except OSError as error:
-        detail = f"{path}: {error.strerror}"
-        raise unread(
-            error, ConfigError("there is no training configuration", detail, "mount the config map")
-        ) from error
+        fact = f"{path}: {error.strerror}"
+        raise unread(error, ConfigError("there is no training configuration", fact, "mount the config map")) from error
     try:
         config = TrainConfig.model_validate_json(content)
     except ValidationError as error:

@@ -32,12 +32,12 @@ from trainer.place import generation
 os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
 
 
-def accelerated() -> bool:
+def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
 def device_of(local_rank: int) -> torch.device:
-    return torch.device("cuda", local_rank) if accelerated() else torch.device("cpu")
+    return torch.device("cuda", local_rank) if has_gpu() else torch.device("cpu")
 
 
 def initialize_distributed(config: TrainConfig) -> None:
@@ -46,11 +46,11 @@ def initialize_distributed(config: TrainConfig) -> None:
         # cuBLAS reads it at its start, and torch refuses deterministic kernels without it.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     deepspeed = import_deepspeed()
-    backend = "nccl" if accelerated() else "gloo"
+    backend = "nccl" if has_gpu() else "gloo"
     timeout = timedelta(seconds=config.collective_timeout_s)
     # The steward ends the attempt if a pod fails meanwhile.
     meeting = timedelta(seconds=config.start_timeout_s)
-    if accelerated():
+    if has_gpu():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     store, rank, world_size = next(torch.distributed.rendezvous("env://", timeout=meeting))
     # The store is the agents': keys of an earlier generation of ranks are still there.
@@ -139,11 +139,8 @@ def _keep_norm(engine: Any, clip: float) -> None:
 
 def _tied_names(model: torch.nn.Module) -> dict[str, str]:
     """Return name -> the earlier name of the same parameter."""
-    first_names = dict[int, str]()
-    names = [
-        (name, first_names.setdefault(id(parameter), name))
-        for name, parameter in model.named_parameters(remove_duplicate=False)
-    ]
+    owners = dict[int, str]()
+    names = [(name, owners.setdefault(id(leaf), name)) for name, leaf in model.named_parameters(remove_duplicate=False)]
     return {name: first_name for name, first_name in names if name != first_name}
 
 
@@ -176,7 +173,7 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
         # Stages 2 and 3 exchange gradients in each backward pass; a CPU has no streams to hide that on. Stage 1 does so
         # once a step, where a second buffer of gradients costs more than it hides. DeepSpeed's own default is True for
         # stage 3 alone (`overlap_comm_valid` in deepspeed/runtime/zero/config.py).
-        "zero_optimization": {"stage": config.zero_stage, "overlap_comm": config.zero_stage >= 2 and accelerated()},
+        "zero_optimization": {"stage": config.zero_stage, "overlap_comm": config.zero_stage >= 2 and has_gpu()},
         # Every node then saves the model states on its disk, not only the node of rank 0.
         "checkpoint": {"use_node_local_storage": True, "tag_validation": "Ignore"},
     }

@@ -115,7 +115,7 @@ class Gang:
 
         `work` may wait for disks or nodes as long as it likes. Meanwhile the ranks exchange signs of life: one that is
         gone or frozen ends the others within the timeout of a step. Raises `work`'s error, or `PeerLost` if it failed
-        on another rank. `work` must not exchange anything itself. A long wait is reported with `what`.
+        on another rank. `work` must not exchange anything itself. A long wait is reported with `title`.
         """
         task, start_s, told_s = _Task(work), time.monotonic(), _FIRST_TOLD_S
         while True:

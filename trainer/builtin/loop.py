@@ -20,10 +20,10 @@ from trainer.builtin.engine import learning_rate
 from trainer.builtin.evaluation import evaluation_loss
 from trainer.builtin.gang import Gang
 from trainer.builtin.heartbeat import Heartbeat, stop_requested
-from trainer.builtin.tuning.garbage import collected
+from trainer.builtin.tuning.garbage import collection
 from trainer.builtin.watch.detectors import Seen
 from trainer.builtin.watch.figures import All, Mine, pack, step_figures, unpack
-from trainer.builtin.watch.overseer import Decision, Overseer
+from trainer.builtin.watch.overseer import Overseer, Ruling
 from trainer.builtin.watch.profile import Profiler
 from trainer.contract import Layout, Phase, StepFigures, TrainConfig
 from trainer.errors import Interrupted, NumericError, TrainerError
@@ -103,10 +103,10 @@ class Loop:
         """Train to the last step. Raises `Interrupted` after a commit when any node got a stop request."""
         self.heartbeat.beat(phase=Phase.TRAINING, step=self.step, tokens=self.tokens)
         self.gang.wait_up_to(timedelta(seconds=self.config.first_step_s))
-        with collected() as garbage:
+        with collection() as garbage:
             while self.step < self.config.steps:
                 self._advance()
-                garbage.after(self.step)
+                garbage.collect_after(self.step)
         self.heartbeat.beat(phase=Phase.FINISHING)
         self.committer.drain(replicate=True)
         self.heartbeat.beat(committed_step=self.committer.committed_step)
@@ -150,7 +150,7 @@ class Loop:
         self._saving_s = 0.0
         step = self._agree(figures, start_s, fed.digest, rate)
         if not step.finite:
-            step = self._again(step, fed, start_s)
+            step = self._recompute(step, fed, start_s)
         return self._accept(replace(step, skipped=skips_step))
 
     def _agree(self, figures: Mine, start_s: float, digest: int, rate: float) -> Stepped:
@@ -160,30 +160,18 @@ class Loop:
         figures.finite = math.isfinite(figures.loss) and (norm is None or math.isfinite(norm))
         held_out = self.evaluations.get(self.step - 1) if self.gang.first else None
         # Only rank 0 sets the interval, the held-out loss and the time: the others add 0 to the sum.
-        save_interval = float(self.pace.every if self.gang.first else 0)
-        loss_figures = [float(held_out is not None), held_out or 0.0]
-        loss_figures += [
-            float(figures.rounding is not None),
-            figures.rounding or 0.0,
-            self._last_s if self.gang.first else 0.0,
-        ]
+        interval = float(self.pace.every if self.gang.first else 0)
+        tail = [float(held_out is not None), held_out or 0.0]
+        tail += [float(figures.rounding is not None), figures.rounding or 0.0, self._last_s if self.gang.first else 0.0]
         votes = self.committer.votes()
         assert len(votes) == VOTES
         # Of ranks that read the same sequences, one tells them.
         counted_digest = digest if self.layout.leads(self.gang.rank) else 0
-        figures.others = [
-            float(stop_requested(self.run_folder)),
-            save_interval,
-            *to_limbs(counted_digest),
-            *loss_figures,
-            *votes,
-        ]
+        figures.others = [float(stop_requested(self.run_folder)), interval, *to_limbs(counted_digest), *tail, *votes]
         everyone = self.gang.world_size
         result = unpack(self.gang.sums(pack(figures, self.gang.rank, everyone)), figures, everyone)
-        stops, save_interval, low, high, evaluation_count, held_out, rounding_count, rounding, before_s = result.others[
-            :_OWN
-        ]
-        self.every = int(save_interval)
+        stops, interval, low, high, evaluation_count, held_out, roundings, rounding, before_s = result.others[:_OWN]
+        self.every = int(interval)
         return Stepped(
             loss=result.loss,
             finite=result.finite,
@@ -195,23 +183,21 @@ class Loop:
             norm=norm,
             every=result,
             held_out=held_out if evaluation_count else None,
-            rounding=rounding if rounding_count else None,
+            rounding=rounding if roundings else None,
             before_s=before_s,
         )
 
-    def _again(self, step: Stepped, fed: Fed, start_s: float) -> Stepped:
+    def _recompute(self, step: Stepped, fed: Fed, start_s: float) -> Stepped:
         """Compute a step once more whose loss or gradient was not finite: DeepSpeed has left the weights as they were.
         Raises `NumericError` when it is not finite again."""
         location = self.overseer.not_finite(self.step, step.every, is_replay=False)
-        recomputes = not self.engine.was_step_applied()
-        if recomputes:
+        repeats = not self.engine.was_step_applied()
+        if repeats:
             step = self._agree(self.overseer.compute(fed), start_s, fed.digest, step.rate)
         if not step.finite:
             location = self.overseer.not_finite(self.step, step.every, is_replay=True)
             self._keep_what_is_written()
-            detail = (
-                f"step {self.step}, loss {step.loss}, {location}{', again when computed again' if recomputes else ''}"
-            )
+            detail = f"step {self.step}, loss {step.loss}, {location}{', again when computed again' if repeats else ''}"
             raise NumericError("loss or gradient is not finite", detail)
         return step
 
@@ -225,10 +211,10 @@ class Loop:
         self.last_loss = step.loss
         return step
 
-    def _watch(self, step: Stepped) -> Decision:
+    def _watch(self, step: Stepped) -> Ruling:
         """Judge the step by what all ranks agreed on; the decision is equal on all."""
         if step.skipped or self.step == self.config.steps:
-            return Decision()
+            return Ruling()
         figures, groups = step.every, self.overseer.signals.groups
         signals = Seen(
             step=self.step,
@@ -244,7 +230,7 @@ class Loop:
         )
         return self.overseer.judge(signals, figures, step.before_s)
 
-    def _follow(self, step: Stepped, decision: Decision) -> None:
+    def _follow(self, step: Stepped, decision: Ruling) -> None:
         if decision.end is None:
             return
         if decision.commit and self.saved_step != self.step:
@@ -265,9 +251,9 @@ class Loop:
         if not self.gang.first:
             return
         writing, measurements = self.committer.writing(), self.committer.measured
-        self.pace.stepped(step.seconds, writing)
+        self.pace.add_step(step.seconds, writing)
         if not writing and measurements.write_s is not None:
-            self.pace.committed(measurements.write_s, measurements.shared_s)
+            self.pace.finish_save(measurements.write_s, measurements.shared_s)
 
     def _due(self) -> bool:
         """Return whether to save now; a fixed interval goes by the step's number, so that two runs of one spec save at
@@ -323,7 +309,7 @@ class Loop:
             self.evaluations = {self.step: loss}
             emit("evaluated", step=self.step, loss=loss, seconds=round(time.monotonic() - start_s, 3))
 
-    def _checkpoint(self, step: Stepped, decision: Decision) -> None:
+    def _checkpoint(self, step: Stepped, decision: Ruling) -> None:
         is_last = self.step == self.config.steps
         if decision.end is not None:
             return
@@ -336,7 +322,7 @@ class Loop:
                 self.committer.drain(replicate=False)
             if self.committer.save(self.engine, self._progress(step), self.overseer.watch.state()):
                 self.saved_step, self._saving_s = self.step, self.committer.measured.stall_s
-                self.pace.saved(self.committer.measured.stall_s)
+                self.pace.begin_save(self.committer.measured.stall_s)
 
     def _commit_now(self, step: Stepped) -> None:
         """Commit the finished step on both tiers."""

@@ -70,15 +70,10 @@ def order(pods: Sequence[Standing]) -> list[int]:
             free.remove(-negative)
     for rank in range(len(pods)):
         if rank not in pod_of:
-            neighbour_networks = [
-                pods[pod_of[neighbour]].network for neighbour in _neighbours(rank, len(pods)) if neighbour in pod_of
-            ]
+            networks = [pods[pod_of[peer]].network for peer in _neighbours(rank, len(pods)) if peer in pod_of]
             # Of equally near pods `max` takes the first.
             pod_of[rank] = max(
-                free,
-                key=lambda index: [
-                    _shared_layers(pods[index].network, neighbour_network) for neighbour_network in neighbour_networks
-                ],
+                free, key=lambda index: [_shared_layers(pods[index].network, network) for network in networks]
             )
             free.remove(pod_of[rank])
     ranks = {index: rank for rank, index in pod_of.items()}
@@ -89,10 +84,7 @@ def _worth(bytes_by_step: Mapping[int, Mapping[int, int]], rank: int, steps: Seq
     """Return for each step, newest first, the bytes that the pod need not fetch as this rank: its own shards, and with
     them those that it keeps for the rank before."""
     of_steps = [bytes_by_step.get(step, {}) for step in steps]
-    return [
-        bytes_by_rank[rank] + bytes_by_rank.get((rank - 1) % nodes, 0) if bytes_by_rank.get(rank) else 0
-        for bytes_by_rank in of_steps
-    ]
+    return [sizes[rank] + sizes.get((rank - 1) % nodes, 0) if sizes.get(rank) else 0 for sizes in of_steps]
 
 
 def _neighbours(rank: int, nodes: int) -> tuple[int, int]:

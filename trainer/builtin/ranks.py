@@ -51,13 +51,13 @@ class Ranks:
     def run(self, generation: int, stop_event: threading.Event) -> dict[int, int]:
         """Start the local ranks and wait for their end. Return exit codes by global rank, negative for a signal.
 
-        `over` ends them at once. No rank lives when this returns: it raises `TrainerError` for one that stays.
+        `stop_event` ends them at once. No rank lives when this returns: it raises `TrainerError` for one that stays.
         """
         run, first_rank = self._paths.run, self._place.node_rank * self._place.ranks_per_node
         first_end.forget(run)
         suffix = f"-generation-{generation}" if generation else ""
         logs = [self._logs / f"rank-{first_rank + local}{suffix}.log" for local in range(self._place.ranks_per_node)]
-        processes = [self._started(local, log) for local, log in enumerate(logs)]
+        processes = [self._start(local, log) for local, log in enumerate(logs)]
         ranks_ended = threading.Event()
         copying = threading.Thread(target=_copy, args=(logs, ranks_ended), name="rank-logs", daemon=True)
         copying.start()
@@ -75,7 +75,7 @@ class Ranks:
             self._wait_for_others(generation)
         return {first_rank + local: process.exitcode or 0 for local, process in enumerate(processes)}
 
-    def _started(self, local: int, log: Path) -> BaseProcess:
+    def _start(self, local: int, log: Path) -> BaseProcess:
         place, (host, _, port) = self._place, self._place.rendezvous.rpartition(":")
         variables = {
             **place.rank_variables(local),

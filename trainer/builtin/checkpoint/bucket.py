@@ -53,7 +53,7 @@ class BucketTier(Steps):
     def __str__(self) -> str:
         return self.url
 
-    def made(self) -> dict[str, float]:
+    def times(self) -> dict[str, float]:
         """Return name -> when it was made, of the fence's marks."""
         objects = self.prefix.listed(f"{_FENCE}/")
         return {name.partition("/")[2]: info.modified_s for name, info in objects.items()}
@@ -169,10 +169,8 @@ class BucketTier(Steps):
 
     def clean(self, known_commits: Collection[tuple[int, int]], attempt: int) -> list[str]:
         """Remove what ended attempts left unfinished, before this one writes: uploads that were cut, and shards without
-        a manifest. `known`: (step, attempt) of the manifests that any rank has seen."""
-        removals = [
-            f"upload of {name}" for name in self.prefix.abort_uploads(lambda name: _is_up_to_attempt(name, attempt))
-        ]
+        a manifest. `known_commits`: (step, attempt) of the manifests that any rank has seen."""
+        removals = [f"upload of {name}" for name in self.prefix.abort_uploads(lambda name: _in_scope(name, attempt))]
         objects = self.prefix.listed()
         for step in self.steps():
             if _name(step, COMMITTED_NAME) in objects:
@@ -194,7 +192,7 @@ def _name(step: int, file: str) -> str:
     return f"{step_folder(step)}/{file}"
 
 
-def _is_up_to_attempt(name: str, attempt: int) -> bool:
+def _in_scope(name: str, attempt: int) -> bool:
     """Return whether a name is of an attempt up to this one."""
     number = name.partition("/attempt-")[2].partition("/")[0]
     return number.isdigit() and int(number) <= attempt

@@ -164,11 +164,9 @@ class Committer:
 
         Raises this rank's error of the background work, `PeerLost` for another rank's, and `Diverged`.
         """
-        written_count, copied_count, idle, failed_count = tally
-        if failed_count:
-            raise self._failure() or PeerLost(
-                "another rank could not write its checkpoint", f"{int(failed_count)} ranks"
-            )
+        written_count, copied_count, idle, failures = tally
+        if failures:
+            raise self._failure() or PeerLost("another rank could not write its checkpoint", f"{int(failures)} ranks")
         everyone = self._gang.world_size
         if copied_count == everyone:
             self._finish_replication()

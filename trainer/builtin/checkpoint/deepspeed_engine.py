@@ -60,7 +60,7 @@ class HostCopyEngine(CheckpointEngine):
     """Collects the state that DeepSpeed passes for one save; the caller writes the snapshots."""
 
     def __init__(self, verify: Callable[[Path, BufferedReader], None], use_mmap: bool = False) -> None:
-        """`mapped`: as in `load_safely`; for files on this node's tier, which nobody removes or changes."""
+        """`use_mmap`: as in `load_safely`; for files on this node's tier, which nobody removes or changes."""
         super().__init__()
         self.name = "HostCopyEngine"
         self.copy_s = 0.0
@@ -149,7 +149,7 @@ def hand_over(engine: Any, root: Path, tag: str) -> None:
 def load_safely(file: BufferedReader, use_mmap: bool = False) -> Any:
     """Deserialise onto the CPU through torch's restricted unpickler, which executes nothing.
 
-    `mapped`: tensors use the file's pages, which its digest brought into memory; a copy to a device is then the only
+    `use_mmap`: tensors use the file's pages, which its digest brought into memory; a copy to a device is then the only
     copy. Raises `StorageError` for any type outside `ALLOWED` and for files that torch did not write.
     """
     # By descriptor, so that it is the open file even if its name is replaced. Torch maps only its newer format.

@@ -29,7 +29,7 @@ _LOST_NOTHING = "-lost-nothing"
 class Marks(Protocol):
     """The files of a fence."""
 
-    def made(self) -> dict[str, float]:
+    def times(self) -> dict[str, float]:
         """Return name -> when it was made, in seconds since the epoch. Raises `OSError`."""
 
     def mark(self, name: str) -> None:
@@ -71,7 +71,7 @@ def check_fence(place: Path | Marks, attempt: int) -> None:
 def newest_attempt(place: Path | Marks) -> int:
     """Return the newest attempt, -1 before the first. Raises `StorageError` when the fence cannot be read."""
     try:
-        numbers = (_ATTEMPT.fullmatch(name) for name in _marks(place).made())
+        numbers = (_ATTEMPT.fullmatch(name) for name in _marks(place).times())
         return max((int(match[1]) for match in numbers if match), default=-1)
     except OSError as error:
         location = place / FENCE_NAME if isinstance(place, Path) else place
@@ -82,7 +82,7 @@ def newest_attempt(place: Path | Marks) -> int:
 def losses(place: Path | Marks) -> tuple[int, float]:
     """Return how often the campaign lost work, and when its first attempt began, in seconds since the epoch; infinity
     before that. Every start but the newest ended with a loss, unless it is marked. Raises `OSError`."""
-    times = _marks(place).made()
+    times = _marks(place).times()
     starts = [time_s for name, time_s in times.items() if _START.fullmatch(name)]
     lossless = sum(name.endswith(_LOST_NOTHING) for name in times)
     return max(0, len(starts) - 1 - lossless), min(starts, default=math.inf)
@@ -92,7 +92,7 @@ class _FolderMarks:
     def __init__(self, root: Path) -> None:
         self._folder = root / FENCE_NAME
 
-    def made(self) -> dict[str, float]:
+    def times(self) -> dict[str, float]:
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:

@@ -26,10 +26,10 @@ from trainer.builtin.checkpoint.search import (
     PAUSES_S,
     FoundShard,
     Search,
+    emit_refusal,
     identity_of,
     look,
-    needed,
-    refused,
+    needed_shards,
 )
 from trainer.builtin.checkpoint.tiers import RESHAPING, AnyTiers, Claim, SharedTier, Tier
 from trainer.builtin.checkpoint.writing import random_state_of, set_rng_state
@@ -50,7 +50,7 @@ def restore(
     is_banned: Callable[[Manifest], bool] = lambda _: False,
     layout: Layout | None = None,
 ) -> Begun:
-    """Load the newest sound step into the engine, and remove unfinished files of ended attempts. `banned`: what the
+    """Load the newest sound step into the engine, and remove unfinished files of ended attempts. `is_banned`: what the
     watch does not trust, equal on all ranks. `layout`: None where all ranks compute different data.
 
     Raises `StorageError` when the shared tier holds checkpoints but none is sound, `ConfigError` when all have another
@@ -79,7 +79,7 @@ def restore(
         return Begun(manifest, on_shared=True, watch=watch)
     extra_state = _load(engine, manifest, gang, tiers, _stage(shards, manifest, gang, tiers, attempt))
     on_shared = gang.together(
-        "look at the shared tier", lambda: tiers.shared.holds(manifest, needed(manifest, gang.rank))
+        "look at the shared tier", lambda: tiers.shared.holds(manifest, needed_shards(manifest, gang.rank))
     )
     return Begun(manifest, gang.all_agree(on_shared), extra_state.get("watch", ""))
 
@@ -97,7 +97,7 @@ def _candidates(gang: Gang, tiers: AnyTiers) -> list[Manifest]:
                 if claim.manifest is not None:
                     own_manifests[claim.manifest.seal] = claim.manifest
                 else:
-                    refused(tier, claim.step, gang.rank, COMMITTED_NAME, claim.why, "a manifest with its seal")
+                    emit_refusal(tier, claim.step, gang.rank, COMMITTED_NAME, claim.why, "a manifest with its seal")
         return own_manifests
 
     own_manifests = gang.together("look for checkpoints", collect)
@@ -135,7 +135,7 @@ def _choose(
             raise Fenced("a newer attempt has committed", f"attempt {manifest.attempt}, this is {attempt}")
         else:
             fitting.append(manifest)
-            shards = (search.everything if elastic else search.shards)(manifest)
+            shards = (search.all_shards if elastic else search.shards)(manifest)
             sound = [item for item in shards if item is not None]
             if gang.all_agree(len(sound) == len(shards) > 0):
                 return manifest, sound
@@ -187,15 +187,13 @@ def _stage(shards: list[FoundShard], manifest: Manifest, gang: Gang, tiers: AnyT
         if gang.first_on_node:
             size = len(manifest.serialize())
             with_room(tiers.local, size, reclaim, lambda: tiers.local.publish(manifest, attempt))
-        return [
-            item if item.tier is tiers.local else _verify_copy(item.shard, manifest, tiers.local) for item in shards
-        ]
+        return [item if item.tier is tiers.local else _check_copy(item.shard, manifest, tiers.local) for item in shards]
 
     gang.together(f"copy step {manifest.step} to the nodes", copy_missing)
     return gang.together(f"verify the copies of step {manifest.step}", compare)
 
 
-def _verify_copy(shard: Shard, manifest: Manifest, tier: Tier) -> FoundShard:
+def _check_copy(shard: Shard, manifest: Manifest, tier: Tier) -> FoundShard:
     """Verify a shard's copy on a tier and return it. Raises `StorageError` when it differs."""
     reason, identity = look(tier.folder(manifest.step) / shard.file, shard)
     if reason:

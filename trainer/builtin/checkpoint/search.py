@@ -52,13 +52,13 @@ class Search:
 
     def shards(self, manifest: Manifest) -> list[FoundShard | None]:
         """Return one result for each shard that this rank needs; all are read in parallel, each once."""
-        own_shards = [shard for shard in needed(manifest, self.gang.rank) if not shard.common]
-        common = [shard for shard in needed(manifest, self.gang.rank) if shard.common]
+        own_shards = [shard for shard in needed_shards(manifest, self.gang.rank) if not shard.common]
+        common = [shard for shard in needed_shards(manifest, self.gang.rank) if shard.common]
         first_shards, later_shards = ([*own_shards, *common], []) if self.gang.first_on_node else (own_shards, common)
         title = f"verify or fetch the shards of step {manifest.step}"
-        results = self.gang.together(title, lambda: self._each(first_shards, manifest))
+        results = self.gang.together(title, lambda: self._find_all(first_shards, manifest))
         # The node's first rank has fetched the common shards before the others look for them.
-        return [*results, *self.gang.together(title, lambda: self._each(later_shards, manifest))]
+        return [*results, *self.gang.together(title, lambda: self._find_all(later_shards, manifest))]
 
     @property
     def part(self) -> tuple[int, int]:
@@ -67,14 +67,14 @@ class Search:
         of_all = isinstance(self.tiers.shared, Tier)
         return (gang.rank, gang.world_size) if of_all else (gang.local_rank, gang.local_size)
 
-    def everything(self, manifest: Manifest) -> list[FoundShard | None]:
+    def all_shards(self, manifest: Manifest) -> list[FoundShard | None]:
         """Return this rank's part of all ranks' shards."""
         part, parts = self.part
         own_shards = list(manifest.shards)[part::parts]
         title = f"verify all shards of step {manifest.step}"
-        return self.gang.together(title, lambda: self._each(own_shards, manifest)) or [NOTHING_NEEDED]
+        return self.gang.together(title, lambda: self._find_all(own_shards, manifest)) or [NOTHING_NEEDED]
 
-    def _each(self, shards: list[Shard], manifest: Manifest) -> list[FoundShard | None]:
+    def _find_all(self, shards: list[Shard], manifest: Manifest) -> list[FoundShard | None]:
         if not shards:
             return []
         with ThreadPoolExecutor(min(_READERS, len(shards)), thread_name_prefix="checkpoint-read") as readers:
@@ -93,7 +93,7 @@ class Search:
         reason, identity = look(tier.folder(manifest.step) / shard.file, shard, pauses_s)
         if not reason:
             return FoundShard(shard, tier, identity)
-        refused(tier, manifest.step, self.gang.rank, shard.file, reason, shard.sha256)
+        emit_refusal(tier, manifest.step, self.gang.rank, shard.file, reason, shard.sha256)
         return None
 
     def _download(self, tier: BucketTier, shard: Shard, manifest: Manifest) -> FoundShard | None:
@@ -101,14 +101,14 @@ class Search:
         target = self.tiers.local.folder(manifest.step) / shard.file
         try:
             remove(target)
-            fetched_bytes = self._bring(partial(tier.fetch, manifest.step, shard, target), shard, manifest)
+            fetched_bytes = self._fetch_by(partial(tier.fetch, manifest.step, shard, target), shard, manifest)
         except (OSError, StorageError) as error:
             reason = "missing" if isinstance(error, FileNotFoundError) else str(error)[:300]
-            refused(tier, manifest.step, self.gang.rank, shard.file, reason, shard.sha256)
+            emit_refusal(tier, manifest.step, self.gang.rank, shard.file, reason, shard.sha256)
             return None
         reason, identity = look(target, shard)
         if reason:
-            refused(tier, manifest.step, self.gang.rank, shard.file, reason, shard.sha256)
+            emit_refusal(tier, manifest.step, self.gang.rank, shard.file, reason, shard.sha256)
             return None
         emit("downloaded_shard", step=manifest.step, file=shard.file, bytes=fetched_bytes)
         return FoundShard(shard, self.tiers.local, identity)
@@ -120,7 +120,7 @@ class Search:
         for server in self.neighbours.holding(manifest, shard):
             try:
                 remove(target)
-                fetched_bytes = self._bring(partial(server.fetch, manifest.step, shard, target), shard, manifest)
+                fetched_bytes = self._fetch_by(partial(server.fetch, manifest.step, shard, target), shard, manifest)
             except (OSError, StorageError) as error:
                 emit("neighbour_without_shard", step=manifest.step, node_asked=server.node, why=str(error)[:200])
                 continue
@@ -130,7 +130,7 @@ class Search:
                 return FoundShard(shard, local, identity)
         return None
 
-    def _bring(self, call: Callable[[], int], shard: Shard, manifest: Manifest) -> int:
+    def _fetch_by(self, call: Callable[[], int], shard: Shard, manifest: Manifest) -> int:
         """Fetch a shard by `call`, making room. Return the fetched bytes, fewer than its size after a resume."""
         fetched_bytes = 0
 
@@ -145,12 +145,12 @@ class Search:
         return lambda: self.tiers.local.reclaim({manifest.step}, self.attempt, manifest.step)
 
 
-def needed(manifest: Manifest, rank: int) -> tuple[Shard, ...]:
+def needed_shards(manifest: Manifest, rank: int) -> tuple[Shard, ...]:
     """Return a rank's shards: its own and the model states, which all ranks share."""
     return tuple(shard for shard in manifest.shards if shard.rank == rank or shard.common)
 
 
-def verified(manifest: Manifest, folder: Path) -> list[tuple[Shard, str]]:
+def unsound_shards(manifest: Manifest, folder: Path) -> list[tuple[Shard, str]]:
     """Return the shards in a step folder that are not sound, with the reasons or the digests seen."""
     checks = ((shard, look(folder / shard.file, shard)[0]) for shard in manifest.shards)
     return [(shard, reason) for shard, reason in checks if reason]
@@ -177,11 +177,9 @@ def _read(path: Path, shard: Shard) -> tuple[str, tuple[int, ...]]:
     with open_regular(path) as file:
         identity = identity_of(file)
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the kernel reads further ahead
-        actual_digest = sha256_of(file)
-        if actual_digest != shard.sha256:
-            return actual_digest if (
-                size := path.stat().st_size
-            ) == shard.size_bytes else f"{actual_digest}, {size} bytes", ()
+        digest = sha256_of(file)
+        if digest != shard.sha256:
+            return digest if (size := path.stat().st_size) == shard.size_bytes else f"{digest}, {size} bytes", ()
         file.seek(0)
         return forbidden(file), identity
 
@@ -192,6 +190,6 @@ def identity_of(file: BufferedReader) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def refused(tier: SharedTier, step: int, rank: int, file: str, detail: str, expected_digest: str) -> None:
+def emit_refusal(tier: SharedTier, step: int, rank: int, file: str, detail: str, expected_digest: str) -> None:
     event = "missing_shard" if detail == "missing" else "refused_shard"
     emit(event, step=step, tier=tier.name, rank=rank, file=file, seen=detail, wanted=expected_digest)

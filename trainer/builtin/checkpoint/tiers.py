@@ -95,14 +95,14 @@ class Tier(Steps):
             file.write(content)
 
     def take(self, step: int, shard: Shard, source: Path, older_manifest: Manifest | None) -> None:
-        """Copy a shard here and read it back; link it if `earlier`, a step of this tier, has the same bytes."""
+        """Copy a shard here and read it back; link it if `older_manifest`, a step of this tier, has the same bytes."""
         target = self.folder(step) / shard.file
-        if self._linked(shard, target, older_manifest):
+        if self._link_twin(shard, target, older_manifest):
             return
         copy_durably(source, target, accepts(shard, "local"))
         accepts(shard, self.name)(digest_on_disk(target))
 
-    def _linked(self, shard: Shard, target: Path, older_manifest: Manifest | None) -> bool:
+    def _link_twin(self, shard: Shard, target: Path, older_manifest: Manifest | None) -> bool:
         twin = _twin_of(shard, older_manifest)
         if older_manifest is None or twin is None:
             return False
@@ -186,7 +186,7 @@ class Tier(Steps):
 
     def clean(self, known_commits: Collection[tuple[int, int]], attempt: int) -> list[str]:
         """Remove unfinished files of ended attempts, before this one writes: temporary files, folders of reshaping, and
-        folders of shards without a manifest. `known`: (step, attempt) of the manifests that any rank has seen."""
+        folders of shards without a manifest. `known_commits`: (step, attempt) of the manifests any rank has seen."""
         removals = []
         for step in self.steps():
             folder = self.folder(step)
@@ -258,12 +258,10 @@ def accepts(shard: Shard, tier: str) -> Callable[[str], None]:
     return accept
 
 
-def _twin_of(shard: Shard, older_manifest: Manifest | None) -> Shard | None:
+def _twin_of(shard: Shard, older: Manifest | None) -> Shard | None:
     """Return this rank's shard of an earlier step with the same bytes, or None."""
-    shards = older_manifest.shards if older_manifest is not None else ()
-    return next(
-        (candidate for candidate in shards if candidate.sha256 == shard.sha256 and candidate.rank == shard.rank), None
-    )
+    shards = older.shards if older is not None else ()
+    return next((entry for entry in shards if entry.sha256 == shard.sha256 and entry.rank == shard.rank), None)
 
 
 def _attempts(folder: Path) -> list[int]:

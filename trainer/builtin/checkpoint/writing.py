@@ -73,11 +73,8 @@ class Unchanged:
         Another fingerprint (the common case) decides at once. An equal one is followed by the whole digest and a read
         of the linked file, so that a damaged file is not linked.
         """
-        fingerprint, (last_fingerprint, source, digest) = (
-            fingerprint_of(snapshot.state),
-            self._last.get(name, ("", Path(), "")),
-        )
-        if fingerprint != last_fingerprint:
+        fingerprint, (prior, source, digest) = (fingerprint_of(snapshot.state), self._last.get(name, ("", Path(), "")))
+        if fingerprint != prior:
             return None
         dry = DigestingFile(_Nowhere())
         serialize(snapshot.state, dry)
@@ -131,11 +128,11 @@ def merge(by_rank: tuple[tuple[Shard, ...], ...]) -> tuple[Shard, ...]:
     """Return every file once. Raises `Diverged` if nodes wrote a common file (the model states) differently."""
     shard_by_file: dict[str, Shard] = {}
     for shard in (shard for shards in by_rank for shard in shards):
-        earlier_shard = shard_by_file.setdefault(shard.file, shard)
-        if earlier_shard.sha256 != shard.sha256:
+        twin = shard_by_file.setdefault(shard.file, shard)
+        if twin.sha256 != shard.sha256:
             raise Diverged(
                 "ranks that must hold equal state wrote different bytes",
-                f"{shard.file}: rank {earlier_shard.rank} {earlier_shard.sha256[:12]}, rank {shard.rank} {shard.sha256[:12]}",
+                f"{shard.file}: rank {twin.rank} {twin.sha256[:12]}, rank {shard.rank} {shard.sha256[:12]}",
                 "suspect the hardware of one of them; restart from the last committed checkpoint",
             )
     return tuple(shard_by_file.values())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from trainer.builtin.data.prepare.prepare import listed, make, plan_digest, text_bytes
+from trainer.builtin.data.prepare.prepare import list_files, make, plan_digest, text_bytes
 from trainer.builtin.data.prepare.workers import Teller
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode
 from trainer.contract.recipe import Recipe
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _list(recipe: Recipe) -> None:
-    files = listed(recipe)
+    files = list_files(recipe)
     all_files = [file for source in files for file in source]
     totals = {"files": len(all_files), "bytes": sum(file.size for file in all_files), "text_bytes": text_bytes(files)}
     emit("listed", plan=plan_digest(recipe, files), **totals)

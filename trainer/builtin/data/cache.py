@@ -54,15 +54,15 @@ class Cache:
         wrong bytes or no shard.
         """
         path = self.folder / f"{shard.sha256}.bin"
-        if self._trusted(path):
+        if self._is_trusted(path):
             _touch(path)
             return path
         self.folder.mkdir(parents=True, exist_ok=True)
         with _lock(self.folder / f"{shard.sha256}.lock"):
-            if not self._trusted(path):
+            if not self._is_trusted(path):
                 if not (path.exists() and _digest(path) == shard.sha256):
                     path.unlink(missing_ok=True)
-                    self._bring(shard, path)
+                    self._download(shard, path)
                 _mark(path).write_text(self.session)
             _touch(path)
         return path
@@ -78,22 +78,22 @@ class Cache:
             return descriptor
 
     def holds(self, shard: TokenShard) -> bool:
-        return self._trusted(self.folder / f"{shard.sha256}.bin")
+        return self._is_trusted(self.folder / f"{shard.sha256}.bin")
 
-    def _trusted(self, path: Path) -> bool:
+    def _is_trusted(self, path: Path) -> bool:
         try:
             return _mark(path).read_text() == self.session and path.exists()
         except OSError:
             return False
 
-    def _bring(self, shard: TokenShard, path: Path) -> None:
+    def _download(self, shard: TokenShard, path: Path) -> None:
         troubles: list[OSError] = []
         for number in range(TRIES):
             if number:
                 self.sleep(FIRST_PAUSE_S * 2 ** (number - 1))
             partial = path.with_suffix(".partial")
             try:
-                with self._reserved(partial, shard.tokens * self.token_bytes) as file:
+                with self._reserve(partial, shard.tokens * self.token_bytes) as file:
                     self._copy(shard, file, patient=number == TRIES - 1)
                     partial.rename(path)
                 return
@@ -129,7 +129,7 @@ class Cache:
             raise _Wrong(str(error)) from error
 
     @contextmanager
-    def _reserved(self, partial: Path, size: int) -> Iterator[BinaryIO]:
+    def _reserve(self, partial: Path, size: int) -> Iterator[BinaryIO]:
         """Yield a file of the full size, so that other processes count its room; remove it unless it is renamed."""
         with _lock(self.folder / "room.lock"):
             self._make_room(size)
@@ -144,7 +144,7 @@ class Cache:
             partial.unlink(missing_ok=True)
 
     def _make_room(self, new_bytes: int) -> None:
-        """Drop the least recently used copies that nobody has mapped, until `needed` bytes fit below the limit."""
+        """Drop the least recently used copies that nobody has mapped, until `new_bytes` bytes fit below the limit."""
         copies = sorted(self._copies())
         used_bytes = sum(size for _, size, _ in copies)
         for _, size, path in copies:

@@ -82,7 +82,7 @@ class Feed:
         if isinstance(item, BaseException):
             raise item
         if self._stager is not None:
-            self._stager.reached(item.position)
+            self._stager.advance(item.position)
         return item
 
     def close(self) -> None:
@@ -94,9 +94,7 @@ class Feed:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if error is None:
             self.close()
         else:
@@ -105,10 +103,10 @@ class Feed:
     def _run(self, steps: Iterator[int]) -> None:
         try:
             for position in steps:
-                if not self._put(self._read(position)):
+                if not self._offer(self._read(position)):
                     return
         except BaseException as error:
-            self._put(error)
+            self._offer(error)
         finally:
             self._begun.set()
 
@@ -118,12 +116,10 @@ class Feed:
             rows = self._reader.stored(positions)
             digests += self._reader.digests(positions, rows)
             parts.append(rows.astype(np.int64))
-        token_counts = (
-            tuple(int((part[:, 1:] >= 0).sum()) for part in parts) if is_masked(self._reader.manifest) else ()
-        )
-        return Fed(position, tuple(parts), step_digest(digests), sum(map(entropy, parts)) / len(parts), token_counts)
+        counts = tuple(int((part[:, 1:] >= 0).sum()) for part in parts) if is_masked(self._reader.manifest) else ()
+        return Fed(position, tuple(parts), step_digest(digests), sum(map(entropy, parts)) / len(parts), counts)
 
-    def _put(self, item: Fed | BaseException) -> bool:
+    def _offer(self, item: Fed | BaseException) -> bool:
         while not self._ended.is_set():
             try:
                 self._ready.put(item, timeout=_POLL_S)

@@ -43,20 +43,18 @@ def open_held_out(root: Path, digest: str, vocabulary: int, context: int, or_few
     """
     manifest = load_manifest(root, digest)
     if manifest.vocabulary != vocabulary and not (or_fewer and manifest.vocabulary < vocabulary):
-        detail = f"model.vocabulary {vocabulary}, tokenizer {manifest.vocabulary}"
-        raise DataError("model and tokenizer differ in size", detail, "pass the checkpoint's train.json")
+        fact = f"model.vocabulary {vocabulary}, tokenizer {manifest.vocabulary}"
+        raise DataError("model and tokenizer differ in size", fact, "pass the checkpoint's train.json")
     parts = []
     for shard in manifest.validation:
         try:
             content = (root / shard.file).read_bytes()
         except OSError as error:
-            detail = f"{shard.file}: {error.strerror}"
-            raise unread(
-                error, DataError("a held-out shard is missing", detail, "fetch it from the archive")
-            ) from error
+            fact = f"{shard.file}: {error.strerror}"
+            raise unread(error, DataError("a held-out shard is missing", fact, "fetch it from the archive")) from error
         if (digest_seen := hashlib.sha256(content).hexdigest()) != shard.sha256:
-            detail = f"{shard.file}: {digest_seen}, wanted {shard.sha256}"
-            raise DataError("a held-out shard is damaged", detail, "fetch it again from the archive")
+            fact = f"{shard.file}: {digest_seen}, wanted {shard.sha256}"
+            raise DataError("a held-out shard is damaged", fact, "fetch it again from the archive")
         parts.append(np.frombuffer(content, dtype=_dtype(manifest)))
     return HeldOut(manifest, np.concatenate(parts), context)
 

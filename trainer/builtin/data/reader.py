@@ -97,14 +97,12 @@ def verify_shards(root: Path, manifest: DataManifest) -> None:
 
 
 def _verify(root: Path, shard: TokenShard) -> None:
-    for name, expected_digest in ((shard.file, shard.sha256), (shard.index, shard.index_sha256)):
+    for name, digest in ((shard.file, shard.sha256), (shard.index, shard.index_sha256)):
         try:
             with (root / name).open("rb") as file:
-                evidence = hashlib.file_digest(file, "sha256").hexdigest()
+                fact = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            evidence = f"{name}: {error.strerror}"
-            raise unread(error, DataError("a token shard is missing", evidence, "stage the data again")) from error
-        if evidence != expected_digest:
-            raise DataError(
-                "a token shard is damaged", f"{name}: {evidence}, wanted {expected_digest}", "stage the data again"
-            )
+            fact = f"{name}: {error.strerror}"
+            raise unread(error, DataError("a token shard is missing", fact, "stage the data again")) from error
+        if fact != digest:
+            raise DataError("a token shard is damaged", f"{name}: {fact}, wanted {digest}", "stage the data again")

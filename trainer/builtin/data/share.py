@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.builtin.data.prepare.parts import Parts
-from trainer.builtin.data.prepare.prepare import listed, plan_digest, prepare
+from trainer.builtin.data.prepare.prepare import list_files, plan_digest, prepare
 from trainer.builtin.data.prepare.sharing import Sharing
 from trainer.builtin.data.prepare.workers import Teller
 from trainer.contract import (
@@ -57,7 +57,7 @@ def share(work: Preparing, index: int, scratch: Path, s3: Any, cores: int | None
         tokenizer_path = scratch / TOKENIZER_NAME
         store.fetch([tokenizer_path])
         recipe = recipe.model_copy(update={"tokenizer": tokenizer_path})
-    files, target = listed(recipe), scratch / "out"
+    files, target = list_files(recipe), scratch / "out"
     if (plan := plan_digest(recipe, files)) != work.plan:
         raise DataError(
             "these are not the files that the driver has listed",

@@ -44,19 +44,11 @@ def cause_of(run: Path, logs: Path, exit_codes: Mapping[int, int]) -> Cause:
     """
     if not any(exit_codes.values()):
         return Cause(int(ExitCode.DONE), "done")
-    first_failure = first_end.read(run)
+    end = first_end.read(run)
     beats = {beat.rank: beat for beat in read_beats(run)}
-    observed_at = first_failure.at if first_failure else time.monotonic()
+    now = end.at if end else time.monotonic()
     ranks = tuple(
-        _rank_state(
-            run,
-            logs,
-            rank,
-            (first_failure.codes.get(rank) if first_failure else code),
-            _state(first_failure, rank),
-            beats.get(rank),
-            observed_at,
-        )
+        _judge(run, logs, rank, (end.codes.get(rank) if end else code), _state(end, rank), beats.get(rank), now)
         for rank, code in sorted(exit_codes.items())
     )
     return _cause(ranks, beats, exit_codes)
@@ -67,19 +59,14 @@ def seen_alive(run: Path, beats: Sequence[Beat]) -> tuple[RankSeen, ...]:
     if not recorder.any_dump(run) and all(first_end.state_of(beat.pid) not in first_end.FROZEN for beat in beats):
         return ()
     now = time.monotonic()
-    return tuple(
-        _rank_state(run, run, rank_beat.rank, None, first_end.state_of(rank_beat.pid), rank_beat, now)
-        for rank_beat in beats
-    )
+    return tuple(_judge(run, run, peer.rank, None, first_end.state_of(peer.pid), peer, now) for peer in beats)
 
 
-def _state(first_failure: first_end.FirstEnd | None, rank: int) -> str:
-    return first_failure.states.get(rank, "") if first_failure else ""
+def _state(end: first_end.FirstEnd | None, rank: int) -> str:
+    return end.states.get(rank, "") if end else ""
 
 
-def _rank_state(
-    run: Path, logs: Path, rank: int, code: int | None, state: str, beat: Beat | None, observed_at: float
-) -> RankSeen:
+def _judge(run: Path, logs: Path, rank: int, code: int | None, state: str, beat: Beat | None, now: float) -> RankSeen:
     outcome = beat.outcome if beat else None
     end, detail = str(Sign.RUNS), ""
     if outcome is not None:
@@ -99,7 +86,7 @@ def _rank_state(
         rank=rank,
         step=beat.step if beat else 0,
         phase=beat.phase if beat else "",
-        age_s=round(max(0.0, observed_at - beat.at), 1) if beat else None,
+        age_s=round(max(0.0, now - beat.at), 1) if beat else None,
         end=end,
         detail=detail[:200],
         groups=recorder.exchanges_of(run, rank),
@@ -108,30 +95,22 @@ def _rank_state(
 
 def _cause(ranks: tuple[RankSeen, ...], beats: Mapping[int, Beat], exit_codes: Mapping[int, int]) -> Cause:
     internal = int(ExitCode.INTERNAL)
-    for seen_rank in ranks:
-        if seen_rank.end == Sign.DIED:
-            return Cause(internal, "signal", seen_rank.rank, -exit_codes[seen_rank.rank], seen_rank.detail, ranks)
+    for state in ranks:
+        if state.end == Sign.DIED:
+            return Cause(internal, "signal", state.rank, -exit_codes[state.rank], state.detail, ranks)
     outcomes = {rank: beat.outcome for rank, beat in beats.items() if beat.outcome is not None}
-    own_failures = {
-        rank: seen_rank
-        for rank, seen_rank in outcomes.items()
-        if seen_rank.exit_code != 0 and seen_rank.reason not in OF_OTHERS
-    }
-    if own_failures:
-        rank = min(own_failures)
-        return Cause(
-            own_failures[rank].exit_code, own_failures[rank].reason, rank, None, own_failures[rank].detail, ranks
-        )
-    if frozen_rank := next((seen_rank for seen_rank in ranks if seen_rank.end == Sign.STOPPED), None):
-        culprit = find_culprit([Located("", seen_rank) for seen_rank in ranks])
+    faults = {rank: state for rank, state in outcomes.items() if state.exit_code != 0 and state.reason not in OF_OTHERS}
+    if faults:
+        rank = min(faults)
+        return Cause(faults[rank].exit_code, faults[rank].reason, rank, None, faults[rank].detail, ranks)
+    if frozen_rank := next((state for state in ranks if state.end == Sign.STOPPED), None):
+        culprit = find_culprit([Located("", state) for state in ranks])
         return Cause(internal, "stopped", frozen_rank.rank, None, str(culprit), ranks)
-    failures = sorted(
-        (seen_rank.exit_code == 0, seen_rank.reason == PEER_LOST, rank) for rank, seen_rank in outcomes.items()
-    )
+    failures = sorted((state.exit_code == 0, state.reason == PEER_LOST, rank) for rank, state in outcomes.items())
     if failures and not failures[0][0]:
         rank = failures[0][2]
         return Cause(outcomes[rank].exit_code, outcomes[rank].reason, rank, None, outcomes[rank].detail, ranks)
-    if aborted_rank := next((seen_rank for seen_rank in ranks if seen_rank.end == Sign.ABORTED), None):
+    if aborted_rank := next((state for state in ranks if state.end == Sign.ABORTED), None):
         return Cause(internal, PEER_LOST, aborted_rank.rank, int(signal.SIGABRT), aborted_rank.detail, ranks)
     return Cause(internal, "internal", detail=f"exit codes {dict(exit_codes)}", ranks=ranks)
 

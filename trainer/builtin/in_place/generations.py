@@ -47,15 +47,15 @@ class Generations:
             end_event = threading.Event()
             if self.most:
                 meeting.watch(generation, end_event)
-            termination = self._ended(ranks.run(generation, end_event), end_event)
+            termination = self._termination_of(ranks.run(generation, end_event), end_event)
             end_event.set()
-            outcome = self._after(meeting, generation, termination)
+            outcome = self._continue_after(meeting, generation, termination)
             if isinstance(outcome, Termination):
                 return outcome
             generation += 1
             self._begin(generation, outcome)
 
-    def _ended(self, codes: Mapping[int, int], end_event: threading.Event) -> Termination:
+    def _termination_of(self, codes: Mapping[int, int], end_event: threading.Event) -> Termination:
         """Return this node's end. Ranks that ended only since another node's agent had said so have lost a peer."""
         termination = self.verdict(dict(codes))
         by_us = end_event.is_set() and all(code in (0, -signal.SIGTERM) for code in codes.values())
@@ -64,7 +64,7 @@ class Generations:
             return termination.model_copy(update={"exit_code": int(ExitCode.INTERNAL), **changes})
         return termination
 
-    def _after(self, meeting: Meeting, generation: int, termination: Termination) -> Termination | Word:
+    def _continue_after(self, meeting: Meeting, generation: int, termination: Termination) -> Termination | Word:
         """Return the pod's end, or whose death is followed by another generation."""
         if termination.exit_code == ExitCode.DONE or not self.most:
             return termination

@@ -56,7 +56,7 @@ class Meeting:
     longest_s: float
 
     def watch(self, generation: int, end_event: threading.Event) -> None:
-        """Tell the others where this agent listens. Set `over` once one of them says that the generation is over: a
+        """Tell the others where this agent listens. Set `end_event` once one of them says that the generation ended: a
         death may show late to other nodes."""
         # A connection of its own: a call that waits blocks the others of its connection.
         store = _generation_store(self.store.clone(), generation)  # type: ignore[attr-defined]
@@ -86,21 +86,19 @@ class Meeting:
 
     def decide(self, generation: int, word: Word, is_stopping: Callable[[], bool]) -> Decision:
         """Tell this node's word and return the agents' decision. It is no when an agent is gone or refuses, when not
-        all meet in time, when `stopped`, or when the store does not answer."""
-        decisions: list[Decision] = []
+        all meet in time, when `is_stopping`, or when the store does not answer."""
+        results: list[Decision] = []
 
         def meet() -> None:
             try:
-                decisions.append(self._meet(_generation_store(self.store, generation), word, is_stopping))
+                results.append(self._meet(_generation_store(self.store, generation), word, is_stopping))
             except (RuntimeError, ValueError) as error:
-                decisions.append(
-                    Decision(go=False, why=f"the agents' store is gone: {str(error).splitlines()[0][:200]}")
-                )
+                results.append(Decision(go=False, why=f"the agents' store is gone: {str(error).splitlines()[0][:200]}"))
 
         meeting = threading.Thread(target=meet, name=f"meeting-{generation}", daemon=True)
         meeting.start()
         meeting.join(self.longest_s + _MARGIN_S)
-        return decisions[0] if decisions else Decision(go=False, why="the agents' store does not answer")
+        return results[0] if results else Decision(go=False, why="the agents' store does not answer")
 
     def _meet(self, store: PrefixStore, word: Word, is_stopping: Callable[[], bool]) -> Decision:
         nodes, start_s = self.place.node_count, time.monotonic()
@@ -120,20 +118,16 @@ class Meeting:
                 return _propose(store, Decision(go=False, why=reason))
             if self.place.node_rank == 0 and now - knock_s > _KNOCK_EVERY_S:
                 knock_s = now
-                if lost_address := self._gone(store, start_s + self.longest_s):
+                if lost_address := self._ended_agent(store, start_s + self.longest_s):
                     return _propose(store, Decision(go=False, why=f"the agent of {lost_address} is gone"))
             time.sleep(_POLL_S)
         return Decision.model_validate_json(store.get(_DECISION))
 
-    def _gone(self, store: PrefixStore, deadline_s: float) -> str:
+    def _ended_agent(self, store: PrefixStore, limit_s: float) -> str:
         """Return the address of an agent that has not met and whose pod has ended: its machine refuses the connection.
         Silence is no proof."""
         for node in range(self.place.node_count):
-            if (
-                time.monotonic() < deadline_s
-                and not store.check([_of_node(node)])
-                and store.check([_address_key(node)])
-            ):
+            if time.monotonic() < limit_s and not store.check([_of_node(node)]) and store.check([_address_key(node)]):
                 address = store.get(_address_key(node)).decode()
                 if _refuses(address):
                     return address

@@ -19,7 +19,7 @@ class Collection:
     def __init__(self) -> None:
         self._settled = False
 
-    def after(self, step: int) -> None:
+    def collect_after(self, step: int) -> None:
         """Collect after some steps, by the step's number. After the first one of an attempt, set aside what it
         imported and cached too."""
         if not self._settled:
@@ -30,7 +30,7 @@ class Collection:
 
 
 @contextmanager
-def collected() -> Iterator[Collection]:
+def collection() -> Iterator[Collection]:
     """Take collection over for the block."""
     was_enabled = gc.isenabled()
     gc.disable()

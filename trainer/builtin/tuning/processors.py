@@ -12,7 +12,7 @@ import torch
 SYS = Path("/sys")
 
 
-class Share(NamedTuple):
+class ProcessorShare(NamedTuple):
     processors: frozenset[int]
     """Those the rank may run on."""
     threads: int
@@ -23,23 +23,23 @@ def take_processors(threads: int) -> int:
     since results of a CPU depend on it."""
     if not torch.cuda.is_available():
         return threads
-    local_rank, allowed_processors = int(os.environ["LOCAL_RANK"]), frozenset(os.sched_getaffinity(0))
-    share = share_of(local_rank, [_address(index) for index in range(torch.cuda.device_count())], allowed_processors)
-    if share.processors != allowed_processors:
+    local_rank, usable = int(os.environ["LOCAL_RANK"]), frozenset(os.sched_getaffinity(0))
+    share = share_of(local_rank, [_address(index) for index in range(torch.cuda.device_count())], usable)
+    if share.processors != usable:
         os.sched_setaffinity(0, share.processors)
     return share.threads
 
 
-def share_of(gpu: int, addresses: Sequence[str], allowed_processors: frozenset[int], root: Path = SYS) -> Share:
+def share_of(gpu: int, addresses: Sequence[str], usable: frozenset[int], root: Path = SYS) -> ProcessorShare:
     """Return what a rank with this GPU takes. `addresses`: of all GPUs on the PCI bus, as `0000:53:00.0`.
 
-    All of `allowed` where the machine tells of no NUMA nodes, or has none of that node's processors for this pod.
+    All of `usable` where the machine tells of no NUMA nodes, or has none of that node's processors for this pod.
     """
     nodes = [_node_of(address, root) for address in addresses]
-    near_processors = _processors(nodes[gpu], root) & allowed_processors
+    near_processors = _processors(nodes[gpu], root) & usable
     sharing = nodes.count(nodes[gpu]) if near_processors else len(addresses)
-    processors = near_processors or allowed_processors
-    return Share(processors, max(1, _cores(processors, root) // sharing))
+    processors = near_processors or usable
+    return ProcessorShare(processors, max(1, _cores(processors, root) // sharing))
 
 
 def _address(index: int) -> str:
@@ -59,9 +59,7 @@ def _processors(node: int, root: Path) -> frozenset[int]:
 def _cores(processors: frozenset[int], root: Path) -> int:
     """Return the number of cores; a core's hyperthreads are processors that name each other as siblings."""
     topology = "devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    return len(
-        {_numbers(_read(root / topology.format(processor))) or frozenset({processor}) for processor in processors}
-    )
+    return len({_numbers(_read(root / topology.format(cpu))) or frozenset({cpu}) for cpu in processors})
 
 
 def _numbers(ranges: str) -> frozenset[int]:

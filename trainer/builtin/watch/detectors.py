@@ -72,18 +72,12 @@ class Outlier:
     """
 
     def __init__(
-        self, window: int, sigmas: float, least_distance: float, checks_low: bool, *, needs: int = 1, settle: int = 32
+        self, window: int, sigmas: float, floor: float, checks_low: bool, *, needs: int = 1, settle: int = 32
     ) -> None:
         """`needs`: steps in a row that make an alarm; a value that is `_FAR` times as far out makes one at once.
         `settle`: steps after which what stays outside is the new normal, and for which there is no second alarm."""
         self._window = Window(window)
-        self._sigmas, self._least, self._below, self._settle, self._needs = (
-            sigmas,
-            least_distance,
-            checks_low,
-            settle,
-            needs,
-        )
+        self._sigmas, self._least, self._below, self._settle, self._needs = (sigmas, floor, checks_low, settle, needs)
         self._outside: list[float] = []
         self._quiet = 0
         """Steps for which no new alarm is raised."""
@@ -97,7 +91,7 @@ class Outlier:
             return None
         return self._window.median + max(self._least, self._sigmas * self._window.deviation)
 
-    def limited(self, value: float) -> float:
+    def limit(self, value: float) -> float:
         """Return the value, or the upper bound if it is above it."""
         if len(self._window) < FEWEST or value <= self._window.median + self._least:
             return value
@@ -107,14 +101,14 @@ class Outlier:
     def judge(self, step: int, value: float, blur: float = 0.0) -> tuple[float, int] | None:
         """Add a value. Return (bound that it passed, first step of the episode) when it raises an alarm. `blur`: how
         far a value may be off by its own rounding."""
-        least_distance = max(self._least, blur)
+        floor = max(self._least, blur)
         self._quiet = max(0, self._quiet - 1)
         self._middle = self._window.median if len(self._window) else 0.0
-        if len(self._window) < FEWEST or abs(value - self._middle) <= least_distance:
+        if len(self._window) < FEWEST or abs(value - self._middle) <= floor:
             self._outside.clear()
             self._window.add(value)
             return None
-        bound = self._middle + max(least_distance, self._sigmas * self._window.deviation)
+        bound = self._middle + max(floor, self._sigmas * self._window.deviation)
         low = 2 * self._middle - bound
         is_high, is_low = value > bound, self._below and value < low
         if not is_high and not is_low:
@@ -163,7 +157,7 @@ class Series:
         log_value = math.log(max(value, _TINY))
         trend = (log_value if self._trend is None else self._trend) if self._follows else 0.0
         if self._follows:
-            self._trend = trend + _TREND * self.outlier.limited(log_value - trend)
+            self._trend = trend + _TREND * self.outlier.limit(log_value - trend)
         outlier = self.outlier.judge(signals.step, log_value - trend)
         if outlier is None:
             return None
@@ -210,7 +204,7 @@ class Layers:
 
 
 def _of_layers(window: int) -> Outlier:
-    return Outlier(window, sigmas=8.0, least_distance=math.log(2.5), checks_low=True, needs=2)
+    return Outlier(window, sigmas=8.0, floor=math.log(2.5), checks_low=True, needs=2)
 
 
 class Weights:
@@ -232,14 +226,12 @@ class Weights:
             previous_norm, self._last[group] = self._last.get(group), norm
             if previous_norm is None or signals.rate <= 0:
                 continue
-            movement = (norm - previous_norm) / (max(previous_norm, _TINY) * signals.rate)
+            drift = (norm - previous_norm) / (max(previous_norm, _TINY) * signals.rate)
             outlier = self._groups.setdefault(group, _of_weights(self._window))
-            verdict = outlier.judge(signals.step, movement, _BLUR / signals.rate)
+            verdict = outlier.judge(signals.step, drift, _BLUR / signals.rate)
             if verdict is not None and alarm is None:
-                text = (
-                    f"the weights of {group} move {movement:.3g} x the learning rate in a step, beyond {verdict[0]:.3g}"
-                )
-                alarm = Alarm(self.name, movement, verdict[0], verdict[1], text)
+                text = f"the weights of {group} move {drift:.3g} x the learning rate in a step, beyond {verdict[0]:.3g}"
+                alarm = Alarm(self.name, drift, verdict[0], verdict[1], text)
         return alarm
 
     def state(self) -> dict[str, Any]:
@@ -253,7 +245,7 @@ class Weights:
 
 
 def _of_weights(window: int) -> Outlier:
-    return Outlier(window, sigmas=10.0, least_distance=0.02, checks_low=True, needs=2)
+    return Outlier(window, sigmas=10.0, floor=0.02, checks_low=True, needs=2)
 
 
 class Divergence:

@@ -87,7 +87,7 @@ def pack(figures: Mine, rank: int, ranks: int) -> list[float]:
 
 
 def unpack(sums: Sequence[float], figures: Mine, ranks: int) -> All:
-    """Read what came back for `pack`; `mine` tells the lengths, which are equal on all ranks."""
+    """Read what came back for `pack`; `figures` tells the lengths, which are equal on all ranks."""
     values = iter(sums)
 
     def take(count: int) -> tuple[float, ...]:
@@ -131,18 +131,16 @@ class Utilisation:
     @classmethod
     def of(cls, config: TrainConfig, ranks: int, has_gpu: bool) -> Utilisation:
         model, recompute = config.model, config.recompute
-        work, recompute_flop = work_of(model), 0
+        work, extra_flop = work_of(model), 0
         if recompute.policy == "full":
             recomputed_layers = -(-work.layers // recompute.every)
-            recompute_flop += recomputed_layers * (2 * work.block + 4 * work.queries * model.context)
+            extra_flop += recomputed_layers * (2 * work.block + 4 * work.queries * model.context)
         if config.micro_batch * model.context > rows_at_once(model.vocabulary):
-            recompute_flop += 2 * work.output
+            extra_flop += 2 * work.output
         token = work.flop(model.context)
         tokens, peak = config.tokens_per_step(), config.peak_bf16_tflops
         has_peak = peak is not None and has_gpu
-        return cls(
-            tokens * token, tokens * (token + recompute_flop), ranks * (peak or 0.0) * 1e12 if has_peak else None
-        )
+        return cls(tokens * token, tokens * (token + extra_flop), ranks * (peak or 0.0) * 1e12 if has_peak else None)
 
     def mfu(self, seconds: float) -> float | None:
         return None if self.peak is None else round(self.flop / (seconds * self.peak), 4)
@@ -206,7 +204,7 @@ class Split:
     def add(self, name: str, seconds: float) -> None:
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
-    def taken(self) -> dict[str, float]:
+    def take_seconds(self) -> dict[str, float]:
         """Return the seconds and begin anew. On a GPU the stream must have passed the last event."""
         for name, begin, end in self._events:
             self.add(name, begin.elapsed_time(end) / 1000)
@@ -216,7 +214,7 @@ class Split:
             seconds["backward"] = max(0.0, seconds["backward"] - seconds.get("communication", 0.0))
         return seconds
 
-    def around(self, engine: Any) -> None:
+    def time_reduction(self, engine: Any) -> None:
         """Time the engine's reduction of gradients: of ZeRO's stages 0 and 1 all of it, of 2 and 3 what the backward
         pass does not hide."""
         reduce = getattr(engine, "allreduce_gradients", None)

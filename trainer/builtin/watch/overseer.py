@@ -34,7 +34,7 @@ LONGEST = 10
 
 
 @dataclass(frozen=True)
-class Decision:
+class Ruling:
     """What the alarms of a step ask for."""
 
     save: bool = False
@@ -63,7 +63,7 @@ class Overseer:
     def __post_init__(self) -> None:
         device = self.engine.device
         self.watch, self.split = Watch(self.config.watch), Split(device)
-        self.split.around(self.engine)
+        self.split.time_reduction(self.engine)
         self.signals = Signals(self.engine, self.gang.first)
         self.utilisation = Utilisation.of(self.config, self.gang.world_size, device.type == "cuda")
 
@@ -74,7 +74,7 @@ class Overseer:
         losses: list[Tensor] = []
         weights = self._weights(fed)
         self.signals.step_begins()
-        with self._clipped():
+        with self._bound_gradient():
             for number, tokens in enumerate(fed.micro_batches, 1):
                 batch = torch.from_numpy(tokens).to(self.engine.device)
                 with self.split.part("forward"):
@@ -94,7 +94,7 @@ class Overseer:
             loss += micro_loss / len(read.losses)
         return Mine(
             loss=loss,
-            parts=self.split.taken(),
+            parts=self.split.take_seconds(),
             memory_gib=memory_gib(self.engine.device),
             layers=read.layers,
             weights=read.weights,
@@ -117,7 +117,7 @@ class Overseer:
         return [count * micro_batches / total for count in fed.counted]
 
     @contextmanager
-    def _clipped(self) -> Iterator[None]:
+    def _bound_gradient(self) -> Iterator[None]:
         """Bound the norm of this step's gradient. DeepSpeed saves its bound, so it is set back."""
         usual = self.config.optimizer.clip
         bound = self.watch.clip(usual)
@@ -135,7 +135,7 @@ class Overseer:
     def skips(self, step: int) -> bool:
         return any(ban.skips(step) for ban in self.bans)
 
-    def judge(self, signals: Seen, figures: All, seconds: float) -> Decision:
+    def judge(self, signals: Seen, figures: All, seconds: float) -> Ruling:
         """Tell the alarms of a finished step, and decide. All ranks call this alike, with equal values. `seconds`: of
         the last step whose time all know, without a save's stall; 0: there is none."""
         clip = self.watch.clip(self.config.optimizer.clip)
@@ -149,27 +149,27 @@ class Overseer:
         findings += self.watch.judge_times(signals.step, seconds, forward_s)
         decisions = [self._follow(signals.step, finding) for finding in findings]
         ends = [decision for decision in decisions if decision.end is not None]
-        return ends[0] if ends else Decision(save=any(decision.save for decision in decisions))
+        return ends[0] if ends else Ruling(save=any(decision.save for decision in decisions))
 
-    def _follow(self, step: int, finding: Finding) -> Decision:
+    def _follow(self, step: int, finding: Finding) -> Ruling:
         alarm, action = finding.alarm, finding.action
-        decision, effect = Decision(), "logged"
+        decision, note = Ruling(), "logged"
         if action == "checkpoint":
-            decision, effect = Decision(save=True), "a checkpoint of this step"
+            decision, note = Ruling(save=True), "a checkpoint of this step"
         elif action == "slow":
             end_step = step + self.config.watch.slow_steps
-            effect = f"the learning rate x {self.config.watch.slow_factor:g} until step {end_step}"
+            note = f"the learning rate x {self.config.watch.slow_factor:g} until step {end_step}"
         elif action == "skip":
-            decision, effect = self._roll_back(step, alarm)
+            decision, note = self._roll_back(step, alarm)
         elif action == "quarantine" and finding.rank is not None:
-            decision, effect = (
+            decision, note = (
                 self._sick({finding.rank: alarm.text}, commit=True),
                 f"rank {finding.rank}'s node is named",
             )
         elif action == "stop":
             end = NumericError("the watch stops the training", f"step {step}: {alarm.text}", _CURE)
-            decision, effect = Decision(end=end, commit=True), "the training stops"
-        self._tell(step, alarm.detector, alarm.value, alarm.threshold, action, alarm.text, effect, onset=alarm.onset)
+            decision, note = Ruling(end=end, commit=True), "the training stops"
+        self._tell(step, alarm.detector, alarm.value, alarm.threshold, action, alarm.text, note, onset=alarm.onset)
         return decision
 
     def _tell(
@@ -189,14 +189,14 @@ class Overseer:
                 **fields,
             )
 
-    def _roll_back(self, step: int, alarm: Alarm) -> tuple[Decision, str]:
+    def _roll_back(self, step: int, alarm: Alarm) -> tuple[Ruling, str]:
         first_step = min(alarm.onset, step)
         ban = Ban(self.attempt, first_step, first_step + self.config.watch.skip_steps - 1, alarm.text)
         why_not = self._ban(ban)
         if why_not:
-            return Decision(), f"no roll-back: {why_not}"
+            return Ruling(), f"no roll-back: {why_not}"
         detail = f"step {step}: {alarm.text}; batches of steps {ban.first} to {ban.last} are skipped"
-        return Decision(end=RolledBack("the watch goes back to a checkpoint before an alarm", detail)), detail
+        return Ruling(end=RolledBack("the watch goes back to a checkpoint before an alarm", detail)), detail
 
     def _ban(self, ban: Ban) -> str:
         """Leave a ban for the next attempts. Return why that is not possible; empty when it is done."""
@@ -218,25 +218,25 @@ class Overseer:
             time.sleep(_NAMED_FIRST_S)
         raise error
 
-    def _sick(self, sick_ranks: dict[int, str], commit: bool) -> Decision:
+    def _sick(self, sick_ranks: dict[int, str], commit: bool) -> Ruling:
         own_text = sick_ranks.get(self.gang.rank)
         names = ", ".join(f"rank {rank}" for rank in sorted(sick_ranks))
         if own_text is not None:
-            return Decision(end=Sick("this node is to be replaced", own_text, "the steward replaces it"), commit=commit)
-        return Decision(end=Interrupted("the watch has named another node", names), commit=commit)
+            return Ruling(end=Sick("this node is to be replaced", own_text, "the steward replaces it"), commit=commit)
+        return Ruling(end=Interrupted("the watch has named another node", names), commit=commit)
 
     # What is computed again.
 
-    def replay(self, step: int, fed: Fed) -> Decision:
+    def replay(self, step: int, fed: Fed) -> Ruling:
         """Search for silent data corruption before the 1-based `step`, when it is time to."""
         interval = self.config.watch.replay_every
         if not interval or step % interval or not self.replays:
-            return Decision()
+            return Ruling()
         own_tokens = torch.from_numpy(fed.micro_batches[0])
         tokens = self.gang.of_first(own_tokens).to(self.engine.device)
         all_ranks, kernels = computes_together(self.config), self.config.watch.replay_kernels
         verdict = replay.verdict(self.gang.gather(replay.compute(self.engine, tokens, all_ranks, kernels)))
-        self.split.taken()
+        self.split.take_seconds()
         if verdict.refusal:
             self.replays = False
             effect = "no replay in this attempt; `watch.replay_kernels: training` does without"
@@ -244,9 +244,9 @@ class Overseer:
         elif not verdict.told:
             self.watch.sound_step = step - 1
         if not verdict.told:
-            return Decision()
+            return Ruling()
         self.watch.alarms += 1
-        action, effect, decision = self.config.watch.replay, "logged", Decision()
+        action, effect, decision = self.config.watch.replay, "logged", Ruling()
         if action == "stop" or (action == "quarantine" and verdict.named):
             # Checkpoints since the last sound replay are not trusted.
             first_step = max(self.watch.sound_step, 0) + 1
@@ -254,7 +254,7 @@ class Overseer:
             effect = not_banned or f"checkpoints from step {first_step} on are not trusted"
             if action == "stop":
                 effect, end = f"training stops; {effect}", NumericError("a replay gave other bits", verdict.told, _CURE)
-                decision = Decision(end=end)
+                decision = Ruling(end=end)
             else:
                 effect, decision = f"named to be replaced; {effect}", self._sick(verdict.named, commit=False)
         ranks = sorted(verdict.named)
@@ -316,15 +316,11 @@ def write_ban(shared: SharedTier, ban: Ban) -> None:
     shared.leave(f"ban-{ban.attempt:04d}-{ban.first:08d}.json", json.dumps(asdict(ban)).encode())
 
 
-def possible(ban: Ban, earlier_bans: Sequence[Ban], checkpoints: Sequence[Manifest]) -> str:
+def possible(ban: Ban, bans: Sequence[Ban], checkpoints: Sequence[Manifest]) -> str:
     """Return why a roll-back is not possible; empty when it is."""
-    if len(earlier_bans) >= LONGEST:
-        return f"{len(earlier_bans)} roll-backs already"
-    trusted_checkpoints = [
-        manifest
-        for manifest in checkpoints
-        if not any(known_ban.refuses(manifest) for known_ban in (*earlier_bans, ban))
-    ]
-    if not trusted_checkpoints:
+    if len(bans) >= LONGEST:
+        return f"{len(bans)} roll-backs already"
+    sound = [manifest for manifest in checkpoints if not any(old.refuses(manifest) for old in (*bans, ban))]
+    if not sound:
         return "no checkpoint before it lies on the shared tier"
     return ""

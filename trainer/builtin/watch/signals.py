@@ -58,7 +58,7 @@ class Signals:
     """Reads gradients before the optimizer's step, as DeepSpeed has reduced and divided them, and weights after it."""
 
     def __init__(self, engine: Any, is_first: bool) -> None:
-        """`first`: this is rank 0, which counts what all ranks have whole."""
+        """`is_first`: this is rank 0, which counts what all ranks have whole."""
         self._engine, self._first = engine, is_first
         model = engine.module
         self.groups, self._group = Groups.of_model(model)
@@ -86,7 +86,7 @@ class Signals:
 
     def before_update(self) -> None:
         """Note the gradients, when all micro batches are through."""
-        self._lengths, gradients_by_group = [], self._whole(gradients=True)
+        self._lengths, gradients_by_group = [], self._full_tensors(gradients=True)
         for gradients, parameters, _ in self._partitions():
             pieces = list(self._pieces(gradients, parameters))
             self._lengths.append([(length, group) for _, length, group in pieces])
@@ -95,7 +95,7 @@ class Signals:
 
     def read(self, losses: Sequence[Tensor]) -> Read:
         """Return all figures in one transfer. Wait for the device."""
-        weights = self._whole(gradients=False)
+        weights = self._full_tensors(gradients=False)
         for (_, _, flat), lengths in zip(self._partitions(gradients=False), self._lengths, strict=False):
             padding = flat.numel() - sum(length for length, _ in lengths)
             if padding < 0:
@@ -109,13 +109,8 @@ class Signals:
         parts += [self._squares(weights), (self._activation if self._activation is not None else zero).double()[None]]
         device = parts[0].device
         values = torch.cat([part.to(device) for part in parts]).tolist()
-        losses_end = len(losses)
-        return Read(
-            values[:losses_end],
-            values[losses_end : losses_end + count],
-            values[losses_end + count : losses_end + 2 * count],
-            values[-1],
-        )
+        end = len(losses)
+        return Read(values[:end], values[end : end + count], values[end + count : end + 2 * count], values[-1])
 
     def _squares(self, tensors: Counted) -> Tensor:
         """Return the sum of squares by group, in float64 on the device."""
@@ -133,7 +128,7 @@ class Signals:
             owner = None if padding else next(owners, None)
             yield gradient, gradient.numel(), -1 if owner is None else self._group.get(id(owner), -1)
 
-    def _whole(self, gradients: bool) -> Counted:
+    def _full_tensors(self, gradients: bool) -> Counted:
         """Return gradients, or float32 weights, of ZeRO's stage 0, where each rank has all of them and rank 0 tells."""
         optimizer = self._engine.optimizer
         if not self._first or hasattr(optimizer, "averaged_gradients"):

@@ -48,12 +48,8 @@ def _by_name(manifest: Manifest) -> dict[str, tuple[str, str]]:
 
 
 def _metadata(left: Manifest, right: Manifest) -> dict[str, list[Any]]:
-    left_fields, right_fields = left.model_dump(mode="json"), right.model_dump(mode="json")
-    return {
-        key: [left_fields[key], right_fields[key]]
-        for key in left_fields
-        if key not in _IDENTITY and left_fields[key] != right_fields[key]
-    }
+    old, new = left.model_dump(mode="json"), right.model_dump(mode="json")
+    return {key: [old[key], new[key]] for key in old if key not in _IDENTITY and old[key] != new[key]}
 
 
 def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

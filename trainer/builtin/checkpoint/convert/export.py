@@ -47,10 +47,8 @@ _OF_BLOCK = {
 }
 
 
-def export(
-    checkpoint: Path, config: TrainConfig, data: Path, target: Path, shard_bytes: int = SHARD_BYTES
-) -> list[str]:
-    """Verify a checkpoint folder and write its model into the new folder `out`. Return the files' names.
+def export(checkpoint: Path, config: TrainConfig, data: Path, dest: Path, shard_bytes: int = SHARD_BYTES) -> list[str]:
+    """Verify a checkpoint folder and write its model into the new folder `dest`. Return the files' names.
 
     Raises `StorageError` when the checkpoint is not whole, `ConfigError` when the configuration is of another model.
     """
@@ -60,26 +58,26 @@ def export(
     lora = config.model.lora
     plain = all_weights if lora is None else merge(all_weights, lora)
     weights = {name: tensor for name, tensor in plain.items() if name not in form.tied}
-    tensors = renamed(weights, form.targets)
+    tensors = rename_tensors(weights, form.targets)
     data_manifest = load_manifest(data, manifest.data_digest)
-    target.mkdir(parents=True)
-    _write_weights(tensors, target, shard_bytes)
-    _compare(weights, target, form.targets)
+    dest.mkdir(parents=True)
+    _write_weights(tensors, dest, shard_bytes)
+    _compare(weights, dest, form.targets)
     if lora is not None:
-        write_adapters(all_weights, lora, config.model.name, target / FOLDER)
+        write_adapters(all_weights, lora, config.model.name, dest / FOLDER)
     tokenizer = (data / TOKENIZER_NAME).read_bytes()
     end = end_of_document(data_manifest, tokenizer)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     # `transformers` reads the newer `dtype` first: what the weights came in says nothing of what they are now.
     config_fields = {name: value for name, value in form.config.items() if name != "dtype"} | {"torch_dtype": dtype}
     model_config = config_fields if config.model.name else llama_config(config, end[0], dtype)
-    _write_json(target / "config.json", model_config)
+    _write_json(dest / "config.json", model_config)
     chat = data_manifest.parameters.chat
     stops: int | list[int] = end[0] if chat is None else sorted({end[0], *_numbers(tokenizer, chat.eos_token)})
-    _write_json(target / "generation_config.json", {"bos_token_id": end[0], "eos_token_id": stops, "do_sample": True})
-    _write_json(target / "tokenizer_config.json", _tokenizer_config(config, end[1], chat))
-    (target / TOKENIZER_NAME).write_bytes(tokenizer)
-    return sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file())
+    _write_json(dest / "generation_config.json", {"bos_token_id": end[0], "eos_token_id": stops, "do_sample": True})
+    _write_json(dest / "tokenizer_config.json", _tokenizer_config(config, end[1], chat))
+    (dest / TOKENIZER_NAME).write_bytes(tokenizer)
+    return sorted(path.relative_to(dest).as_posix() for path in dest.rglob("*") if path.is_file())
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ def _in_llama(name: str) -> list[str]:
     return []
 
 
-def renamed(weights: dict[str, Tensor], targets_of: Targets = _in_llama) -> dict[str, Tensor]:
+def rename_tensors(weights: dict[str, Tensor], targets_of: Targets = _in_llama) -> dict[str, Tensor]:
     """Rename and split tensors. Raises `ConfigError` for a tensor that has no place."""
     renamed_weights: dict[str, Tensor] = {}
     for name, tensor in weights.items():
@@ -160,7 +158,7 @@ def renamed(weights: dict[str, Tensor], targets_of: Targets = _in_llama) -> dict
     return renamed_weights
 
 
-def _write_weights(tensors: dict[str, Tensor], target: Path, shard_bytes: int) -> None:
+def _write_weights(tensors: dict[str, Tensor], dest: Path, shard_bytes: int) -> None:
     """Write one file, or several with an index if one would be larger than `shard_bytes`."""
     groups: list[dict[str, Tensor]] = [{}]
     for name in sorted(tensors):
@@ -169,15 +167,15 @@ def _write_weights(tensors: dict[str, Tensor], target: Path, shard_bytes: int) -
         groups[-1][name] = tensors[name]
     # `save_file` refuses views of larger tensors; these have their own memory.
     if len(groups) == 1:
-        save_file(groups[0], target / "model.safetensors", metadata={"format": "pt"})
+        save_file(groups[0], dest / "model.safetensors", metadata={"format": "pt"})
         return
     places: dict[str, str] = {}
     for number, group in enumerate(groups, 1):
         file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        save_file(group, target / file, metadata={"format": "pt"})
+        save_file(group, dest / file, metadata={"format": "pt"})
         places |= dict.fromkeys(group, file)
     total = {"total_size": _bytes(tensors.values())}
-    _write_json(target / "model.safetensors.index.json", {"metadata": total, "weight_map": places})
+    _write_json(dest / "model.safetensors.index.json", {"metadata": total, "weight_map": places})
 
 
 def _compare(weights: dict[str, Tensor], folder: Path, targets_of: Targets) -> None:
@@ -212,11 +210,7 @@ def _tokenizer_config(config: TrainConfig, end: str, chat: Chat | None) -> dict[
 
 def _numbers(tokenizer: bytes, token: str) -> list[int]:
     """Return the number of an added token; none if there is no such one."""
-    return [
-        int(token_entry["id"])
-        for token_entry in json.loads(tokenizer).get("added_tokens", ())
-        if token_entry["content"] == token
-    ]
+    return [int(entry["id"]) for entry in json.loads(tokenizer).get("added_tokens", ()) if entry["content"] == token]
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -26,14 +26,11 @@ _COMPUTED = "rotary_emb.inv_freq"
 
 
 def take_weights(
-    model: NamedModel,
-    folder: Path,
-    gather: Callable[[Tensor], AbstractContextManager[Any]] = nullcontext,
-    rank: int = 0,
+    model: NamedModel, folder: Path, join: Callable[[Tensor], AbstractContextManager[Any]] = nullcontext, rank: int = 0
 ) -> int:
     """Copy the folder's weights into the model, in the parameters' type. Return the number of tensors.
 
-    `whole` makes a parameter whole that is spread over ranks; only rank 0 reads such a one. Raises `ConfigError` if
+    `join` makes a parameter whole that is spread over ranks; only rank 0 reads such a one. Raises `ConfigError` if
     they are another model's, `StorageError` if a file cannot be read.
     """
     _refuse_another_meaning(model, folder)
@@ -57,7 +54,7 @@ def take_weights(
                     detail = f"{name}: {list(actual_shape)} in {folder}, {list(shape)} in the model"
                     raise ConfigError("a weight has another shape", detail, "give the folder of this model")
             for name, parameter in parameters.items():
-                with gather(parameter), torch.no_grad():
+                with join(parameter), torch.no_grad():
                     if rank == 0 or not hasattr(parameter, "ds_id"):
                         parameter.copy_(files[places[name]].get_tensor(name))
     except (OSError, SafetensorError) as error:
@@ -82,21 +79,19 @@ def _places(folder: Path) -> dict[str, str]:
 
 def _refuse_another_meaning(model: NamedModel, folder: Path) -> None:
     try:
-        source_fields = json.loads((folder / "config.json").read_bytes())
+        fields = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
         detail = f"{folder / 'config.json'}: {error}"
         raise ConfigError("the weights to start from have no configuration", detail, "give a whole folder") from error
     from transformers import AutoConfig
 
-    kind, own_config = source_fields.get("model_type"), model.network.config
-    if kind == own_config.model_type:
-        values = {name: value for name, value in source_fields.items() if name != "model_type"}
+    kind, config = fields.get("model_type"), model.network.config
+    if kind == config.model_type:
+        values = {name: value for name, value in fields.items() if name != "model_type"}
         source_config = AutoConfig.for_model(kind, **values)
-        wrong = [name for name in _MEANING if getattr(source_config, name, None) != getattr(own_config, name, None)]
+        wrong = [name for name in _MEANING if getattr(source_config, name, None) != getattr(config, name, None)]
     else:
         wrong = ["model_type"]
     if wrong:
-        detail = ", ".join(
-            f"{name}: {source_fields.get(name)} there, {getattr(own_config, name, None)} here" for name in wrong
-        )
+        detail = ", ".join(f"{name}: {fields.get(name)} there, {getattr(config, name, None)} here" for name in wrong)
         raise ConfigError("the weights to start from mean another model", detail, "correct training.model or init_from")

@@ -29,7 +29,7 @@ _LOOK_S = 0.1
 
 @contextlib.contextmanager
 def only_allowed(use_mmap: bool = False) -> Iterator[None]:
-    """Restrict every `torch.load` in the block to the allow-list, whatever its arguments. `mapped`: a file's tensors
+    """Restrict every `torch.load` in the block to the allow-list, whatever its arguments. `use_mmap`: a file's tensors
     are read when they are used, for a caller that keeps none."""
     real = torch.load
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from trainer.builtin.checkpoint.convert.universal import only_allowed
 from trainer.builtin.checkpoint.deepspeed_engine import load_safely
 from trainer.builtin.checkpoint.files import open_regular
-from trainer.builtin.checkpoint.search import verified
+from trainer.builtin.checkpoint.search import unsound_shards
 from trainer.builtin.model.tensor import join, rules_for
 from trainer.contract import COMMITTED_NAME, Manifest, ModelConfig, attempt_folder, parse_manifest, step_of_folder
 from trainer.errors import StorageError
@@ -31,10 +31,7 @@ def verified_manifest(checkpoint: Path, campaign: str | None = None, identity: s
             manifest = parse_manifest(file.read(), step_of_folder(checkpoint.resolve().name), campaign, identity)
     except (OSError, ValueError) as error:
         raise StorageError("this is not a committed checkpoint", f"{path}: {error}", "name a step folder") from error
-    wrong = [
-        f"{shard.file}: {actual_digest}, wanted {shard.sha256}"
-        for shard, actual_digest in verified(manifest, checkpoint)
-    ]
+    wrong = [f"{shard.file}: {detail}, wanted {shard.sha256}" for shard, detail in unsound_shards(manifest, checkpoint)]
     if wrong:
         raise StorageError("the checkpoint is not whole", "; ".join(wrong), "use another copy of it")
     return manifest

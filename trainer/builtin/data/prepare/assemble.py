@@ -68,13 +68,10 @@ def drafts(work: Path, units: list[Unit], sources: list[str], shard_tokens: int)
 def assemble(draft: Draft, task: Assemble) -> None:
     """Write a shard, its index, and last its record with counts."""
     digest, counts = hashlib.sha256(), np.zeros(task.vocabulary, dtype=np.int64)
-    lengths = [
-        _lengths(task.work, draft.part, unit)[first_item:last_item]
-        for unit, first_item, last_item, _, _ in draft.stretches
-    ]
+    lengths = [_lengths(task.work, draft.part, unit)[begin:end] for unit, begin, end, _, _ in draft.stretches]
     with writing(task.out / f"{draft.name}.bin", durable=True) as file:
-        for unit, _, _, first_item, last_item in draft.stretches:
-            tokens = np.memmap(ids_path(task.work, unit, draft.part), dtype=task.dtype, mode="r")[first_item:last_item]
+        for unit, _, _, begin, end in draft.stretches:
+            tokens = np.memmap(ids_path(task.work, unit, draft.part), dtype=task.dtype, mode="r")[begin:end]
             for start in range(0, len(tokens), _COPY_BYTES):
                 piece = np.ascontiguousarray(tokens[start : start + _COPY_BYTES])
                 trained_tokens = piece[piece >= 0] if task.masked else piece

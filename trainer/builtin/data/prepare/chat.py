@@ -66,7 +66,7 @@ def render(row: Any, chat: Chat) -> tuple[str, Places]:
 
 
 def refuse_waste(dropped_by_source: Sequence[Counter[str]], left: int) -> None:
-    """Raise `DataError` if too many samples were unfit. `dropped`: by source; `left`: those that are not."""
+    """Raise `DataError` if too many samples were unfit. `dropped_by_source`: by source; `left`: those that are not."""
     counts = {reason: sum(source_counts[reason] for source_counts in dropped_by_source) for reason in _UNFIT}
     counts = {reason: count for reason, count in counts.items() if count}
     unfit = sum(counts.values())
@@ -85,14 +85,12 @@ def _messages(row: Any) -> list[dict[str, Any]]:
     if messages is None:
         pair = (("user", row.get("prompt")), ("assistant", row.get("response")))
         messages = [{"role": role, "content": content} for role, content in pair]
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+    if not isinstance(messages, list) or not all(isinstance(turn, dict) for turn in messages):
         raise Unfit(BAD_RECORD)
-    if not all(
-        isinstance(message.get("role"), str) and isinstance(message.get("content"), str) for message in messages
-    ):
+    if not all(isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str) for turn in messages):
         raise Unfit(BAD_RECORD)
-    responses = [message["content"] for message in messages if message["role"] == "assistant"]
-    if not responses or not all(message.strip() for message in responses):
+    responses = [turn["content"] for turn in messages if turn["role"] == "assistant"]
+    if not responses or not all(turn.strip() for turn in responses):
         raise Unfit(NO_RESPONSE)
     return messages
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from trainer.builtin.data.prepare.chat import Places, Unfit, render
 from trainer.builtin.data.prepare.filters import BAD_RECORD, LINE_TOO_LONG, NOT_UTF8
-from trainer.builtin.data.prepare.inputs import File, changed
+from trainer.builtin.data.prepare.inputs import File, change_error
 from trainer.contract import Chat
 from trainer.errors import DataError, unread
 
@@ -91,7 +91,7 @@ def documents(span: Span, text_field: str, document_bytes: int, chat: Chat | Non
     """Yield the documents of a span, in order. Raises `DataError` for a file that is gone, changed or unreadable."""
     file, read = span.file, _At()
     if file.current_state() != file.state:
-        raise changed(file)
+        raise change_error(file)
     try:
         if file.format == "parquet":
             pieces = _rows(span, text_field, read)
@@ -117,7 +117,7 @@ def documents(span: Span, text_field: str, document_bytes: int, chat: Chat | Non
             raise unread(error, refusal) from error
         raise refusal from error
     if file.current_state() != file.state:
-        raise changed(file)
+        raise change_error(file)
 
 
 def _damage() -> tuple[type[Exception], ...]:
@@ -176,7 +176,7 @@ def _texts(span: Span, document_bytes: int) -> Iterator[Piece]:
 def _exactly(file: BinaryIO, count: int, source: File) -> bytes:
     content = file.read(count)
     if len(content) != count:
-        raise changed(source)
+        raise change_error(source)
     return content
 
 
@@ -189,27 +189,25 @@ def _cut_before(file: BinaryIO, nominal: int) -> int:
 
 
 def _stream_parts(file: BinaryIO, document_bytes: int) -> Iterator[bytes]:
-    buffer = b""
+    data = b""
     while True:
         # The rest of a cut may fill the limit already: then an empty read is not the file's end.
-        chunk = file.read(document_bytes - len(buffer)) if len(buffer) < document_bytes else b""
-        if not chunk and len(buffer) < document_bytes:
-            if buffer:
-                yield buffer
+        chunk = file.read(document_bytes - len(data)) if len(data) < document_bytes else b""
+        if not chunk and len(data) < document_bytes:
+            if data:
+                yield data
             return
-        buffer += chunk
-        if len(buffer) == document_bytes:
+        data += chunk
+        if len(data) == document_bytes:
             ahead = file.read(1)
             if not ahead:
-                yield buffer
+                yield data
                 return
             cut = (
-                len(buffer) - _CUT_WITHIN + _last_cut(buffer[-_CUT_WITHIN:])
-                if len(buffer) > _CUT_WITHIN
-                else _last_cut(buffer)
+                len(data) - _CUT_WITHIN + _last_cut(data[-_CUT_WITHIN:]) if len(data) > _CUT_WITHIN else _last_cut(data)
             )
-            yield buffer[:cut]
-            buffer = buffer[cut:] + ahead
+            yield data[:cut]
+            data = data[cut:] + ahead
 
 
 def _parts(content: bytes, document_bytes: int) -> Iterator[bytes]:

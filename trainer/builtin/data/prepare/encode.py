@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from trainer.builtin.data.prepare.documents import Piece, Unit, documents
-from trainer.builtin.data.prepare.inputs import changed
-from trainer.builtin.data.prepare.samples import Packer, Told
-from trainer.builtin.data.prepare.samples import encoded as encoded_samples
+from trainer.builtin.data.prepare.inputs import change_error
+from trainer.builtin.data.prepare.samples import Packer, Told, encode_samples
 from trainer.builtin.data.prepare.verdicts import HELD_OUT, LEFT_OUT, TRAIN, verdict_path
 from trainer.builtin.data.prepare.vocabulary import load_tokenizer
 from trainer.builtin.data.store import write_whole, writing
@@ -57,17 +56,15 @@ def encode(unit: Unit, task: Encode) -> None:
         for batch in _batches(unit, task.parameters):
             codes = verdict[count : count + len(batch)].tolist()
             count += len(batch)
-            kept_pieces = [(code, piece) for code, piece in zip(codes, batch, strict=False) if code != LEFT_OUT]
-            for (code, _), tokens in zip(
-                kept_pieces, _encode(tokenizer, [piece for _, piece in kept_pieces], task), strict=True
-            ):
+            pieces = [(code, piece) for code, piece in zip(codes, batch, strict=False) if code != LEFT_OUT]
+            for (code, _), tokens in zip(pieces, _encode(tokenizer, [piece for _, piece in pieces], task), strict=True):
                 for sequence in packers[code].add(tokens) if packers else (tokens,):
                     write(code, sequence)
         for part, packer in packers.items():
-            for sequence in packer.rest():
+            for sequence in packer.flush():
                 write(part, sequence)
     if count != len(verdict):
-        raise changed(unit.spans[0].file)
+        raise change_error(unit.spans[0].file)
     if chat:
         write_whole(told_path(task.work, unit.number), losses.model_dump_json().encode())
     head = np.array([len(lengths[part]) for part in PARTS], dtype="<i8").tobytes()
@@ -114,7 +111,7 @@ def _encode(tokenizer: Tokenizer, pieces: list[Piece], task: Encode) -> Iterator
     texts = [piece.text for piece in pieces]
     if task.parameters.chat is not None:
         responses = [piece.responses for piece in pieces]
-        yield from encoded_samples(tokenizer, texts, responses, task.end, task.parameters.chat)
+        yield from encode_samples(tokenizer, texts, responses, task.end, task.parameters.chat)
         return
     if sum(map(len, texts)) <= BATCH_CHARACTERS:
         for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False):

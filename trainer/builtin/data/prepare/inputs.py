@@ -99,7 +99,7 @@ def list_source(source: Source, max_files: int | None, seed: int, form: str = "a
     return files
 
 
-def changed(file: File) -> DataError:
+def change_error(file: File) -> DataError:
     return DataError(
         "a data file changed while it was prepared", file.place, "stop whatever writes there, then prepare again"
     )
@@ -214,7 +214,7 @@ class _ObjectStream(io.RawIOBase):
             piece = self._body.read(len(buffer))
         except ClientError as error:
             if error.response["ResponseMetadata"]["HTTPStatusCode"] in (404, 412):
-                raise changed(self._file) from error
+                raise change_error(self._file) from error
             raise OSError(str(error)) from error
         except BotoCoreError as error:
             raise OSError(str(error)) from error

@@ -37,10 +37,10 @@ class Parts:
     def keep(self, name: str, files: Sequence[Path], large: Iterable[Path], documents: int) -> None:
         """Upload a part."""
         with _translate_errors(f"s3://{self._bucket}/{self._prefix}done/{name}"):
-            self._each(lambda path: self._put(f"files/{path.name}", path.read_bytes()), large)
-            self._put(f"done/{name}", _pack(files), {_DOCUMENTS: str(documents)})
+            self._run_in_threads(lambda path: self._upload(f"files/{path.name}", path.read_bytes()), large)
+            self._upload(f"done/{name}", _pack(files), {_DOCUMENTS: str(documents)})
 
-    def bring(self, name: str, targets: Mapping[str, Path]) -> int:
+    def fetch_part(self, name: str, targets: Mapping[str, Path]) -> int:
         """Write a part's small files to their places, the last one last; return the number of its documents."""
         content, metadata = self._get(f"done/{name}")
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
@@ -52,7 +52,7 @@ class Parts:
 
     def fetch(self, paths: Iterable[Path]) -> None:
         """Bring large files to their places, but those that are there."""
-        self._each(
+        self._run_in_threads(
             lambda path: write_whole(path, self._get(f"files/{path.name}")[0]),
             [path for path in paths if not path.exists()],
         )
@@ -62,7 +62,7 @@ class Parts:
         from botocore.exceptions import ClientError
 
         try:
-            self._put(f"files/{path.name}", path.read_bytes(), IfNoneMatch="*")
+            self._upload(f"files/{path.name}", path.read_bytes(), IfNoneMatch="*")
         except ClientError as error:
             if error.response["ResponseMetadata"]["HTTPStatusCode"] not in (409, 412):
                 raise
@@ -82,7 +82,7 @@ class Parts:
             if actual_digest != files[name]:
                 raise _damage_error(place, f"{actual_digest}, wanted {files[name]}")
 
-        self._each(copy, files)
+        self._run_in_threads(copy, files)
         for name, content in final_objects.items():
             self.put(f"{prefix}{name}", content)
 
@@ -99,7 +99,7 @@ class Parts:
             **fields,
         )
 
-    def _put(self, name: str, content: bytes, metadata: Mapping[str, str] = {}, **fields: str) -> None:
+    def _upload(self, name: str, content: bytes, metadata: Mapping[str, str] = {}, **fields: str) -> None:
         self.put(f"{self._prefix}{name}", content, metadata, **fields)
 
     def _get(self, name: str) -> tuple[bytes, dict[str, str]]:
@@ -114,7 +114,7 @@ class Parts:
                     return content, metadata
         raise _damage_error(place, f"{actual_digest}, wanted {metadata.get(_SHA256)}")
 
-    def _each(self, function: Callable[[Any], None], things: Iterable[Any]) -> None:
+    def _run_in_threads(self, function: Callable[[Any], None], things: Iterable[Any]) -> None:
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(function, things))
 

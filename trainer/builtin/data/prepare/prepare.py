@@ -24,7 +24,7 @@ from trainer.builtin.data.prepare.chat import refuse_waste
 from trainer.builtin.data.prepare.documents import Unit, units_of
 from trainer.builtin.data.prepare.encode import Encode, told_path
 from trainer.builtin.data.prepare.filters import MEANING
-from trainer.builtin.data.prepare.inputs import File, changed, list_source
+from trainer.builtin.data.prepare.inputs import File, change_error, list_source
 from trainer.builtin.data.prepare.samples import Told
 from trainer.builtin.data.prepare.scan import Scan, excerpt_path
 from trainer.builtin.data.prepare.stages import encoding, reading, shards
@@ -67,18 +67,18 @@ KEPT_SHOWN, DROPPED_SHOWN = 8, 3
 
 
 def make(recipe: Recipe, target: Path, progress: Progress, cores: int | None = None) -> DataManifest:
-    """Prepare a recipe into `out`; `progress` gets the stage's name and the finished share of the whole.
+    """Prepare a recipe into `target`; `progress` gets the stage's name and the finished share of the whole.
 
     Continue a killed run of the same recipe over the same files. Raises `DataError` for a source that is missing,
     empty, unreadable, changing, or too small for the vocabulary.
     """
     progress("list", 0.0)
     with Workers(cores, progress) as workers:
-        return prepare(recipe, listed(recipe), target, workers)
+        return prepare(recipe, list_files(recipe), target, workers)
 
 
 def prepare(recipe: Recipe, files: Listed, target: Path, workers: Workers) -> DataManifest:
-    """Prepare listed files into `out` as `make` does, with these workers."""
+    """Prepare listed files into `target` as `make` does, with these workers."""
     _refuse_foreign(target)
     target.mkdir(parents=True, exist_ok=True)
     with _lock_folder(target):
@@ -103,7 +103,7 @@ class _Preparation:
 
     def run(self) -> DataManifest:
         parameters, numbers = self.recipe.parameters, [unit.number for unit in self.units]
-        self.workers.each(reading(Scan(parameters, self._sample_share(), self.work), self.units))
+        self.workers.run_stage(reading(Scan(parameters, self._sample_share(), self.work), self.units))
         verdicts = Verdicts(self.work, self.units, len(self.files))
         verdicts.settle(parameters)
         self.workers.progress("tokenizer", 0.15)
@@ -112,7 +112,7 @@ class _Preparation:
         size = size_of(tokenizer)
         dtype = "int16" if size <= _INT16_IDS else "int32"
         task = Encode(parameters, end_of(tokenizer, self.recipe.end_of_document), dtype, self.work)
-        self.workers.each(encoding(task, self.units))
+        self.workers.run_stage(encoding(task, self.units))
         if parameters.chat is not None:
             for unit in self.units:
                 verdicts.lose(unit, Told.model_validate_json(told_path(self.work, unit.number).read_bytes()))
@@ -122,15 +122,13 @@ class _Preparation:
         names = [source.name for source in self.recipe.sources]
         shard_drafts = list(drafts(self.work, self.units, names, parameters.shard_tokens))
         self._remove_others({draft.name for draft in shard_drafts})
-        self.workers.each(
+        self.workers.run_stage(
             shards(Assemble(dtype, size, self.work, self.out, masked=parameters.chat is not None), shard_drafts)
         )
         return self._finish(gather(self.work, shard_drafts, size), verdicts, tokenizer_bytes, task, size)
 
-    def _finish(
-        self, data_set: Whole, verdicts: Verdicts, tokenizer_bytes: bytes, task: Encode, size: int
-    ) -> DataManifest:
-        sources = tuple(self._counts(index, data_set, verdicts) for index in range(len(self.files)))
+    def _finish(self, totals: Whole, verdicts: Verdicts, tokenizer: bytes, task: Encode, size: int) -> DataManifest:
+        sources = tuple(self._counts(index, totals, verdicts) for index in range(len(self.files)))
         is_masked = self.recipe.parameters.chat is not None
         manifest = DataManifest(
             format=3 if is_masked else 2,
@@ -143,16 +141,16 @@ class _Preparation:
             vocabulary=size,
             end_of_document=task.end,
             dtype="int16" if task.dtype == "int16" else "int32",
-            tokenizer_sha256=hashlib.sha256(tokenizer_bytes).hexdigest(),
-            train=data_set.train,
-            validation=data_set.validation,
-            train_tokens=sum(shard.tokens for shard in data_set.train),
-            validation_tokens=sum(shard.tokens for shard in data_set.validation),
-            counted_tokens=data_set.counted_tokens if is_masked else None,
-            unigram_loss=data_set.unigram_loss,
+            tokenizer_sha256=hashlib.sha256(tokenizer).hexdigest(),
+            train=totals.train,
+            validation=totals.validation,
+            train_tokens=sum(shard.tokens for shard in totals.train),
+            validation_tokens=sum(shard.tokens for shard in totals.validation),
+            counted_tokens=totals.counted_tokens if is_masked else None,
+            unigram_loss=totals.unigram_loss,
         )
-        write_whole(self.out / TOKENIZER_NAME, tokenizer_bytes, durable=True)
-        summary_data = summary(self.work, [unit.number for unit in self.units], data_set.lengths)
+        write_whole(self.out / TOKENIZER_NAME, tokenizer, durable=True)
+        summary_data = summary(self.work, [unit.number for unit in self.units], totals.lengths)
         write_whole(self.out / DATA_SUMMARY_NAME, json.dumps(summary_data, indent=1).encode(), durable=True)
         content = json.dumps(manifest.model_dump(mode="json"), indent=1).encode()
         write_whole(self.out / DATA_MANIFEST_NAME, content, durable=True)
@@ -199,9 +197,9 @@ class _Preparation:
 
     def _refuse_changes(self) -> None:
         """Raise `DataError` if the files have changed since they were listed."""
-        for listing, now in zip(self.files, listed(self.recipe), strict=True):
+        for listing, now in zip(self.files, list_files(self.recipe), strict=True):
             if listing != now:
-                raise changed(next(iter({*listing} ^ {*now})))
+                raise change_error(next(iter({*listing} ^ {*now})))
 
     def _remove_others(self, names: set[str]) -> None:
         """Remove shards of earlier preparations and temporary files of killed ones."""
@@ -211,7 +209,7 @@ class _Preparation:
         (self.out / DATA_REPORT_NAME).unlink(missing_ok=True)
 
 
-def listed(recipe: Recipe) -> Listed:
+def list_files(recipe: Recipe) -> Listed:
     """Return the files of each source; of their content nothing is read."""
     parameters = recipe.parameters
     return [list_source(source, parameters.max_files, parameters.seed, parameters.format) for source in recipe.sources]

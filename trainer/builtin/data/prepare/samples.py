@@ -52,7 +52,7 @@ def tokens_of(encoding: Any, places: Places, end: int, chat: Chat) -> Sample | s
     return np.where(is_response, ids, ~ids)
 
 
-def encoded(
+def encode_samples(
     tokenizer: Tokenizer, texts: list[str], places: list[Places], end: int, chat: Chat
 ) -> Iterator[Sample | str]:
     """Yield each text's sample, or the reason why it is none."""
@@ -82,18 +82,18 @@ class Packer:
         self._held.append(sample)
         self._tokens += len(sample)
         if self._tokens >= GROUP_TOKENS:
-            yield from self.rest()
+            yield from self.flush()
 
-    def rest(self) -> Iterator[Sample]:
+    def flush(self) -> Iterator[Sample]:
         """Yield what is held, packed; the last sample of each sequence is filled up."""
         samples, self._held, self._tokens = self._held, [], 0
-        for indices in packed([len(sample) for sample in samples], self._size):
+        for indices in pack([len(sample) for sample in samples], self._size):
             yield from (samples[index] for index in indices[:-1])
             free = self._size - sum(len(samples[index]) for index in indices)
             yield np.append(samples[indices[-1]], np.full(free, ~self._end))
 
 
-def packed(lengths: list[int], size: int) -> list[list[int]]:
+def pack(lengths: list[int], size: int) -> list[list[int]]:
     """Return the samples of each sequence: the longest sample first, each where the least stays free (best fit
     decreasing, as TRL's `packing_strategy="bfd"`)."""
     rows = list[list[int]]()

@@ -39,13 +39,13 @@ class Verdicts:
         smallest: tuple[int, int, int] | None = None
         for unit in self._units:
             records = read_records(self._work, unit.number)
-            is_kept = records["reason"] == KEPT
-            is_kept[duplicates.get(unit.number, [])] = False
-            is_held_out = is_kept & (_mix(records, parameters.seed) < int(parameters.held_out * 2**64))
-            self._count(unit, records, is_kept, is_held_out)
-            self._write(unit.number, is_kept, is_held_out)
-            if is_kept.any() and (best := int(records["low"][is_kept].min())) is not None:
-                document = int(np.flatnonzero(is_kept & (records["low"] == best))[0])
+            keep = records["reason"] == KEPT
+            keep[duplicates.get(unit.number, [])] = False
+            hold = keep & (_mix(records, parameters.seed) < int(parameters.held_out * 2**64))
+            self._count(unit, records, keep, hold)
+            self._write(unit.number, keep, hold)
+            if keep.any() and (best := int(records["low"][keep].min())) is not None:
+                document = int(np.flatnonzero(keep & (records["low"] == best))[0])
                 smallest = min(smallest or (best, unit.number, document), (best, unit.number, document))
         if parameters.chat is not None:
             refuse_waste(self.dropped, self.documents)
@@ -79,12 +79,10 @@ class Verdicts:
             highs, lows, places = [], [], []
             for unit in self._units:
                 records = read_records(self._work, unit.number)
-                group_indices = np.flatnonzero(
-                    (records["reason"] == KEPT) & (records["high"] % np.uint64(groups) == group)
-                )
-                highs.append(records["high"][group_indices])
-                lows.append(records["low"][group_indices])
-                places.append(np.stack([np.full(len(group_indices), unit.number), group_indices], axis=1))
+                rows = np.flatnonzero((records["reason"] == KEPT) & (records["high"] % np.uint64(groups) == group))
+                highs.append(records["high"][rows])
+                lows.append(records["low"][rows])
+                places.append(np.stack([np.full(len(rows), unit.number), rows], axis=1))
             high, low, place = np.concatenate(highs), np.concatenate(lows), np.concatenate(places)
             order = np.lexsort((low, high))  # stable: the earliest of equal ones comes first
             high, low = high[order], low[order]
@@ -93,30 +91,28 @@ class Verdicts:
                 duplicates.setdefault(int(number), []).append(index)
         return {number: np.array(indices, dtype=np.int64) for number, indices in duplicates.items()}
 
-    def _count(
-        self, unit: Unit, records: NDArray[np.void], is_kept: NDArray[np.bool_], is_held_out: NDArray[np.bool_]
-    ) -> None:
+    def _count(self, unit: Unit, records: NDArray[np.void], keep: NDArray[np.bool_], hold: NDArray[np.bool_]) -> None:
         for code, count in zip(*np.unique(records["reason"], return_counts=True), strict=True):
             if code != KEPT:
                 self.dropped[unit.source][REASONS[code]] += int(count)
-        if repeats := int((records["reason"] == KEPT).sum() - is_kept.sum()):
+        if repeats := int((records["reason"] == KEPT).sum() - keep.sum()):
             self.dropped[unit.source][DUPLICATE] += repeats
-        self.kept_bytes[unit.source] += int(records["bytes"][is_kept].sum(dtype=np.int64))
-        self.documents += int(is_kept.sum())
-        self.held_out += int(is_held_out.sum())
+        self.kept_bytes[unit.source] += int(records["bytes"][keep].sum(dtype=np.int64))
+        self.documents += int(keep.sum())
+        self.held_out += int(hold.sum())
 
     def _hold_out_only(self, smallest: tuple[int, int, int]) -> None:
         _, number, index = smallest
         for unit in self._units:
-            is_kept = self.of(unit.number) != LEFT_OUT
-            is_held_out = np.zeros(len(is_kept), dtype=bool)
+            keep = self.of(unit.number) != LEFT_OUT
+            hold = np.zeros(len(keep), dtype=bool)
             if unit.number == number:
-                is_held_out[index] = True
-            self._write(unit.number, is_kept, is_held_out)
+                hold[index] = True
+            self._write(unit.number, keep, hold)
         self.held_out = 1
 
-    def _write(self, number: int, is_kept: NDArray[np.bool_], is_held_out: NDArray[np.bool_]) -> None:
-        verdict = np.where(is_held_out, HELD_OUT, np.where(is_kept, TRAIN, LEFT_OUT)).astype(np.uint8)
+    def _write(self, number: int, keep: NDArray[np.bool_], hold: NDArray[np.bool_]) -> None:
+        verdict = np.where(hold, HELD_OUT, np.where(keep, TRAIN, LEFT_OUT)).astype(np.uint8)
         write_whole(self._path(number), verdict.tobytes())
 
     def _path(self, number: int) -> Path:

@@ -51,7 +51,7 @@ def sample_of(work: Path, numbers: list[int], verdicts: Verdicts) -> Iterator[st
 def load_tokenizer(content: bytes, has_template: bool = False) -> Tokenizer:
     """Load a tokenizer for encoding: it treats special tokens in the text as text and adds or cuts nothing.
 
-    `templated`: the text has special tokens of a chat template, which mean themselves.
+    `has_template`: the text has special tokens of a chat template, which mean themselves.
     """
     tokenizer = Tokenizer.from_str(content.decode())
     tokenizer.encode_special_tokens = not has_template

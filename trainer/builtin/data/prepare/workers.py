@@ -47,7 +47,7 @@ class Stage:
     needs: Callable[[Any], Sequence[Path]] = lambda item: ()
     """Large files of earlier stages that an item needs."""
 
-    def done(self, item: Any) -> bool:
+    def is_done(self, item: Any) -> bool:
         return self.files(item)[-1].exists()
 
 
@@ -62,16 +62,14 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def agree(self, path: Path) -> None:
         """Give all workers of a preparation the same file. Here there is one preparation, and it has its file."""
 
-    def each(self, stage: Stage) -> None:
+    def run_stage(self, stage: Stage) -> None:
         """Run the stage for every item that is not done; report progress by `sizes`."""
         total, finished_size = max(1, sum(stage.sizes)), 0
 
@@ -80,7 +78,7 @@ class Workers:
             finished_size += size
             self.progress(stage.name, stage.span[0] + (stage.span[1] - stage.span[0]) * finished_size / total)
 
-        rows = [(item, size, stage.done(item)) for item, size in zip(stage.items, stage.sizes, strict=True)]
+        rows = [(item, size, stage.is_done(item)) for item, size in zip(stage.items, stage.sizes, strict=True)]
         say(sum(size for _, size, is_done in rows if is_done))
         self.run(stage, [(item, size) for item, size, is_done in rows if not is_done], say)
 
