@@ -48,16 +48,16 @@ def train(bench: Bench, folder: Path, seconds: float, mtbf_s: float) -> dict[str
         took = bench.step()
         committer.settle(committer.votes())
         writing = committer.writing()
-        pace.stepped(took, writing)
+        pace.add_step(took, writing)
         if not writing and committer.measured.write_s is not None:
-            pace.committed(committer.measured.write_s, committer.measured.shared_s)
+            pace.finish_save(committer.measured.write_s, committer.measured.shared_s)
         if saves > _SETTLING:
             steps.append((took, writing))
         if bench.step_number - saved < pace.every:
             continue
         if committer.save(bench.engine, TrainingProgress(bench.step_number, 0, 0, 1.0)):
             saves, saved = saves + 1, bench.step_number
-            pace.saved(committer.measured.stall_s)
+            pace.begin_save(committer.measured.stall_s)
             if saves > _SETTLING:
                 stalls.append(committer.measured.stall_s)
     committer.drain(replicate=False)

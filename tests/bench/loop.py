@@ -29,7 +29,7 @@ from tests.results import results_of
 from tests.trainer.test_loop_pace import alone
 from trainer.builtin.heartbeat import Heartbeat
 from trainer.builtin.loop import Loop
-from trainer.builtin.tuning.garbage import EVERY, collected
+from trainer.builtin.tuning.garbage import EVERY, collection
 from trainer.builtin.watch.figures import PARTS, Mine, pack
 from trainer.builtin.watch.watch import Watch
 from trainer.contract import WatchConfig
@@ -103,13 +103,13 @@ def pauses() -> dict[str, float]:
     begun = time.thread_time()
     gc.collect()
     whole, took = time.thread_time() - begun, []
-    with collected() as garbage:
+    with collection() as garbage:
         for step in range(1, 10 * EVERY + 1):
             made = [[number] for number in range(1000)]
             made.append(made)  # type: ignore[arg-type]
             del made
             begun = time.thread_time()
-            garbage.after(step)
+            garbage.collect_after(step)
             if step % EVERY == 0:
                 took.append(time.thread_time() - begun)
     return {"python's": whole, "the loop's": statistics.median(took)}

@@ -78,7 +78,7 @@ def taken_up(config: TrainConfig, gang: Gang, tiers: Any, at: int, number: int) 
     """Return the digests after the steps that follow the moment, in a new engine that began with other weights."""
     engine = build_engine(config.model_copy(update={"seed": 1000 + number}), WORLD)
     layout = Layout.of(config.parallel, WORLD)
-    begun = restore(engine, gang, tiers, config.zero_stage, 2, banned=lambda one: one.step > at, layout=layout)
+    begun = restore(engine, gang, tiers, config.zero_stage, 2, is_banned=lambda one: one.step > at, layout=layout)
     assert begun.step == at, f"{begun.step} instead of {at}"
     following = dict(step for step, _ in zip(trained(engine, config, gang.rank, at), range(REACH), strict=False))
     engine.destroy()

@@ -44,7 +44,7 @@ def test_an_interval_that_the_first_rank_has_chosen_holds_from_the_next_exchange
     loop = alone(tmp_path)
     for step in range(1, 10):
         agree(loop, step)
-    loop.pace.saved(stall_s=5.0)
+    loop.pace.begin_save(stall_s=5.0)
     loop.committer.measured.write_s = 1.0
     agree(loop, 10)
     assert loop.pace.every > 10 and loop._due(), "the others, who have not heard of it, save now"

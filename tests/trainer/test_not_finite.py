@@ -43,7 +43,7 @@ def again(loop: Loop, losses: list[float], applied: bool = False) -> Stepped:
     loop.overseer.compute = lambda fed: Mine(loss=next(found))  # type: ignore[method-assign]
     first = loop._agree(Mine(loss=next(found)), time.monotonic(), 0, 0.1)
     fed: Any = SimpleNamespace(digest=0)
-    stepped = loop._again(first, fed, time.monotonic())
+    stepped = loop._recompute(first, fed, time.monotonic())
     assert next(found, None) is None
     return stepped
 

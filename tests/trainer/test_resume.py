@@ -13,7 +13,7 @@ from infra.checkpoints.place import FolderPlace
 from infra.checkpoints.work import restore
 from tests.trainer.agents import Attempt, Hold, World, run
 from tests.trainer.warm import run_module
-from trainer.builtin.checkpoint.search import verified
+from trainer.builtin.checkpoint.search import unsound_shards
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.contract import Manifest, TrainConfig
 
@@ -176,7 +176,9 @@ def test_what_two_ranks_saved_one_rank_goes_on_with_at_the_same_evaluation_loss(
     assert resized.events("restored")[0]["step"] == 60
     assert [(e["from_ranks"], e["to_ranks"]) for e in resized.events("reshaped")] == [(2, 1)]
     kept = Tier("shared", resized.world.shared / "tiny")
-    assert [not verified(manifest, kept.folder(60)) for manifest in kept.committed() if manifest.step == 60] == [True]
+    assert [not unsound_shards(manifest, kept.folder(60)) for manifest in kept.committed() if manifest.step == 60] == [
+        True
+    ]
     losses = [attempt.losses()[61] for attempt in (resized, same)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     evaluated = [attempt.events("evaluated")[0]["loss"] for attempt in (resized, same)]

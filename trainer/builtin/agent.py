@@ -98,7 +98,7 @@ def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float)
 
     host, port = split_endpoint(place.rendezvous)
     wait_for_name(host, join_timeout_s)
-    store, place = _ordered(place, paths, (host, port), join_timeout_s)
+    store, place = _join_in_order(place, paths, (host, port), join_timeout_s)
     node.place = place
     if not has_gpus:
         from trainer.builtin.assembly import import_ahead
@@ -113,7 +113,7 @@ def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float)
     return generations.run(Ranks(place, store, logs, rank_main, paths, method))
 
 
-def _ordered(place: Place, paths: Paths, endpoint: tuple[str, int], timeout_s: float) -> tuple[TCPStore, Place]:
+def _join_in_order(place: Place, paths: Paths, endpoint: tuple[str, int], timeout_s: float) -> tuple[TCPStore, Place]:
     """Join the other nodes. Return the gang's store, and the place with the rank that fits what this node holds."""
     from trainer.builtin.rank_order import agree, standing
     from trainer.store import open_store
@@ -122,8 +122,8 @@ def _ordered(place: Place, paths: Paths, endpoint: tuple[str, int], timeout_s: f
     own_standing = standing(Tier("local", paths.local / place.campaign), place, paths.config)
     new_place = place._replace(node_rank=agree(store, place, own_standing))
     os.environ[Env.NODE_RANK] = str(new_place.node_rank)
-    holds = sorted(own_standing.held, reverse=True)[:1]
-    emit("node_rank", pod=place.node_rank, node_rank=new_place.node_rank, holds=holds)
+    newest_step = sorted(own_standing.held, reverse=True)[:1]
+    emit("node_rank", pod=place.node_rank, node_rank=new_place.node_rank, holds=newest_step)
     return store, new_place
 
 

@@ -56,7 +56,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     config = load_config(paths.config)
     torch.set_num_threads(take_processors(config.threads))
     initialize_distributed(config)
-    gang = Gang.join(*(timedelta(seconds=each) for each in (config.collective_timeout_s, config.save_timeout_s)))
+    gang = Gang.join(*(timedelta(seconds=seconds) for seconds in (config.collective_timeout_s, config.save_timeout_s)))
     tiers = _tiers(config, paths)
     attempt = int(os.environ[Env.ATTEMPT])
     gang.together("claim the campaign", lambda: claim(tiers.shared, attempt, generation()) if gang.first else None)
@@ -66,16 +66,16 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     heartbeat.beat(phase=Phase.RESTORING)
     neighbours = meet(gang)
     bans = agreed_bans(gang, tiers.shared)
-    distrusted = partial(_distrusted, bans)
+    is_distrusted = partial(_is_distrusted, bans)
     layout = Layout.of(config.parallel, gang.world_size)
-    begun = restore(engine, gang, tiers, config.zero_stage, attempt, neighbours, distrusted, layout)
-    restored = begun.manifest
+    start = restore(engine, gang, tiers, config.zero_stage, attempt, neighbours, is_distrusted, layout)
+    manifest = start.manifest
     engine.checkpoint_engine = HostCopyEngine(_refuse)
     if gang.first:
-        _say_where_it_starts(restored, engine)
-    heartbeat.beat(committed_step=begun.step)
+        _emit_start(manifest, engine)
+    heartbeat.beat(committed_step=start.step)
     identity = _identity(config, supply.digest)
-    committer = Committer(gang, tiers, config.checkpoint, identity, begun, neighbours)
+    committer = Committer(gang, tiers, config.checkpoint, identity, start, neighbours)
     pace = Pace(
         every=config.checkpoint.every_steps,
         steps=config.steps,
@@ -83,20 +83,20 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
         grace_s=config.grace_s,
         fixed=not config.checkpoint.measured,
     )
-    before = restored.consumed if restored else ()
+    ranges = manifest.consumed if manifest else ()
     ledger = DataLedger(
-        attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, before, generation=generation()
+        attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, ranges, generation=generation()
     )
-    position = restored.position if restored else 0
-    with supply.feed(position, restored.step if restored else 0) as feed:
+    position = manifest.position if manifest else 0
+    with supply.feed(position, manifest.step if manifest else 0) as feed:
         overseer = Overseer(config, gang, engine, tiers.shared, attempt, bans)
-        overseer.watch.restore(begun.watch)
+        overseer.watch.restore(start.watch)
         parts = (supply.reader, feed, ledger, committer, heartbeat, paths.run, pace, overseer)
         loop = Loop(config, gang, engine, *parts, Profiler(paths.run, gang.rank))
-        if restored:
-            loop.saved_step, loop.last_loss = restored.step, restored.loss or 0.0
-            loop.evaluations = {restored.step: restored.evaluation_loss}
-            loop.step, loop.position, loop.tokens = restored.step, position, restored.tokens
+        if manifest:
+            loop.saved_step, loop.last_loss = manifest.step, manifest.loss or 0.0
+            loop.evaluations = {manifest.step: manifest.evaluation_loss}
+            loop.step, loop.position, loop.tokens = manifest.step, position, manifest.tokens
         # A node with an empty cache waits for its first shards, for longer than the collective of a step may last.
         gang.together("read the first step's data", feed.wait_for_first)
         try:
@@ -115,13 +115,13 @@ def _tiers(config: TrainConfig, paths: Paths) -> AnyTiers:
     return campaign_tiers(paths.local, paths.shared, config.campaign, config.identity)
 
 
-def _distrusted(bans: tuple[Ban, ...], manifest: Manifest) -> bool:
+def _is_distrusted(bans: tuple[Ban, ...], manifest: Manifest) -> bool:
     return bool(distrust(bans, manifest))
 
 
-def _say_where_it_starts(restored: Any, engine: Any) -> None:
-    if restored:
-        emit("restored", step=restored.step, of_attempt=restored.attempt, position=restored.position)
+def _emit_start(manifest: Any, engine: Any) -> None:
+    if manifest:
+        emit("restored", step=manifest.step, of_attempt=manifest.attempt, position=manifest.position)
     else:
         emit("started_fresh", step=0, parameters=parameter_count(engine.module))
 

@@ -16,8 +16,8 @@ def load_config(path: Path) -> TrainConfig:
     try:
         content = path.read_bytes()
     except OSError as error:
-        seen = f"{path}: {error.strerror}"
-        raise unread(error, ConfigError("there is no training configuration", seen, "mount the config map")) from error
+        fact = f"{path}: {error.strerror}"
+        raise unread(error, ConfigError("there is no training configuration", fact, "mount the config map")) from error
     try:
         config = TrainConfig.model_validate_json(content)
     except ValidationError as error:
@@ -30,15 +30,15 @@ def load_config(path: Path) -> TrainConfig:
 def check_world(config: TrainConfig, world_size: int) -> int:
     """Return micro batches per rank and step. Raises `ConfigError` when the global batch does not divide evenly."""
     layout = Layout.of(config.parallel, world_size)
-    whole = config.micro_batch * layout.data
-    if not whole or config.global_batch % whole:
+    samples_per_pass = config.micro_batch * layout.data
+    if not samples_per_pass or config.global_batch % samples_per_pass:
         raise ConfigError(
             "the global batch is not a multiple of micro_batch x data-parallel ranks",
             f"global_batch {config.global_batch}, micro_batch {config.micro_batch}, {world_size} ranks"
             f"{f': {layout.parts()}' if layout.splits else ''}",
-            f"set global_batch to a multiple of {whole}",
+            f"set global_batch to a multiple of {samples_per_pass}",
         )
-    return config.global_batch // whole
+    return config.global_batch // samples_per_pass
 
 
 def computes_together(config: TrainConfig) -> bool:

@@ -32,12 +32,12 @@ from trainer.place import generation
 os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
 
 
-def accelerated() -> bool:
+def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
 def device_of(local_rank: int) -> torch.device:
-    return torch.device("cuda", local_rank) if accelerated() else torch.device("cpu")
+    return torch.device("cuda", local_rank) if has_gpu() else torch.device("cpu")
 
 
 def initialize_distributed(config: TrainConfig) -> None:
@@ -46,11 +46,11 @@ def initialize_distributed(config: TrainConfig) -> None:
         # cuBLAS reads it at its start, and torch refuses deterministic kernels without it.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     deepspeed = import_deepspeed()
-    backend = "nccl" if accelerated() else "gloo"
+    backend = "nccl" if has_gpu() else "gloo"
     timeout = timedelta(seconds=config.collective_timeout_s)
     # The steward ends the attempt if a pod fails meanwhile.
     meeting = timedelta(seconds=config.start_timeout_s)
-    if accelerated():
+    if has_gpu():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     store, rank, world_size = next(torch.distributed.rendezvous("env://", timeout=meeting))
     # The store is the agents': keys of an earlier generation of ranks are still there.
@@ -70,8 +70,8 @@ def _meet(store: torch.distributed.Store, world_size: int, meeting: timedelta) -
     try:
         store.wait(["all-here"], meeting)
     except torch.distributed.DistStoreError as error:
-        seen = f"{store.add('ranks-here', 0)} of {world_size} within {meeting}"
-        raise PeerLost("not all ranks joined", seen, "look at the pods of this attempt") from error
+        detail = f"{store.add('ranks-here', 0)} of {world_size} within {meeting}"
+        raise PeerLost("not all ranks joined", detail, "look at the pods of this attempt") from error
 
 
 def build_engine(config: TrainConfig, world_size: int) -> Any:
@@ -89,10 +89,10 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
     if layout.sequence > 1:
         model.share_sequences(spread_of(groups, config.zero_stage))
     torch.manual_seed(config.seed)
-    whole = partial(deepspeed.zero.GatheredParameters, modifier_rank=0)
-    model.initialize(whole)
+    gather_whole = partial(deepspeed.zero.GatheredParameters, modifier_rank=0)
+    model.initialize(gather_whole)
     if config.init_from:
-        _start_from(config.init_from, model, whole)
+        _start_from(config.init_from, model, gather_whole)
     if config.model.lora is not None:
         _adapt(model, config.model.lora, config.seed)
     optimizer = torch.optim.AdamW(
@@ -112,7 +112,7 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
     # It copies scripts beside the shards at every save, which delays the loop; no manifest names them.
     engine._copy_recovery_script = lambda _: None
     # It names them on rank 0 alone, so two nodes' files of equal weights would differ.
-    engine._get_shared_params = partial(_tied, model)
+    engine._get_shared_params = partial(_tied_names, model)
     if config.zero_stage == 2:
         # It would write frozen weights twice into one file: with the model, and once more by themselves.
         engine._get_zero_frozen_param_attributes = lambda _: None
@@ -127,30 +127,30 @@ def _keep_norm(engine: Any, clip: float) -> None:
     optimizer = engine.optimizer
     optimizer.clip_grad, optimizer.overflow = clip, False
 
-    def clipped() -> None:
-        found = clip_grad_norm_(engine.module.parameters(), optimizer.clip_grad, mpu=engine.mpu)
-        optimizer._global_grad_norm = float(found)
+    def clip_gradient() -> None:
+        norm = clip_grad_norm_(engine.module.parameters(), optimizer.clip_grad, mpu=engine.mpu)
+        optimizer._global_grad_norm = float(norm)
         optimizer.overflow = not math.isfinite(optimizer._global_grad_norm)
         if optimizer.overflow:
             engine.module.zero_grad(set_to_none=True)
 
-    engine.clip_fp32_gradients = clipped
+    engine.clip_fp32_gradients = clip_gradient
 
 
-def _tied(model: torch.nn.Module) -> dict[str, str]:
+def _tied_names(model: torch.nn.Module) -> dict[str, str]:
     """Return name -> the earlier name of the same parameter."""
-    first = dict[int, str]()
-    names = [(name, first.setdefault(id(one), name)) for name, one in model.named_parameters(remove_duplicate=False)]
-    return {name: earlier for name, earlier in names if name != earlier}
+    owners = dict[int, str]()
+    names = [(name, owners.setdefault(id(leaf), name)) for name, leaf in model.named_parameters(remove_duplicate=False)]
+    return {name: first_name for name, first_name in names if name != first_name}
 
 
-def _start_from(folder: str, model: Any, whole: Any) -> None:
+def _start_from(folder: str, model: Any, gather_whole: Any) -> None:
     from trainer.builtin.checkpoint.convert.initial import take_weights
 
     if not isinstance(model, NamedModel):
         raise ConfigError("the small decoder starts from no weights", folder, "give training.model a name")
     rank = torch.distributed.get_rank()
-    tensors = take_weights(model, Path(folder), whole, rank)
+    tensors = take_weights(model, Path(folder), gather_whole, rank)
     if rank == 0:
         emit("weights_taken", folder=folder, tensors=tensors)
 
@@ -173,7 +173,7 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
         # Stages 2 and 3 exchange gradients in each backward pass; a CPU has no streams to hide that on. Stage 1 does so
         # once a step, where a second buffer of gradients costs more than it hides. DeepSpeed's own default is True for
         # stage 3 alone (`overlap_comm_valid` in deepspeed/runtime/zero/config.py).
-        "zero_optimization": {"stage": config.zero_stage, "overlap_comm": config.zero_stage >= 2 and accelerated()},
+        "zero_optimization": {"stage": config.zero_stage, "overlap_comm": config.zero_stage >= 2 and has_gpu()},
         # Every node then saves the model states on its disk, not only the node of rank 0.
         "checkpoint": {"use_node_local_storage": True, "tag_validation": "Ignore"},
     }
@@ -208,12 +208,12 @@ def _import_muon_uncompiled() -> None:
     """Import DeepSpeed's Muon optimizer without compiling it (1.3 s): DeepSpeed needs only its type."""
     from deepspeed.runtime import compiler
 
-    compiled = compiler.compile
+    original_compile = compiler.compile
     compiler.compile = lambda *_, **__: lambda function: function
     try:
         import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401
     finally:
-        compiler.compile = compiled
+        compiler.compile = original_compile
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:

@@ -59,8 +59,8 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
     try:
         model.load_state_dict(load_weights(checkpoint, manifest, of_model))
     except (RuntimeError, KeyError, TypeError) as error:
-        seen = str(error)[:500]
-        raise ConfigError("the weights are of another model", seen, "pass the checkpoint's train.json") from error
+        detail = str(error)[:500]
+        raise ConfigError("the weights are of another model", detail, "pass the checkpoint's train.json") from error
     if config.precision == "bfloat16":
         model = model.to(torch.bfloat16)
     device = place(model, *local_devices())

@@ -39,14 +39,14 @@ class Tree:
     def grow(cls, rank: int, ranks: int, per_node: int, timeout: timedelta) -> Tree | None:
         if per_node == 1 or per_node >= ranks or ranks % per_node:
             return None
-        first = rank - rank % per_node
+        first_rank = rank - rank % per_node
         firsts = dist.new_group(range(0, ranks, per_node), backend="gloo", timeout=timeout)
         # Every rank takes part in making every group, in one order.
-        made = [
+        node_groups = [
             dist.new_group(range(start, start + per_node), backend="gloo", timeout=timeout)
             for start in range(0, ranks, per_node)
         ]
-        return cls(first, made[first // per_node], firsts if rank == first else None)
+        return cls(first_rank, node_groups[first_rank // per_node], firsts if rank == first_rank else None)
 
     def sum(self, tensor: torch.Tensor) -> None:
         dist.reduce(tensor, dst=self.first, group=self.node)
@@ -73,11 +73,11 @@ class Gang:
     @classmethod
     def join(cls, timeout: timedelta, disks: timedelta = _DISKS_TIMEOUT) -> Gang:
         """Return the gang of the initialised process group. `disks`: longest wait for another rank's disk."""
-        group, beside = (dist.new_group(backend="gloo", timeout=each) for each in (timeout, disks))
+        group, disk_group = (dist.new_group(backend="gloo", timeout=limit) for limit in (timeout, disks))
         rank, ranks, local = dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_RANK"])
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         tree = Tree.grow(rank, ranks, local_size, timeout)
-        return cls(rank, local, ranks, group, beside, tree, local_size, timeout)
+        return cls(rank, local, ranks, group, disk_group, tree, local_size, timeout)
 
     @property
     def first(self) -> bool:
@@ -107,28 +107,28 @@ class Gang:
             self.tree.sum(tensor)
         return [float(value) for value in tensor.tolist()]
 
-    def all_agree(self, mine: bool) -> bool:
-        return self.sums([float(mine)])[0] == self.world_size
+    def all_agree(self, vote: bool) -> bool:
+        return self.sums([float(vote)])[0] == self.world_size
 
-    def together(self, what: str, work: Callable[[], T]) -> T:
+    def together(self, title: str, work: Callable[[], T]) -> T:
         """Run `work`, wait until it has ended on every rank, and return this rank's value.
 
         `work` may wait for disks or nodes as long as it likes. Meanwhile the ranks exchange signs of life: one that is
         gone or frozen ends the others within the timeout of a step. Raises `work`'s error, or `PeerLost` if it failed
-        on another rank. `work` must not exchange anything itself. A long wait is reported with `what`.
+        on another rank. `work` must not exchange anything itself. A long wait is reported with `title`.
         """
-        task, begun, told_s = _Task(work), time.monotonic(), _FIRST_TOLD_S
+        task, start_s, told_s = _Task(work), time.monotonic(), _FIRST_TOLD_S
         while True:
-            ended = task.ended.wait(_TELL_S)
-            done, failed = self.sums([float(ended), float(ended and task.error is not None)])
-            if failed:
-                mine = task.error if ended else None
-                raise mine or PeerLost(f"another rank failed: {what}", f"{int(failed)} ranks")
-            if done == self.world_size:
+            has_ended = task.ended.wait(_TELL_S)
+            ended_ranks, failed_ranks = self.sums([float(has_ended), float(has_ended and task.error is not None)])
+            if failed_ranks:
+                own_error = task.error if has_ended else None
+                raise own_error or PeerLost(f"another rank failed: {title}", f"{int(failed_ranks)} ranks")
+            if ended_ranks == self.world_size:
                 return task.value
-            if self.first and (waited := time.monotonic() - begun) > told_s:
-                emit("ranks_wait", what=what, done=int(done), of=self.world_size, seconds=round(waited, 1))
-                told_s = 2 * waited
+            if self.first and (waited_s := time.monotonic() - start_s) > told_s:
+                emit("ranks_wait", what=title, done=int(ended_ranks), of=self.world_size, seconds=round(waited_s, 1))
+                told_s = 2 * waited_s
 
     @contextlib.contextmanager
     def patient(self) -> Iterator[None]:
@@ -139,16 +139,16 @@ class Gang:
         finally:
             self.wait_up_to(self.timeout)
 
-    def gather(self, mine: Any) -> list[Any]:
+    def gather(self, own_value: Any) -> list[Any]:
         """Return every rank's value, by rank. The values are pickled: ranks must trust each other."""
         values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, mine, group=self.group)
+        dist.all_gather_object(values, own_value, group=self.group)
         return values
 
-    def gather_beside(self, mine: Any) -> list[Any]:
+    def gather_beside(self, own_value: Any) -> list[Any]:
         """Like `gather`, for the one background thread with exchanges; wait for the slowest rank's disk."""
         values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, mine, group=self.beside)
+        dist.all_gather_object(values, own_value, group=self.beside)
         return values
 
     def of_first(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -161,10 +161,10 @@ class Gang:
         """Return the bytes that rank `holder` gives."""
         size = torch.tensor([len(content or b"")])
         dist.broadcast(size, src=holder, group=self.group)
-        given = bytearray(content or bytes(int(size.item())))
-        if given:
-            dist.broadcast(torch.frombuffer(given, dtype=torch.uint8), src=holder, group=self.group)
-        return bytes(given)
+        payload = bytearray(content or bytes(int(size.item())))
+        if payload:
+            dist.broadcast(torch.frombuffer(payload, dtype=torch.uint8), src=holder, group=self.group)
+        return bytes(payload)
 
     def barrier(self) -> None:
         self.sums([0.0])

@@ -20,10 +20,10 @@ from trainer.builtin.engine import learning_rate
 from trainer.builtin.evaluation import evaluation_loss
 from trainer.builtin.gang import Gang
 from trainer.builtin.heartbeat import Heartbeat, stop_requested
-from trainer.builtin.tuning.garbage import collected
+from trainer.builtin.tuning.garbage import collection
 from trainer.builtin.watch.detectors import Seen
 from trainer.builtin.watch.figures import All, Mine, pack, step_figures, unpack
-from trainer.builtin.watch.overseer import Decision, Overseer
+from trainer.builtin.watch.overseer import Overseer, Ruling
 from trainer.builtin.watch.profile import Profiler
 from trainer.contract import Layout, Phase, StepFigures, TrainConfig
 from trainer.errors import Interrupted, NumericError, TrainerError
@@ -103,39 +103,39 @@ class Loop:
         """Train to the last step. Raises `Interrupted` after a commit when any node got a stop request."""
         self.heartbeat.beat(phase=Phase.TRAINING, step=self.step, tokens=self.tokens)
         self.gang.wait_up_to(timedelta(seconds=self.config.first_step_s))
-        with collected() as garbage:
+        with collection() as garbage:
             while self.step < self.config.steps:
                 self._advance()
-                garbage.after(self.step)
+                garbage.collect_after(self.step)
         self.heartbeat.beat(phase=Phase.FINISHING)
         self.committer.drain(replicate=True)
         self.heartbeat.beat(committed_step=self.committer.committed_step)
 
     def _advance(self) -> None:
-        stepped = self._step()
+        step = self._step()
         if self._first:
             self.gang.wait_up_to(timedelta(seconds=self.config.collective_timeout_s))
             self._first = False
         self.committer.make_ready(self.engine)
-        self._report(stepped)
-        decision = self._watch(stepped)
+        self._report(step)
+        decision = self._watch(step)
         self._evaluate()
-        self._checkpoint(stepped, decision)
-        self._follow(stepped, decision)
+        self._checkpoint(step, decision)
+        self._follow(step, decision)
 
     def _step(self) -> Stepped:
-        started = time.monotonic()
-        waited = self.feed.wait_seconds
+        start_s = time.monotonic()
+        wait_before_s = self.feed.wait_seconds
         fed = self.feed.next()
-        waited = self.feed.wait_seconds - waited
+        wait_before_s = self.feed.wait_seconds - wait_before_s
         assert fed.position == self.position
         self.profiler.step_begins(self.step + 1)
-        skipped = self.overseer.skips(self.step + 1)
-        if not skipped:
-            replayed = self.overseer.replay(self.step + 1, fed)
-            if replayed.end is not None:
+        skips_step = self.overseer.skips(self.step + 1)
+        if not skips_step:
+            replay = self.overseer.replay(self.step + 1, fed)
+            if replay.end is not None:
                 self._keep_what_is_written()
-                self.overseer.leave(replayed.end)
+                self.overseer.leave(replay.end)
         rate = learning_rate(self.step, self.config.steps, self.config.optimizer)
         rate *= self.overseer.watch.rate_factor(self.step)
         for group in self.engine.optimizer.param_groups:
@@ -143,98 +143,98 @@ class Loop:
         self.step += 1
         self.position += self.config.global_batch
         self.tokens += self.config.tokens_per_step()
-        rounding = None if skipped else self.overseer.rounding(self.step, fed)
-        mine = Mine(entropy=fed.entropy) if skipped else self.overseer.compute(fed)
-        mine.rounding = rounding
-        mine.parts |= {"data": waited, "checkpoint": self._saving_s}
+        rounding = None if skips_step else self.overseer.rounding(self.step, fed)
+        figures = Mine(entropy=fed.entropy) if skips_step else self.overseer.compute(fed)
+        figures.rounding = rounding
+        figures.parts |= {"data": wait_before_s, "checkpoint": self._saving_s}
         self._saving_s = 0.0
-        stepped = self._agree(mine, started, fed.digest, rate)
-        if not stepped.finite:
-            stepped = self._again(stepped, fed, started)
-        return self._accept(replace(stepped, skipped=skipped))
+        step = self._agree(figures, start_s, fed.digest, rate)
+        if not step.finite:
+            step = self._recompute(step, fed, start_s)
+        return self._accept(replace(step, skipped=skips_step))
 
-    def _agree(self, mine: Mine, started: float, digest: int, rate: float) -> Stepped:
+    def _agree(self, figures: Mine, start_s: float, digest: int, rate: float) -> Stepped:
         """Exchange a step's figures, once."""
-        known = self.engine.get_global_grad_norm()
-        norm = None if known is None else float(known)
-        mine.finite = math.isfinite(mine.loss) and (norm is None or math.isfinite(norm))
+        engine_norm = self.engine.get_global_grad_norm()
+        norm = None if engine_norm is None else float(engine_norm)
+        figures.finite = math.isfinite(figures.loss) and (norm is None or math.isfinite(norm))
         held_out = self.evaluations.get(self.step - 1) if self.gang.first else None
         # Only rank 0 sets the interval, the held-out loss and the time: the others add 0 to the sum.
-        every = float(self.pace.every if self.gang.first else 0)
-        told = [float(held_out is not None), held_out or 0.0]
-        told += [float(mine.rounding is not None), mine.rounding or 0.0, self._last_s if self.gang.first else 0.0]
+        interval = float(self.pace.every if self.gang.first else 0)
+        tail = [float(held_out is not None), held_out or 0.0]
+        tail += [float(figures.rounding is not None), figures.rounding or 0.0, self._last_s if self.gang.first else 0.0]
         votes = self.committer.votes()
         assert len(votes) == VOTES
         # Of ranks that read the same sequences, one tells them.
-        counted = digest if self.layout.leads(self.gang.rank) else 0
-        mine.others = [float(stop_requested(self.run_folder)), every, *to_limbs(counted), *told, *votes]
+        counted_digest = digest if self.layout.leads(self.gang.rank) else 0
+        figures.others = [float(stop_requested(self.run_folder)), interval, *to_limbs(counted_digest), *tail, *votes]
         everyone = self.gang.world_size
-        agreed = unpack(self.gang.sums(pack(mine, self.gang.rank, everyone)), mine, everyone)
-        stops, every, low, high, evaluated, held_out, looked, rounding, before_s = agreed.others[:_OWN]
-        self.every = int(every)
+        result = unpack(self.gang.sums(pack(figures, self.gang.rank, everyone)), figures, everyone)
+        stops, interval, low, high, evaluation_count, held_out, roundings, rounding, before_s = result.others[:_OWN]
+        self.every = int(interval)
         return Stepped(
-            loss=agreed.loss,
-            finite=agreed.finite,
+            loss=result.loss,
+            finite=result.finite,
             stop=stops > 0,
-            seconds=time.monotonic() - started,
+            seconds=time.monotonic() - start_s,
             samples=from_limbs(low, high),
-            data_wait=mine.parts.get("data", 0.0),
+            data_wait=figures.parts.get("data", 0.0),
             rate=rate,
             norm=norm,
-            every=agreed,
-            held_out=held_out if evaluated else None,
-            rounding=rounding if looked else None,
+            every=result,
+            held_out=held_out if evaluation_count else None,
+            rounding=rounding if roundings else None,
             before_s=before_s,
         )
 
-    def _again(self, stepped: Stepped, fed: Fed, started: float) -> Stepped:
+    def _recompute(self, step: Stepped, fed: Fed, start_s: float) -> Stepped:
         """Compute a step once more whose loss or gradient was not finite: DeepSpeed has left the weights as they were.
         Raises `NumericError` when it is not finite again."""
-        where = self.overseer.not_finite(self.step, stepped.every, replayed=False)
-        again = not self.engine.was_step_applied()
-        if again:
-            stepped = self._agree(self.overseer.compute(fed), started, fed.digest, stepped.rate)
-        if not stepped.finite:
-            where = self.overseer.not_finite(self.step, stepped.every, replayed=True)
+        location = self.overseer.not_finite(self.step, step.every, is_replay=False)
+        repeats = not self.engine.was_step_applied()
+        if repeats:
+            step = self._agree(self.overseer.compute(fed), start_s, fed.digest, step.rate)
+        if not step.finite:
+            location = self.overseer.not_finite(self.step, step.every, is_replay=True)
             self._keep_what_is_written()
-            seen = f"step {self.step}, loss {stepped.loss}, {where}{', again when computed again' if again else ''}"
-            raise NumericError("loss or gradient is not finite", seen)
-        return stepped
+            detail = f"step {self.step}, loss {step.loss}, {location}{', again when computed again' if repeats else ''}"
+            raise NumericError("loss or gradient is not finite", detail)
+        return step
 
-    def _accept(self, stepped: Stepped) -> Stepped:
-        self.ledger.add(self.step, self.position - self.config.global_batch, stepped.samples)
-        self.committer.settle(list(stepped.every.others[_OWN:]))
-        self._keep_pace(stepped)
-        self._last_s = 0.0 if stepped.skipped else stepped.seconds
-        if stepped.skipped:
-            return replace(stepped, loss=self.last_loss)
-        self.last_loss = stepped.loss
-        return stepped
+    def _accept(self, step: Stepped) -> Stepped:
+        self.ledger.add(self.step, self.position - self.config.global_batch, step.samples)
+        self.committer.settle(list(step.every.others[_OWN:]))
+        self._keep_pace(step)
+        self._last_s = 0.0 if step.skipped else step.seconds
+        if step.skipped:
+            return replace(step, loss=self.last_loss)
+        self.last_loss = step.loss
+        return step
 
-    def _watch(self, stepped: Stepped) -> Decision:
+    def _watch(self, step: Stepped) -> Ruling:
         """Judge the step by what all ranks agreed on; the decision is equal on all."""
-        if stepped.skipped or self.step == self.config.steps:
-            return Decision()
-        every, groups = stepped.every, self.overseer.signals.groups
-        seen = Seen(
+        if step.skipped or self.step == self.config.steps:
+            return Ruling()
+        figures, groups = step.every, self.overseer.signals.groups
+        signals = Seen(
             step=self.step,
-            loss=stepped.loss,
-            rate=stepped.rate,
-            norm=stepped.norm,
-            layers=tuple(zip(groups, every.layers, strict=False)) if any(every.layers) else (),
-            weights=tuple(zip(groups, every.weights, strict=False)) if any(every.weights) else (),
-            activation=every.activation or None,
-            entropy=every.entropy or None,
-            held_out=stepped.held_out,
-            rounding=stepped.rounding,
+            loss=step.loss,
+            rate=step.rate,
+            norm=step.norm,
+            layers=tuple(zip(groups, figures.layers, strict=False)) if any(figures.layers) else (),
+            weights=tuple(zip(groups, figures.weights, strict=False)) if any(figures.weights) else (),
+            activation=figures.activation or None,
+            entropy=figures.entropy or None,
+            held_out=step.held_out,
+            rounding=step.rounding,
         )
-        return self.overseer.judge(seen, every, stepped.before_s)
+        return self.overseer.judge(signals, figures, step.before_s)
 
-    def _follow(self, stepped: Stepped, decision: Decision) -> None:
+    def _follow(self, step: Stepped, decision: Ruling) -> None:
         if decision.end is None:
             return
         if decision.commit and self.saved_step != self.step:
-            self._commit_now(stepped)
+            self._commit_now(step)
         else:
             self._keep_what_is_written()
         self.overseer.leave(decision.end)
@@ -247,13 +247,13 @@ class Loop:
             self.committer.drain(replicate=True)
         self.heartbeat.beat(committed_step=self.committer.committed_step)
 
-    def _keep_pace(self, stepped: Stepped) -> None:
+    def _keep_pace(self, step: Stepped) -> None:
         if not self.gang.first:
             return
-        writing, measured = self.committer.writing(), self.committer.measured
-        self.pace.stepped(stepped.seconds, writing)
-        if not writing and measured.write_s is not None:
-            self.pace.committed(measured.write_s, measured.shared_s)
+        writing, measurements = self.committer.writing(), self.committer.measured
+        self.pace.add_step(step.seconds, writing)
+        if not writing and measurements.write_s is not None:
+            self.pace.finish_save(measurements.write_s, measurements.shared_s)
 
     def _due(self) -> bool:
         """Return whether to save now; a fixed interval goes by the step's number, so that two runs of one spec save at
@@ -262,76 +262,76 @@ class Loop:
             return self.step - self.saved_step >= self.every
         return self.step % self.config.checkpoint.every_steps == 0
 
-    def _report(self, stepped: Stepped) -> None:
-        figures = self._figures(stepped)
+    def _report(self, step: Stepped) -> None:
+        figures = self._figures(step)
         if self.gang.first_on_node:
             emit(
-                "skipped_step" if stepped.skipped else "step",
+                "skipped_step" if step.skipped else "step",
                 step=self.step,
-                loss=stepped.loss,
+                loss=step.loss,
                 tokens=self.tokens,
-                seconds=round(stepped.seconds, 4),
-                samples=f"{stepped.samples:016x}",
-                data_wait=round(stepped.data_wait, 4),
-                rate=stepped.rate,
-                norm=stepped.norm,
+                seconds=round(step.seconds, 4),
+                samples=f"{step.samples:016x}",
+                data_wait=round(step.data_wait, 4),
+                rate=step.rate,
+                norm=step.norm,
                 **figures.model_dump(exclude={"rate", "norm"}, exclude_none=True),
             )
         self.heartbeat.beat(
             phase=Phase.TRAINING,
             step=self.step,
             tokens=self.tokens,
-            loss=stepped.loss,
-            step_seconds=stepped.seconds,
+            loss=step.loss,
+            step_seconds=step.seconds,
             data_wait_seconds=self.feed.wait_seconds,
             committed_step=self.committer.committed_step,
             figures=figures,
             alarms=self.overseer.watch.alarms,
         )
 
-    def _figures(self, stepped: Stepped) -> StepFigures:
+    def _figures(self, step: Stepped) -> StepFigures:
         tokens, groups = self.config.tokens_per_step(), self.overseer.signals.groups
-        given = (stepped.every, stepped.seconds, stepped.rate, stepped.norm)
-        return step_figures(*given, groups, tokens, self.overseer.utilisation)
+        arguments = (step.every, step.seconds, step.rate, step.norm)
+        return step_figures(*arguments, groups, tokens, self.overseer.utilisation)
 
     def _evaluate(self) -> None:
         if self.step % self.config.evaluate_every and self.step != self.config.steps:
             return
         self.heartbeat.beat(phase=Phase.EVALUATING)
         self.evaluations = {self.step: None}
-        together = computes_together(self.config)
-        if not (together or self.gang.first):
+        all_ranks = computes_together(self.config)
+        if not (all_ranks or self.gang.first):
             return
-        started = time.monotonic()
-        model = self.engine if together else self.engine.module
+        start_s = time.monotonic()
+        model = self.engine if all_ranks else self.engine.module
         loss = evaluation_loss(model, self.reader, self.config, self.engine.device)
         if self.gang.first:
             self.evaluations = {self.step: loss}
-            emit("evaluated", step=self.step, loss=loss, seconds=round(time.monotonic() - started, 3))
+            emit("evaluated", step=self.step, loss=loss, seconds=round(time.monotonic() - start_s, 3))
 
-    def _checkpoint(self, stepped: Stepped, decision: Decision) -> None:
-        last = self.step == self.config.steps
+    def _checkpoint(self, step: Stepped, decision: Ruling) -> None:
+        is_last = self.step == self.config.steps
         if decision.end is not None:
             return
-        if stepped.stop and not last:
-            self._commit_now(stepped)
+        if step.stop and not is_last:
+            self._commit_now(step)
             raise Interrupted("asked to stop", f"committed step {self.step}")
-        if last or decision.save or self._due():
+        if is_last or decision.save or self._due():
             self.heartbeat.beat(phase=Phase.SAVING)
-            if last:
+            if is_last:
                 self.committer.drain(replicate=False)
-            if self.committer.save(self.engine, self._progress(stepped), self.overseer.watch.state()):
+            if self.committer.save(self.engine, self._progress(step), self.overseer.watch.state()):
                 self.saved_step, self._saving_s = self.step, self.committer.measured.stall_s
-                self.pace.saved(self.committer.measured.stall_s)
+                self.pace.begin_save(self.committer.measured.stall_s)
 
-    def _commit_now(self, stepped: Stepped) -> None:
+    def _commit_now(self, step: Stepped) -> None:
         """Commit the finished step on both tiers."""
         self.heartbeat.beat(phase=Phase.SAVING)
         self.committer.drain(replicate=False)
-        self.committer.save(self.engine, self._progress(stepped), self.overseer.watch.state())
+        self.committer.save(self.engine, self._progress(step), self.overseer.watch.state())
         self.committer.drain(replicate=True)
         self.heartbeat.beat(committed_step=self.committer.committed_step)
 
-    def _progress(self, stepped: Stepped) -> TrainingProgress:
-        evaluated = self.evaluations.get(self.step)
-        return TrainingProgress(self.step, self.tokens, self.position, stepped.loss, evaluated, self.ledger.rows)
+    def _progress(self, step: Stepped) -> TrainingProgress:
+        held_out = self.evaluations.get(self.step)
+        return TrainingProgress(self.step, self.tokens, self.position, step.loss, held_out, self.ledger.rows)

@@ -35,19 +35,19 @@ def rank_main(paths: Paths) -> None:
 
 def _end(run: Path, heartbeat: Heartbeat, error: BaseException) -> None:
     """Write the cause to the heartbeat and stderr and exit at once: collectives with a lost peer never finish."""
-    known = classify(error)
-    if isinstance(known, PeerLost):
+    failure = classify(error)
+    if isinstance(failure, PeerLost):
         # Before the last beat: whoever reads that one finds the dump.
         dump_own(run)
-    heartbeat.beat(outcome=Outcome(exit_code=known.exit_code, reason=known.reason, detail=str(known)[:1000]))
+    heartbeat.beat(outcome=Outcome(exit_code=failure.exit_code, reason=failure.reason, detail=str(failure)[:1000]))
     # The log's disk may be the one that failed.
     with contextlib.suppress(OSError):
-        if not isinstance(known, Interrupted):
+        if not isinstance(failure, Interrupted):
             traceback.print_exception(error)
-        emit("ended", exit_code=int(known.exit_code), reason=known.reason, detail=str(known)[:1000])
+        emit("ended", exit_code=int(failure.exit_code), reason=failure.reason, detail=str(failure)[:1000])
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(known.exit_code)
+    os._exit(failure.exit_code)
 
 
 def _die_with_the_agent() -> None:

@@ -48,34 +48,34 @@ class Ranks:
         self.store = store
         """By which the agents and the ranks find each other. It lives in the agent of pod 0."""
 
-    def run(self, generation: int, over: threading.Event) -> dict[int, int]:
+    def run(self, generation: int, stop_event: threading.Event) -> dict[int, int]:
         """Start the local ranks and wait for their end. Return exit codes by global rank, negative for a signal.
 
-        `over` ends them at once. No rank lives when this returns: it raises `TrainerError` for one that stays.
+        `stop_event` ends them at once. No rank lives when this returns: it raises `TrainerError` for one that stays.
         """
-        run, first = self._paths.run, self._place.node_rank * self._place.ranks_per_node
+        run, first_rank = self._paths.run, self._place.node_rank * self._place.ranks_per_node
         first_end.forget(run)
         suffix = f"-generation-{generation}" if generation else ""
-        logs = [self._logs / f"rank-{first + local}{suffix}.log" for local in range(self._place.ranks_per_node)]
-        processes = [self._started(local, log) for local, log in enumerate(logs)]
-        ended = threading.Event()
-        copying = threading.Thread(target=_copy, args=(logs, ended), name="rank-logs", daemon=True)
+        logs = [self._logs / f"rank-{first_rank + local}{suffix}.log" for local in range(self._place.ranks_per_node)]
+        processes = [self._start(local, log) for local, log in enumerate(logs)]
+        ranks_ended = threading.Event()
+        copying = threading.Thread(target=_copy, args=(logs, ranks_ended), name="rank-logs", daemon=True)
         copying.start()
         try:
-            while not over.wait(_LOOK_S):
+            while not stop_event.wait(_LOOK_S):
                 codes = [process.exitcode for process in processes]
                 if any(codes) or None not in codes:
                     break
-            first_end.note(run, first, processes)
+            first_end.note(run, first_rank, processes)
         finally:
             _end(processes)
-            ended.set()
+            ranks_ended.set()
             copying.join()
         if not any(process.exitcode for process in processes):
             self._wait_for_others(generation)
-        return {first + local: process.exitcode or 0 for local, process in enumerate(processes)}
+        return {first_rank + local: process.exitcode or 0 for local, process in enumerate(processes)}
 
-    def _started(self, local: int, log: Path) -> BaseProcess:
+    def _start(self, local: int, log: Path) -> BaseProcess:
         place, (host, _, port) = self._place, self._place.rendezvous.rpartition(":")
         variables = {
             **place.rank_variables(local),
@@ -105,14 +105,14 @@ def _be_a_rank(variables: dict[str, str], log: Path, entrypoint: Callable[[Paths
     entrypoint(paths)
 
 
-def _copy(logs: Sequence[Path], ended: threading.Event) -> None:
+def _copy(logs: Sequence[Path], ranks_ended: threading.Event) -> None:
     """Copy to stdout what the ranks write, until they have ended."""
     with ExitStack() as files:
-        opened = [files.enter_context(log.open(errors="replace")) for log in logs]
-        last = False
-        while not last:
-            last = ended.wait(_COPY_S)
-            for file in opened:
+        log_files = [files.enter_context(log.open(errors="replace")) for log in logs]
+        is_last = False
+        while not is_last:
+            is_last = ranks_ended.wait(_COPY_S)
+            for file in log_files:
                 sys.stdout.writelines(file)
 
 
@@ -121,9 +121,9 @@ def _end(processes: Sequence[BaseProcess]) -> None:
     for send_signal in (BaseProcess.terminate, BaseProcess.kill):
         for process in processes:
             send_signal(process)
-        until = time.monotonic() + _END_S
+        deadline_s = time.monotonic() + _END_S
         for process in processes:
-            process.join(max(0.0, until - time.monotonic()))
+            process.join(max(0.0, deadline_s - time.monotonic()))
     if alive := [process.pid for process in processes if process.is_alive()]:
         cure = "replace the node: its kernel holds the process"
         raise TrainerError("ranks do not end though they were killed", f"processes {alive}", cure)

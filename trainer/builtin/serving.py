@@ -112,8 +112,8 @@ def answer(request: BaseHTTPRequestHandler, root: Path) -> None:
     """Serve a range of a shard in a campaign's folder on the local tier: 403 without the token, 416 for an invalid
     range, 404 for anything else."""
     token, path = os.environ.get(TOKEN_VARIABLE, ""), _PATH.match(request.path)
-    said = request.headers.get("Authorization", "")
-    if not token or not hmac.compare_digest(said.encode(), f"Bearer {token}".encode()):
+    authorization = request.headers.get("Authorization", "")
+    if not token or not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
         request.send_error(403, "not a rank of this attempt")
         return
     try:
@@ -124,14 +124,14 @@ def answer(request: BaseHTTPRequestHandler, root: Path) -> None:
         request.send_error(404, "no such shard")
         return
     with file:
-        size, asked = os.fstat(file.fileno()).st_size, _RANGE.match(request.headers.get("Range", ""))
-        first, last = map(int, asked.groups()) if asked else (0, -1)
-        if not first <= last < size:
+        size, range_match = os.fstat(file.fileno()).st_size, _RANGE.match(request.headers.get("Range", ""))
+        first_byte, last_byte = map(int, range_match.groups()) if range_match else (0, -1)
+        if not first_byte <= last_byte < size:
             request.send_error(416, "no range of this shard")
             return
         request.send_response(206)
-        request.send_header("Content-Length", str(last + 1 - first))
-        request.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+        request.send_header("Content-Length", str(last_byte + 1 - first_byte))
+        request.send_header("Content-Range", f"bytes {first_byte}-{last_byte}/{size}")
         request.end_headers()
         request.connection.settimeout(None)  # the reader's disk may be slow
-        request.connection.sendfile(file, first, last + 1 - first)
+        request.connection.sendfile(file, first_byte, last_byte + 1 - first_byte)

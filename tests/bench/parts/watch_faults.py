@@ -126,12 +126,12 @@ def wrong_rank(seed: int, onset: int) -> int | None:
     tokens = torch.from_numpy(Text(seed).batch())
     engine = type("Engine", (), {"module": model})
     victim = random.Random(seed).randrange(8)
-    sound = replay.compute(engine, tokens, together=False)
+    sound = replay.compute(engine, tokens, all_ranks=False)
     for step in range(REPLAY_EVERY, STEPS + 1, REPLAY_EVERY):
         digests = [sound] * 8
         if step >= onset:
             hooks = [model.embedding.weight.register_hook(lambda grad: _flipped(grad))]
-            digests[victim] = replay.compute(engine, tokens, together=False)
+            digests[victim] = replay.compute(engine, tokens, all_ranks=False)
             for hook in hooks:
                 hook.remove()
         found = replay.verdict(digests)

@@ -21,11 +21,11 @@ def pace(**changes: object) -> Pace:
 
 def one_save(pace: Pace, stall: float, dip: float, write: float = 1.0) -> int:
     for _ in range(9):
-        pace.stepped(1.0, writing=False)
-    pace.saved(stall)
+        pace.add_step(1.0, writing=False)
+    pace.begin_save(stall)
     for _ in range(2):
-        pace.stepped(1.0 + dip / 2, writing=True)
-    return pace.committed(write)
+        pace.add_step(1.0 + dip / 2, writing=True)
+    return pace.finish_save(write)
 
 
 def test_a_dip_counts_as_much_as_a_stall_of_the_same_length() -> None:
@@ -57,18 +57,18 @@ def test_an_interval_of_the_spec_stays(capsys: pytest.CaptureFixture[str]) -> No
 def test_where_the_disk_never_rests_the_interval_still_grows_until_it_does() -> None:
     chosen = pace(every=1)
     for _ in range(3):
-        chosen.saved(0.01)
+        chosen.begin_save(0.01)
         for _ in range(40):
-            chosen.stepped(1.0, writing=True)
+            chosen.add_step(1.0, writing=True)
     assert chosen.every >= 40
 
 
 def test_steps_far_shorter_than_the_stall_are_saved_seldom_enough() -> None:
     chosen = pace(every=1, steps=10**9)
     for _ in range(20):
-        chosen.stepped(1e-3, writing=False)
-    chosen.saved(2.0)
-    chosen.committed(30.0)
+        chosen.add_step(1e-3, writing=False)
+    chosen.begin_save(2.0)
+    chosen.finish_save(30.0)
     assert chosen.overhead() <= MAX_OVERHEAD and chosen.every >= 200_000
 
 
@@ -78,9 +78,9 @@ def test_what_was_said_of_the_grace_period_is_taken_back_when_the_shared_tier_sl
     chosen = pace(grace_s=60.0)
     for shared in (1.0, 2.0, 100.0, 100.0):
         for _ in range(3):
-            chosen.stepped(1.0, writing=False)
-        chosen.saved(0.1)
-        chosen.committed(5.0, shared)
+            chosen.add_step(1.0, writing=False)
+        chosen.begin_save(0.1)
+        chosen.finish_save(5.0, shared)
     said = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
     assert [event for event in said if event.startswith("grace")] == ["grace_fits", "grace_too_short"]
 

@@ -53,10 +53,10 @@ class BucketTier(Steps):
     def __str__(self) -> str:
         return self.url
 
-    def made(self) -> dict[str, float]:
+    def times(self) -> dict[str, float]:
         """Return name -> when it was made, of the fence's marks."""
-        found = self.prefix.listed(f"{_FENCE}/")
-        return {name.partition("/")[2]: held.modified_s for name, held in found.items()}
+        objects = self.prefix.listed(f"{_FENCE}/")
+        return {name.partition("/")[2]: info.modified_s for name, info in objects.items()}
 
     def mark(self, name: str) -> None:
         """Make a mark of the fence; a second time changes nothing."""
@@ -65,22 +65,22 @@ class BucketTier(Steps):
     def notes(self) -> dict[str, bytes]:
         """Return name -> content of what attempts have left for later ones."""
         names = self.prefix.listed(f"{BANS}/")
-        found = {name.partition("/")[2]: self.prefix.get(name) for name in names}
-        return {name: there[0] for name, there in found.items() if there is not None}
+        contents = {name.partition("/")[2]: self.prefix.get(name) for name in names}
+        return {name: content[0] for name, content in contents.items() if content is not None}
 
     def leave(self, name: str, content: bytes) -> None:
         """Leave a note for later attempts."""
         self.prefix.put(f"{BANS}/{name}", content)
 
-    def take(self, step: int, shard: Shard, source: Path, earlier: Manifest | None) -> None:
+    def take(self, step: int, shard: Shard, source: Path, older_manifest: Manifest | None) -> None:
         """Upload a shard and read it back. Raises `StorageError` for other bytes than the shard's."""
         name = _name(step, shard.file)
         self.prefix.upload(name, source)
-        seen = self.prefix.digest(name)
-        if seen != shard.sha256:
+        actual_digest = self.prefix.digest(name)
+        if actual_digest != shard.sha256:
             raise StorageError(
                 "a shard is not in S3 as it was written",
-                f"{self.url}/{name}: {seen}, wanted {shard.sha256}",
+                f"{self.url}/{name}: {actual_digest}, wanted {shard.sha256}",
                 "suspect the node's disk; the next attempt takes another copy or an older step",
             )
 
@@ -97,44 +97,44 @@ class BucketTier(Steps):
         It replaces the manifest of an attempt up to `attempt`, the caller's. Raises `Fenced` for a newer one's.
         """
         name, content = _name(manifest.step, COMMITTED_NAME), manifest.serialize()
-        placed = False
-        while not placed:
-            there = self.prefix.get(name)
-            if there is None:
-                placed = self.prefix.put(name, content)
+        is_published = False
+        while not is_published:
+            existing = self.prefix.get(name)
+            if existing is None:
+                is_published = self.prefix.put(name, content)
                 continue
-            if there[0] == content:
+            if existing[0] == content:
                 return
-            claim = claim_of(manifest.step, there[0], self.campaign, self.identity)
+            claim = claim_of(manifest.step, existing[0], self.campaign, self.identity)
             if claim.manifest is not None and claim.manifest.attempt > attempt:
-                seen = f"step {manifest.step} by attempt {claim.manifest.attempt}, this is attempt {attempt}"
-                raise Fenced("a newer attempt has committed this step", seen, "let this attempt end")
-            placed = self.prefix.put(name, content, instead_of=there[1])
+                detail = f"step {manifest.step} by attempt {claim.manifest.attempt}, this is attempt {attempt}"
+                raise Fenced("a newer attempt has committed this step", detail, "let this attempt end")
+            is_published = self.prefix.put(name, content, instead_of=existing[1])
 
     def steps(self) -> list[int]:
-        found = {step_of_folder(name.partition("/")[0]) for name in self.prefix.listed()}
-        return sorted((step for step in found if step is not None), reverse=True)
+        numbers = {step_of_folder(name.partition("/")[0]) for name in self.prefix.listed()}
+        return sorted((step for step in numbers if step is not None), reverse=True)
 
     def claims(self) -> Iterator[Claim]:
         for step in self.steps():
             try:
-                there = self.prefix.get(_name(step, COMMITTED_NAME))
+                content = self.prefix.get(_name(step, COMMITTED_NAME))
             except OSError as error:
                 yield Claim(step, None, f"unreadable: {error}", passing=not lasting(error))
                 continue
-            if there is not None:
-                yield claim_of(step, there[0], self.campaign, self.identity)
+            if content is not None:
+                yield claim_of(step, content[0], self.campaign, self.identity)
 
     def holds(self, manifest: Manifest, shards: Collection[Shard]) -> bool:
         """Return whether this checkpoint is here with these shards, by manifest and sizes."""
         try:
-            there = self.prefix.get(_name(manifest.step, COMMITTED_NAME))
-            if there is None or there[0] != manifest.serialize():
+            existing = self.prefix.get(_name(manifest.step, COMMITTED_NAME))
+            if existing is None or existing[0] != manifest.serialize():
                 return False
-            found = self.prefix.listed(_name(manifest.step, ""))
+            objects = self.prefix.listed(_name(manifest.step, ""))
         except OSError:
             return False
-        sizes = {name: held.size_bytes for name, held in found.items()}
+        sizes = {name: info.size_bytes for name, info in objects.items()}
         return all(sizes.get(_name(manifest.step, shard.file)) == shard.size_bytes for shard in shards)
 
     def fetch(self, step: int, shard: Shard, target: Path) -> int:
@@ -144,8 +144,8 @@ class BucketTier(Steps):
 
     def hours(self, step: int) -> float:
         name = _name(step, COMMITTED_NAME)
-        held = self.prefix.listed(name).get(name)
-        return 0.0 if held is None else max(0.0, time.time() - held.modified_s) / 3600
+        info = self.prefix.listed(name).get(name)
+        return 0.0 if info is None else max(0.0, time.time() - info.modified_s) / 3600
 
     def free_bytes(self) -> int:
         return 2**63 - 1  # S3 is never full
@@ -167,19 +167,19 @@ class BucketTier(Steps):
             if number < manifest.attempt:
                 self.prefix.forget(_name(manifest.step, f"{attempt_folder(number)}/"))
 
-    def clean(self, known: Collection[tuple[int, int]], attempt: int) -> list[str]:
+    def clean(self, known_commits: Collection[tuple[int, int]], attempt: int) -> list[str]:
         """Remove what ended attempts left unfinished, before this one writes: uploads that were cut, and shards without
-        a manifest. `known`: (step, attempt) of the manifests that any rank has seen."""
-        removed = [f"upload of {name}" for name in self.prefix.abort_uploads(lambda name: _by(name, attempt))]
-        there = self.prefix.listed()
+        a manifest. `known_commits`: (step, attempt) of the manifests that any rank has seen."""
+        removals = [f"upload of {name}" for name in self.prefix.abort_uploads(lambda name: _in_scope(name, attempt))]
+        objects = self.prefix.listed()
         for step in self.steps():
-            if _name(step, COMMITTED_NAME) in there:
+            if _name(step, COMMITTED_NAME) in objects:
                 continue
             for number in self._attempts(step):
-                if number <= attempt and (step, number) not in known:
+                if number <= attempt and (step, number) not in known_commits:
                     self.prefix.forget(_name(step, f"{attempt_folder(number)}/"))
-                    removed.append(_name(step, attempt_folder(number)))
-        return removed
+                    removals.append(_name(step, attempt_folder(number)))
+        return removals
 
     def _attempts(self, step: int) -> list[int]:
         """Return the attempts with shards at a step."""
@@ -192,7 +192,7 @@ def _name(step: int, file: str) -> str:
     return f"{step_folder(step)}/{file}"
 
 
-def _by(name: str, attempt: int) -> bool:
+def _in_scope(name: str, attempt: int) -> bool:
     """Return whether a name is of an attempt up to this one."""
     number = name.partition("/attempt-")[2].partition("/")[0]
     return number.isdigit() and int(number) <= attempt

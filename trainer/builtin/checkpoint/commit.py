@@ -94,7 +94,7 @@ class Committer:
         tiers: AnyTiers,
         config: CheckpointConfig,
         identity: ManifestIdentity,
-        begun: Begun,
+        start: Begun,
         neighbours: Neighbours | None = None,
     ) -> None:
         self._gang, self._tiers, self._config, self._identity = gang, tiers, config, identity
@@ -104,17 +104,17 @@ class Committer:
         self._manifested: Manifest | None = None
         self._replicating: Manifest | None = None
         self._copied = False
-        self._unchanged, self._on_shared = Unchanged(), begun.manifest if begun.on_shared else None
-        self._newest, self._began = begun.manifest, begun.step
+        self._unchanged, self._on_shared = Unchanged(), start.manifest if start.on_shared else None
+        self._newest, self._began = start.manifest, start.step
         self._saves, self._ready, self._skipped_for = 0, False, -1
         self.measured = Measured()
-        self._proven = begun.step
-        self._shared_step = begun.step if begun.on_shared else -1
-        self.committed_step = begun.step
+        self._proven = start.step
+        self._shared_step = start.step if start.on_shared else -1
+        self.committed_step = start.step
         """Newest step published on this node; -1 before the first."""
-        if begun.manifest is not None and not begun.on_shared:
+        if start.manifest is not None and not start.on_shared:
             # Only the nodes hold it. If it is the last step, no later save would bring it to the shared tier.
-            self._replicate(begun.manifest)
+            self._replicate(start.manifest)
 
     def make_ready(self, engine: Any) -> None:
         """Allocate host buffers beside the training, once, after a step: some optimizers have no state before it."""
@@ -131,7 +131,7 @@ class Committer:
                 self._skipped_for = self._pending.step
                 self._report("save_skipped", step=progress.step, why=f"step {self._skipped_for} is still being written")
             return False
-        started = time.monotonic()
+        start_s = time.monotonic()
         folder = attempt_folder(self._identity.attempt)
         step_root = self._tiers.local.folder(progress.step)
         copying: HostCopyEngine = engine.checkpoint_engine
@@ -139,7 +139,7 @@ class Committer:
         snapshots = [*copying.collect(engine, step_root, folder), state]
         self._pending, self._manifested = progress, None
         self._local.submit(lambda: self._write(progress, snapshots))
-        self.measured.stall_s, self.measured.copy_s = time.monotonic() - started, copying.copy_s
+        self.measured.stall_s, self.measured.copy_s = time.monotonic() - start_s, copying.copy_s
         stall_s, copy_s = (round(seconds, 4) for seconds in (self.measured.stall_s, copying.copy_s))
         self._report("saving", step=progress.step, stall_seconds=stall_s, copy_seconds=copy_s)
         return True
@@ -164,13 +164,13 @@ class Committer:
 
         Raises this rank's error of the background work, `PeerLost` for another rank's, and `Diverged`.
         """
-        written, copied, idle, failed = tally
-        if failed:
-            raise self._failure() or PeerLost("another rank could not write its checkpoint", f"{int(failed)} ranks")
+        written_count, copied_count, idle, failures = tally
+        if failures:
+            raise self._failure() or PeerLost("another rank could not write its checkpoint", f"{int(failures)} ranks")
         everyone = self._gang.world_size
-        if copied == everyone:
+        if copied_count == everyone:
             self._finish_replication()
-        if written == everyone:
+        if written_count == everyone:
             self._commit()
         return idle == everyone
 
@@ -187,7 +187,7 @@ class Committer:
 
     def _write(self, progress: TrainingProgress, snapshots: list[Snapshot]) -> None:
         """Write this rank's files, wait for the other ranks', and commit the step on this node."""
-        started = time.monotonic()
+        start_s = time.monotonic()
         local, step = self._tiers.local, progress.step
         shards = []
         for snapshot in snapshots:
@@ -201,13 +201,13 @@ class Committer:
             shards.append(shard)
         local.settle(step)
         everyone = self._gang.gather_beside((step, progress.evaluation_loss, tuple(shards)))
-        steps, evaluations, written = zip(*everyone, strict=True)
+        steps, evaluations, shards_by_rank = zip(*everyone, strict=True)
         if len(set(steps)) > 1:
             raise Diverged("ranks were about to commit different steps as one", f"steps {steps}")
-        manifest = self._manifest(replace(progress, evaluation_loss=evaluations[0]), merge(written))
+        manifest = self._manifest(replace(progress, evaluation_loss=evaluations[0]), merge(shards_by_rank))
         if self._gang.first_on_node:
             self._publish_local(manifest)
-        self.measured.write_s = time.monotonic() - started
+        self.measured.write_s = time.monotonic() - start_s
         self._manifested = manifest
 
     def _make_room_for(self, tier: SharedTier, needed_bytes: int, write: Callable[[], None]) -> None:
@@ -237,11 +237,11 @@ class Committer:
         server = self._neighbours.predecessor if self._neighbours else None
         if server is None or not self._config.neighbour:
             return
-        started = time.monotonic()
+        start_s = time.monotonic()
         try:
-            came = keep_for(server, manifest, self._tiers.local)
-            seconds = round(time.monotonic() - started, 3)
-            emit("kept_neighbour", step=manifest.step, of_node=server.node, bytes=came, seconds=seconds)
+            fetched_bytes = keep_for(server, manifest, self._tiers.local)
+            seconds = round(time.monotonic() - start_s, 3)
+            emit("kept_neighbour", step=manifest.step, of_node=server.node, bytes=fetched_bytes, seconds=seconds)
         except (OSError, StorageError) as error:
             emit("neighbour_not_kept", step=manifest.step, of_node=server.node, why=str(error)[:300])
 
@@ -249,8 +249,8 @@ class Committer:
         self._publish(self._tiers.local, manifest)
         self.committed_step = manifest.step
         replicating = self._replicating
-        protected = {self._proven, *([replicating.step] if replicating else [])}
-        self._retain(self._tiers.local, self._config.keep_local, manifest, protected)
+        pins = {self._proven, *([replicating.step] if replicating else [])}
+        self._retain(self._tiers.local, self._config.keep_local, manifest, pins)
 
     def _publish(self, tier: SharedTier, manifest: Manifest) -> None:
         attempt = self._identity.attempt
@@ -259,19 +259,19 @@ class Committer:
         self._make_room_for(tier, size, lambda: tier.publish(manifest, attempt))
         emit("committed", step=manifest.step, tier=tier.name, shards=len(manifest.shards))
 
-    def _retain(self, tier: SharedTier, keep: int, manifest: Manifest, protected: set[int]) -> None:
+    def _retain(self, tier: SharedTier, keep: int, manifest: Manifest, pins: set[int]) -> None:
         # Check again: a rank that slept since its commit must not remove a newer attempt's files.
         check_fence(self._tiers.shared.marks, self._identity.attempt)
         if manifest.attempt == self._identity.attempt:
             tier.drop_other_attempts(manifest)
         limits = Limits(self._config.keep_hours, int(self._config.keep_free_gib * 2**30))
-        tier.retain(keep, manifest.step, protected, self._identity.attempt, self._began, limits)
+        tier.retain(keep, manifest.step, pins, self._identity.attempt, self._began, limits)
 
     def _replicate_or_say(self, manifest: Manifest) -> None:
         if self._replicating is None:
             return self._replicate(manifest)
-        why = f"step {self._replicating.step} is still being copied to the shared tier"
-        self._report("replication_skipped", step=manifest.step, why=why)
+        reason = f"step {self._replicating.step} is still being copied to the shared tier"
+        self._report("replication_skipped", step=manifest.step, why=reason)
 
     def _replicate(self, manifest: Manifest) -> None:
         self._replicating, self._copied = manifest, False
@@ -279,7 +279,7 @@ class Committer:
 
     def _copy(self, manifest: Manifest) -> None:
         """Copy this rank's shards to the shared tier and read them back."""
-        started = time.monotonic()
+        start_s = time.monotonic()
         check_fence(self._tiers.shared.marks, self._identity.attempt)
         source, shared = self._tiers.local.folder(manifest.step), self._tiers.shared
         for shard in manifest.shards:
@@ -287,7 +287,7 @@ class Committer:
                 take = partial(shared.take, manifest.step, shard, source / shard.file, self._on_shared)
                 self._make_room_for(shared, shard.size_bytes, take)
         shared.settle(manifest.step)
-        self.measured.shared_s = time.monotonic() - started
+        self.measured.shared_s = time.monotonic() - start_s
         self._copied = True
 
     def _finish_replication(self) -> None:

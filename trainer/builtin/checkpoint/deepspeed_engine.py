@@ -59,13 +59,13 @@ class HostBuffers(dict[tuple[str, int], torch.Tensor]):
 class HostCopyEngine(CheckpointEngine):
     """Collects the state that DeepSpeed passes for one save; the caller writes the snapshots."""
 
-    def __init__(self, verify: Callable[[Path, BufferedReader], None], mapped: bool = False) -> None:
-        """`mapped`: as in `load_safely`; for files on this node's tier, which nobody removes or changes."""
+    def __init__(self, verify: Callable[[Path, BufferedReader], None], use_mmap: bool = False) -> None:
+        """`use_mmap`: as in `load_safely`; for files on this node's tier, which nobody removes or changes."""
         super().__init__()
         self.name = "HostCopyEngine"
         self.copy_s = 0.0
         """Seconds of copying in the last save, without DeepSpeed's gathering of its state."""
-        self._verify, self._mapped = verify, mapped
+        self._verify, self._mapped = verify, use_mmap
         self._snapshots: list[Snapshot] = []
         self._foreseen: list[tuple[str, int, torch.Tensor]] | None = None
         self.buffers = HostBuffers()
@@ -76,8 +76,8 @@ class HostCopyEngine(CheckpointEngine):
         self._snapshots, self.copy_s = [], 0.0
         hand_over(engine, root, tag)
         self.commit(None)
-        taken, self._snapshots = self._snapshots, []
-        return taken
+        snapshots, self._snapshots = self._snapshots, []
+        return snapshots
 
     def foresee(self, engine: Any) -> Callable[[], None]:
         """Return a function that allocates, beside the training, the buffers for a save of this engine."""
@@ -100,7 +100,7 @@ class HostCopyEngine(CheckpointEngine):
 
     def save(self, state_dict: Any, path: str) -> None:
         """Copy now: training will change the tensors."""
-        name, foreseen, started = Path(path).name, self._foreseen, time.monotonic()
+        name, foreseen, start_s = Path(path).name, self._foreseen, time.monotonic()
 
         def to_host(tensor: torch.Tensor, ordinal: int) -> torch.Tensor:
             if foreseen is not None:
@@ -109,14 +109,14 @@ class HostCopyEngine(CheckpointEngine):
             return self.buffers.like(name, ordinal, tensor).copy_(tensor, non_blocking=True)
 
         self._snapshots.append(Snapshot(Path(path), _HostCopy(to_host).of(state_dict)))
-        self.copy_s += time.monotonic() - started
+        self.copy_s += time.monotonic() - start_s
 
     def commit(self, info: CheckpointCommitInfo | None) -> bool:
         # Not `is_available`: without a GPU it searches for the driver's library each time, 7 ms.
         if torch.cuda.is_initialized():
-            started = time.monotonic()
+            start_s = time.monotonic()
             torch.cuda.synchronize()
-            self.copy_s += time.monotonic() - started
+            self.copy_s += time.monotonic() - start_s
         return True
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
@@ -146,20 +146,20 @@ def hand_over(engine: Any, root: Path, tag: str) -> None:
         optimizer.checkpoint_event_epilogue()
 
 
-def load_safely(file: BufferedReader, mapped: bool = False) -> Any:
+def load_safely(file: BufferedReader, use_mmap: bool = False) -> Any:
     """Deserialise onto the CPU through torch's restricted unpickler, which executes nothing.
 
-    `mapped`: tensors use the file's pages, which its digest brought into memory; a copy to a device is then the only
+    `use_mmap`: tensors use the file's pages, which its digest brought into memory; a copy to a device is then the only
     copy. Raises `StorageError` for any type outside `ALLOWED` and for files that torch did not write.
     """
     # By descriptor, so that it is the open file even if its name is replaced. Torch maps only its newer format.
-    mapped = mapped and file.peek(len(_ZIP))[: len(_ZIP)] == _ZIP
-    source: Any = f"/proc/self/fd/{file.fileno()}" if mapped else file
+    use_mmap = use_mmap and file.peek(len(_ZIP))[: len(_ZIP)] == _ZIP
+    source: Any = f"/proc/self/fd/{file.fileno()}" if use_mmap else file
     try:
-        return torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
+        return torch.load(source, map_location="cpu", weights_only=True, mmap=use_mmap)
     except Exception as error:
-        seen = f"{file.name}: {str(error).splitlines()[0][:300]}"
-        raise StorageError("a shard cannot be loaded safely", seen, "use another copy of it") from error
+        detail = f"{file.name}: {str(error).splitlines()[0][:300]}"
+        raise StorageError("a shard cannot be loaded safely", detail, "use another copy of it") from error
 
 
 def forbidden(file: BufferedReader) -> str:

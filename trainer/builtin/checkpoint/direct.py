@@ -39,13 +39,13 @@ class DirectFile:
         return self._descriptor
 
     def write(self, content: bytes | memoryview) -> int:
-        rest = memoryview(content).cast("B")
-        size = len(rest)
-        while rest:
-            taken = min(len(rest), BUFFER_BYTES - self._filled)
+        remainder = memoryview(content).cast("B")
+        size = len(remainder)
+        while remainder:
+            length = min(len(remainder), BUFFER_BYTES - self._filled)
             # Unlike an assignment of slices, numpy copies without the interpreter lock.
-            numpy.copyto(numpy.frombuffer(self._buffer, numpy.uint8, taken, self._filled), rest[:taken])
-            self._filled, rest = self._filled + taken, rest[taken:]
+            numpy.copyto(numpy.frombuffer(self._buffer, numpy.uint8, length, self._filled), remainder[:length])
+            self._filled, remainder = self._filled + length, remainder[length:]
             if self._filled == BUFFER_BYTES:
                 self._hand_over()
         return size

@@ -29,7 +29,7 @@ _LOST_NOTHING = "-lost-nothing"
 class Marks(Protocol):
     """The files of a fence."""
 
-    def made(self) -> dict[str, float]:
+    def times(self) -> dict[str, float]:
         """Return name -> when it was made, in seconds since the epoch. Raises `OSError`."""
 
     def mark(self, name: str) -> None:
@@ -45,21 +45,21 @@ def claim(tier: SharedTier, attempt: int, generation: int = 0) -> None:
     with_room(tier, 0, reclaim, lambda: raise_fence(tier.marks, attempt, generation))
 
 
-def raise_fence(where: Path | Marks, attempt: int, generation: int = 0) -> None:
+def raise_fence(place: Path | Marks, attempt: int, generation: int = 0) -> None:
     """Claim the campaign for this attempt. Raises `Fenced` when a newer one has started."""
-    check_fence(where, attempt)
-    _marks(where).mark(attempt_folder(attempt) + (f"-generation-{generation}" if generation else ""))
-    check_fence(where, attempt)
+    check_fence(place, attempt)
+    _marks(place).mark(attempt_folder(attempt) + (f"-generation-{generation}" if generation else ""))
+    check_fence(place, attempt)
 
 
-def lost_nothing(where: Path | Marks, attempt: int) -> None:
+def lost_nothing(place: Path | Marks, attempt: int) -> None:
     """Mark that an attempt committed its last step before it ended. Raises `OSError`."""
-    _marks(where).mark(f"{attempt_folder(attempt)}{_LOST_NOTHING}")
+    _marks(place).mark(f"{attempt_folder(attempt)}{_LOST_NOTHING}")
 
 
-def check_fence(where: Path | Marks, attempt: int) -> None:
+def check_fence(place: Path | Marks, attempt: int) -> None:
     """Raise `Fenced` if the fence names a newer attempt than this one."""
-    newest = newest_attempt(where)
+    newest = newest_attempt(place)
     if newest > attempt:
         raise Fenced(
             "a newer attempt of this campaign has started",
@@ -68,31 +68,31 @@ def check_fence(where: Path | Marks, attempt: int) -> None:
         )
 
 
-def newest_attempt(where: Path | Marks) -> int:
+def newest_attempt(place: Path | Marks) -> int:
     """Return the newest attempt, -1 before the first. Raises `StorageError` when the fence cannot be read."""
     try:
-        numbers = (_ATTEMPT.fullmatch(name) for name in _marks(where).made())
-        return max((int(found[1]) for found in numbers if found), default=-1)
+        numbers = (_ATTEMPT.fullmatch(name) for name in _marks(place).times())
+        return max((int(match[1]) for match in numbers if match), default=-1)
     except OSError as error:
-        at = where / FENCE_NAME if isinstance(where, Path) else where
-        seen = f"{at}: {error.strerror or error}"
-        raise StorageError("the fence cannot be read", seen, "mend the shared tier") from error
+        location = place / FENCE_NAME if isinstance(place, Path) else place
+        detail = f"{location}: {error.strerror or error}"
+        raise StorageError("the fence cannot be read", detail, "mend the shared tier") from error
 
 
-def losses(where: Path | Marks) -> tuple[int, float]:
+def losses(place: Path | Marks) -> tuple[int, float]:
     """Return how often the campaign lost work, and when its first attempt began, in seconds since the epoch; infinity
     before that. Every start but the newest ended with a loss, unless it is marked. Raises `OSError`."""
-    made = _marks(where).made()
-    starts = [at for name, at in made.items() if _START.fullmatch(name)]
-    kept = sum(name.endswith(_LOST_NOTHING) for name in made)
-    return max(0, len(starts) - 1 - kept), min(starts, default=math.inf)
+    times = _marks(place).times()
+    starts = [time_s for name, time_s in times.items() if _START.fullmatch(name)]
+    lossless = sum(name.endswith(_LOST_NOTHING) for name in times)
+    return max(0, len(starts) - 1 - lossless), min(starts, default=math.inf)
 
 
 class _FolderMarks:
     def __init__(self, root: Path) -> None:
         self._folder = root / FENCE_NAME
 
-    def made(self) -> dict[str, float]:
+    def times(self) -> dict[str, float]:
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
@@ -106,5 +106,5 @@ class _FolderMarks:
         sync_folder(self._folder)
 
 
-def _marks(where: Path | Marks) -> Marks:
-    return _FolderMarks(where) if isinstance(where, Path) else where
+def _marks(place: Path | Marks) -> Marks:
+    return _FolderMarks(place) if isinstance(place, Path) else place

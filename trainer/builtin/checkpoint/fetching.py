@@ -37,23 +37,23 @@ def fetch_into(target: Path, shard: Shard, ask: Piece, resumable: bool = True) -
     """
     with _partial(target, shard) as (path, descriptor):
         try:
-            asked = sum(end - start for start, end in _lacking(descriptor, shard.size_bytes))
-            seen = _fill(descriptor, shard.size_bytes, ask)
-            if seen != shard.sha256 and asked < shard.size_bytes:
+            requested_bytes = sum(end - start for start, end in _lacking(descriptor, shard.size_bytes))
+            actual_digest = _fill(descriptor, shard.size_bytes, ask)
+            if actual_digest != shard.sha256 and requested_bytes < shard.size_bytes:
                 os.ftruncate(descriptor, 0)  # the part from an earlier fetch may be wrong
-                asked, seen = shard.size_bytes, _fill(descriptor, shard.size_bytes, ask)
-            if seen != shard.sha256:
+                requested_bytes, actual_digest = shard.size_bytes, _fill(descriptor, shard.size_bytes, ask)
+            if actual_digest != shard.sha256:
                 os.ftruncate(descriptor, 0)
-                raise StorageError("another shard came", f"{shard.file}: {seen}, wanted {shard.sha256}")
+                raise StorageError("another shard came", f"{shard.file}: {actual_digest}, wanted {shard.sha256}")
             os.fsync(descriptor)
             os.replace(path, target)
         except BaseException as error:
             full = isinstance(error, OSError) and error.errno in NO_ROOM
-            if full or not (resumable and any(_written(descriptor, shard.size_bytes))):
+            if full or not (resumable and any(_written_ranges(descriptor, shard.size_bytes))):
                 path.unlink(missing_ok=True)
             raise
     sync_folder(target.parent)
-    return asked
+    return requested_bytes
 
 
 @contextlib.contextmanager
@@ -64,10 +64,10 @@ def _partial(target: Path, shard: Shard) -> Iterator[tuple[Path, int]]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        ours = os.fstat(descriptor).st_nlink > 0
+        is_own = os.fstat(descriptor).st_nlink > 0
     except BlockingIOError:
-        ours = False
-    if not ours:
+        is_own = False
+    if not is_own:
         os.close(descriptor)
         path = target.with_name(f".{target.name}.{secrets.token_hex(8)}{PARTIAL}")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -83,11 +83,11 @@ def _fill(descriptor: int, size: int, ask: Piece) -> str:
     os.ftruncate(descriptor, size)
     digest = hashlib.sha256()
 
-    def write(content: bytes, at: int) -> None:
-        rest = memoryview(content)
-        while rest:
-            written = os.pwrite(descriptor, rest, at)
-            rest, at = rest[written:], at + written
+    def write(content: bytes, offset: int) -> None:
+        remainder = memoryview(content)
+        while remainder:
+            count = os.pwrite(descriptor, remainder, offset)
+            remainder, offset = remainder[count:], offset + count
 
     with ThreadPoolExecutor(STREAMS, thread_name_prefix="checkpoint-fetch") as streams:
         coming: dict[int, Future[None]] = {
@@ -97,8 +97,8 @@ def _fill(descriptor: int, size: int, ask: Piece) -> str:
             for start, end in _pieces(size):
                 if start in coming:
                     coming[start].result()
-                for at in range(start, end, _READ_BYTES):
-                    digest.update(os.pread(descriptor, min(_READ_BYTES, end - at), at))
+                for offset in range(start, end, _READ_BYTES):
+                    digest.update(os.pread(descriptor, min(_READ_BYTES, end - offset), offset))
         except BaseException:
             streams.shutdown(wait=False, cancel_futures=True)
             raise
@@ -113,22 +113,22 @@ def _lacking(descriptor: int, size: int) -> list[tuple[int, int]]:
     """Return the pieces with unwritten bytes; none if the file system knows no holes: the digest then decides."""
     if os.fstat(descriptor).st_size != size:
         return _pieces(size)
-    written = list(_written(descriptor, size))
+    ranges = list(_written_ranges(descriptor, size))
     return [
         (start, end)
         for start, end in _pieces(size)
-        if not any(first <= start and end <= last for first, last in written)
+        if not any(begin <= start and end <= stop for begin, stop in ranges)
     ]
 
 
-def _written(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    at = 0
-    while at < size:
+def _written_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    offset = 0
+    while offset < size:
         try:
-            start = os.lseek(descriptor, at, os.SEEK_DATA)
+            start = os.lseek(descriptor, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # only a hole follows
                 return
             raise
-        at = os.lseek(descriptor, start, os.SEEK_HOLE)
-        yield start, at
+        offset = os.lseek(descriptor, start, os.SEEK_HOLE)
+        yield start, offset

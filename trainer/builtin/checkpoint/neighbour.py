@@ -83,23 +83,23 @@ def meet(gang: Gang) -> Neighbours:
     return neighbours_of(gang, node, (address, AGENT_PORT, token) if token and address else None)
 
 
-def neighbours_of(gang: Gang, node: int, mine: tuple[str, int, str] | None) -> Neighbours:
-    everyone: list[tuple[int, tuple[str, int, str] | None]] = gang.gather((node, mine))
+def neighbours_of(gang: Gang, node: int, own_address: tuple[str, int, str] | None) -> Neighbours:
+    everyone: list[tuple[int, tuple[str, int, str] | None]] = gang.gather((node, own_address))
     if any(server is None for _, server in everyone):
         return Neighbours(node)
     servers: dict[int, ShardAddress] = {}
     for number, server in everyone:
         assert server is not None
-        ranks = tuple(rank for rank, (other, _) in enumerate(everyone) if other == number)
+        ranks = tuple(rank for rank, (node_of_rank, _) in enumerate(everyone) if node_of_rank == number)
         servers[number] = ShardAddress(number, ranks, *server)
     return Neighbours(node, tuple(servers[number] for number in sorted(servers)))
 
 
 def keep_for(server: ShardAddress, manifest: Manifest, tier: Tier) -> int:
     """Fetch the shards of a committed step that only `server`'s node holds. Return the fetched bytes."""
-    came = 0
+    fetched_bytes = 0
     for shard in manifest.shards:
         target = tier.folder(manifest.step) / shard.file
         if shard.rank in server.ranks and not target.exists():
-            came += server.fetch(manifest.step, shard, target, resumable=False)
-    return came
+            fetched_bytes += server.fetch(manifest.step, shard, target, resumable=False)
+    return fetched_bytes

@@ -41,14 +41,14 @@ class Pace:
     _fits: bool | None = None
     _dear: bool = False
 
-    def stepped(self, seconds: float, writing: bool) -> None:
+    def add_step(self, seconds: float, writing: bool) -> None:
         """Add a step's duration; `writing`: a checkpoint was being written beside it."""
         (self._busy if writing else self._quiet).append(seconds)
 
-    def saved(self, stall_s: float) -> None:
+    def begin_save(self, stall_s: float) -> None:
         """Note the begin of a save. If the last one has not ended, all steps since count as its writing."""
         if self._saving:
-            self.committed(sum(self._busy))
+            self.finish_save(sum(self._busy))
         self._stall_s, self._busy, self._saving = stall_s, [], True
 
     def step_s(self) -> float:
@@ -71,7 +71,7 @@ class Pace:
         cost = self._cost_s()
         return cost / (cost + self.every * self.step_s())
 
-    def committed(self, write_s: float, shared_s: float = 0.0) -> int:
+    def finish_save(self, write_s: float, shared_s: float = 0.0) -> int:
         """Choose again, after the last save is durable everywhere, and return `every`.
 
         `write_s`: seconds of writing to the local tier; `shared_s`: of the copy to the shared one.
@@ -91,11 +91,11 @@ class Pace:
         best = choose(step_s=step_s, steps=self.steps, stall_s=cost, write_s=write_s, mtbf_s=self.mtbf_s)
         if best.every_steps == self.every:
             return
-        before, self.every = self.every, best.every_steps
+        previous, self.every = self.every, best.every_steps
         emit(
             "cadence",
             every_steps=self.every,
-            before=before,
+            before=previous,
             why=best.bound,
             stall_s=round(self._stall_s, 4),
             dip_s=round(self.dip_s(), 4),
@@ -126,7 +126,7 @@ def job_mtbf_s(config: TrainConfig, nodes: int, shared: Path | Marks) -> float:
     count alike: in Daly's model the time that a restart takes lowers the efficiency, but does not move the interval."""
     prior = config.checkpoint.node_mtbf_hours * 3600 / max(1, nodes)
     try:
-        failures, begun = losses(shared)
+        failures, start_s = losses(shared)
     except OSError:
         return prior
-    return (prior + max(0.0, time.time() - begun)) / (1 + failures)
+    return (prior + max(0.0, time.time() - start_s)) / (1 + failures)

@@ -26,10 +26,10 @@ from trainer.builtin.checkpoint.search import (
     PAUSES_S,
     FoundShard,
     Search,
+    emit_refusal,
     identity_of,
     look,
-    needed,
-    refused,
+    needed_shards,
 )
 from trainer.builtin.checkpoint.tiers import RESHAPING, AnyTiers, Claim, SharedTier, Tier
 from trainer.builtin.checkpoint.writing import random_state_of, set_rng_state
@@ -47,10 +47,10 @@ def restore(
     zero_stage: int,
     attempt: int,
     neighbours: Neighbours | None = None,
-    banned: Callable[[Manifest], bool] = lambda _: False,
+    is_banned: Callable[[Manifest], bool] = lambda _: False,
     layout: Layout | None = None,
 ) -> Begun:
-    """Load the newest sound step into the engine, and remove unfinished files of ended attempts. `banned`: what the
+    """Load the newest sound step into the engine, and remove unfinished files of ended attempts. `is_banned`: what the
     watch does not trust, equal on all ranks. `layout`: None where all ranks compute different data.
 
     Raises `StorageError` when the shared tier holds checkpoints but none is sound, `ConfigError` when all have another
@@ -59,29 +59,29 @@ def restore(
     layout = layout or Layout(gang.world_size)
     candidates = _candidates(gang, tiers)
     search = Search(gang, tiers, neighbours or Neighbours(0), attempt)
-    trusted = [manifest for manifest in candidates if not banned(manifest)]
-    chosen = _choose(trusted, search, layout, zero_stage)
-    known = {(manifest.step, manifest.attempt) for manifest in candidates}
+    trusted_manifests = [manifest for manifest in candidates if not is_banned(manifest)]
+    choice = _choose(trusted_manifests, search, layout, zero_stage)
+    known_commits = {(manifest.step, manifest.attempt) for manifest in candidates}
 
     def tidy() -> None:
         if gang.first_on_node:
-            _clean(tiers.local, known, attempt)
+            _clean(tiers.local, known_commits, attempt)
         if gang.first:
-            _clean(tiers.shared, known, attempt)
+            _clean(tiers.shared, known_commits, attempt)
 
     gang.together("remove what ended attempts left", tidy)
-    if chosen is None:
+    if choice is None:
         return Begun()
-    manifest, found = chosen
+    manifest, shards = choice
     if manifest.layout.shards != layout.shards:
-        watch = _reshape(engine, manifest, found, search, layout)
+        watch = _reshape(engine, manifest, shards, search, layout)
         # This gang cannot replicate the old ranks' shards, and `_reshape` has put them on the shared tier.
         return Begun(manifest, on_shared=True, watch=watch)
-    beside = _load(engine, manifest, gang, tiers, _stage(found, manifest, gang, tiers, attempt))
+    extra_state = _load(engine, manifest, gang, tiers, _stage(shards, manifest, gang, tiers, attempt))
     on_shared = gang.together(
-        "look at the shared tier", lambda: tiers.shared.holds(manifest, needed(manifest, gang.rank))
+        "look at the shared tier", lambda: tiers.shared.holds(manifest, needed_shards(manifest, gang.rank))
     )
-    return Begun(manifest, gang.all_agree(on_shared), beside.get("watch", ""))
+    return Begun(manifest, gang.all_agree(on_shared), extra_state.get("watch", ""))
 
 
 def _candidates(gang: Gang, tiers: AnyTiers) -> list[Manifest]:
@@ -90,24 +90,24 @@ def _candidates(gang: Gang, tiers: AnyTiers) -> list[Manifest]:
     The ranks gather seals. A manifest names every shard of every rank, so it travels once, if some rank lacks it.
     """
 
-    def seen() -> dict[str, Manifest]:
-        mine: dict[str, Manifest] = {}
+    def collect() -> dict[str, Manifest]:
+        own_manifests: dict[str, Manifest] = {}
         for tier in tiers:
             for claim in _claims(tier, PAUSES_S if tier is tiers.shared else ()):
                 if claim.manifest is not None:
-                    mine[claim.manifest.seal] = claim.manifest
+                    own_manifests[claim.manifest.seal] = claim.manifest
                 else:
-                    refused(tier, claim.step, gang.rank, COMMITTED_NAME, claim.why, "a manifest with its seal")
-        return mine
+                    emit_refusal(tier, claim.step, gang.rank, COMMITTED_NAME, claim.why, "a manifest with its seal")
+        return own_manifests
 
-    mine = gang.together("look for checkpoints", seen)
-    told = [frozenset(seals) for seals in gang.gather(sorted(mine))]
-    for seal in sorted(frozenset().union(*told).difference(frozenset.intersection(*told))):
-        holder = next(rank for rank, seals in enumerate(told) if seal in seals)
-        content = gang.of_holder(mine[seal].serialize() if gang.rank == holder else None, holder)
-        mine.setdefault(seal, parse_manifest(content))
-    found = [mine[seal] for seal in sorted(mine)]
-    return sorted(found, key=lambda manifest: (manifest.step, manifest.attempt, manifest.generation), reverse=True)
+    own_manifests = gang.together("look for checkpoints", collect)
+    seals_by_rank = [frozenset(seals) for seals in gang.gather(sorted(own_manifests))]
+    for seal in sorted(frozenset().union(*seals_by_rank).difference(frozenset.intersection(*seals_by_rank))):
+        holder = next(rank for rank, seals in enumerate(seals_by_rank) if seal in seals)
+        content = gang.of_holder(own_manifests[seal].serialize() if gang.rank == holder else None, holder)
+        own_manifests.setdefault(seal, parse_manifest(content))
+    manifests = [own_manifests[seal] for seal in sorted(own_manifests)]
+    return sorted(manifests, key=lambda manifest: (manifest.step, manifest.attempt, manifest.generation), reverse=True)
 
 
 def _claims(tier: SharedTier, pauses_s: Sequence[float]) -> list[Claim]:
@@ -127,21 +127,21 @@ def _choose(
     fitting = []
     for manifest in candidates:
         # DeepSpeed's universal format can reshape the shards to another layout, except without ZeRO.
-        same = manifest.layout.shards == layout.shards
-        elastic = not same and manifest.zero_stage > 0
-        if manifest.zero_stage != zero_stage or not (elastic or same):
-            why = f"of {manifest.world_size} ranks with ZeRO stage {manifest.zero_stage}"
+        has_layout = manifest.layout.shards == layout.shards
+        elastic = not has_layout and manifest.zero_stage > 0
+        if manifest.zero_stage != zero_stage or not (elastic or has_layout):
+            reason = f"of {manifest.world_size} ranks with ZeRO stage {manifest.zero_stage}"
         elif manifest.attempt > attempt:
             raise Fenced("a newer attempt has committed", f"attempt {manifest.attempt}, this is {attempt}")
         else:
             fitting.append(manifest)
-            found = (search.everything if elastic else search.shards)(manifest)
-            sound = [item for item in found if item is not None]
-            if gang.all_agree(len(sound) == len(found) > 0):
+            shards = (search.all_shards if elastic else search.shards)(manifest)
+            sound = [item for item in shards if item is not None]
+            if gang.all_agree(len(sound) == len(shards) > 0):
                 return manifest, sound
-            why = "not complete on every rank"
+            reason = "not complete on every rank"
         if gang.first:
-            emit("refused_step", step=manifest.step, of_attempt=manifest.attempt, why=why)
+            emit("refused_step", step=manifest.step, of_attempt=manifest.attempt, why=reason)
     if candidates and not fitting:
         shapes = sorted({(manifest.world_size, manifest.zero_stage) for manifest in candidates})
         raise ConfigError(
@@ -160,12 +160,12 @@ def _choose(
     return None
 
 
-def _clean(tier: SharedTier, known: set[tuple[int, int]], attempt: int) -> None:
-    if removed := tier.clean(known, attempt):
-        emit("cleaned", tier=tier.name, leftovers=removed[:20], count=len(removed))
+def _clean(tier: SharedTier, known_commits: set[tuple[int, int]], attempt: int) -> None:
+    if removals := tier.clean(known_commits, attempt):
+        emit("cleaned", tier=tier.name, leftovers=removals[:20], count=len(removals))
 
 
-def _stage(found: list[FoundShard], manifest: Manifest, gang: Gang, tiers: AnyTiers, attempt: int) -> list[FoundShard]:
+def _stage(shards: list[FoundShard], manifest: Manifest, gang: Gang, tiers: AnyTiers, attempt: int) -> list[FoundShard]:
     """Copy missing shards from the shared to the local tier, so that the load is local and the node complete again.
 
     All copies are verified before the load: DeepSpeed's load ends in a collective with the timeout of a step, in which
@@ -175,10 +175,10 @@ def _stage(found: list[FoundShard], manifest: Manifest, gang: Gang, tiers: AnyTi
     def reclaim() -> list[int]:
         return tiers.local.reclaim({manifest.step}, attempt, manifest.step)
 
-    def bring() -> None:
-        for item in found:
-            mine = item.shard.rank == gang.rank or gang.first_on_node
-            if item.tier is not tiers.local and mine:
+    def copy_missing() -> None:
+        for item in shards:
+            is_due = item.shard.rank == gang.rank or gang.first_on_node
+            if item.tier is not tiers.local and is_due:
                 source, target = (tier.folder(manifest.step) / item.shard.file for tier in (item.tier, tiers.local))
                 copy = partial(copy_durably, source, target, partial(_insist, item.shard, item.tier.name))
                 with_room(tiers.local, item.shard.size_bytes, reclaim, copy)
@@ -187,21 +187,21 @@ def _stage(found: list[FoundShard], manifest: Manifest, gang: Gang, tiers: AnyTi
         if gang.first_on_node:
             size = len(manifest.serialize())
             with_room(tiers.local, size, reclaim, lambda: tiers.local.publish(manifest, attempt))
-        return [item if item.tier is tiers.local else _compared(item.shard, manifest, tiers.local) for item in found]
+        return [item if item.tier is tiers.local else _check_copy(item.shard, manifest, tiers.local) for item in shards]
 
-    gang.together(f"copy step {manifest.step} to the nodes", bring)
+    gang.together(f"copy step {manifest.step} to the nodes", copy_missing)
     return gang.together(f"verify the copies of step {manifest.step}", compare)
 
 
-def _compared(shard: Shard, manifest: Manifest, tier: Tier) -> FoundShard:
+def _check_copy(shard: Shard, manifest: Manifest, tier: Tier) -> FoundShard:
     """Verify a shard's copy on a tier and return it. Raises `StorageError` when it differs."""
-    why, identity = look(tier.folder(manifest.step) / shard.file, shard)
-    if why:
-        raise StorageError("a shard changed after it was verified", f"{tier.name} {shard.file}: {why}")
+    reason, identity = look(tier.folder(manifest.step) / shard.file, shard)
+    if reason:
+        raise StorageError("a shard changed after it was verified", f"{tier.name} {shard.file}: {reason}")
     return FoundShard(shard, tier, identity)
 
 
-def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: Search, layout: Layout) -> str:
+def _reshape(engine: Any, manifest: Manifest, shards: list[FoundShard], search: Search, layout: Layout) -> str:
     """Load a step of another layout: all ranks copy verified shards and convert them, each a part, and load them.
     Without a shared folder the ranks of each node do so for their node. Return the state of the watch, which was equal
     on all ranks."""
@@ -211,16 +211,16 @@ def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: S
     work = place.root / f"{RESHAPING}{manifest.step:08d}-{generation()}-{search.attempt:04d}"
     source, target = work / attempt_folder(manifest.attempt), work / "universal"
     part, parts = search.part
-    started = time.monotonic()
+    start_s = time.monotonic()
 
-    def bring() -> str:
+    def copy_shards() -> str:
         watch = ""
-        for item in found:
+        for item in shards:
             if item is not NOTHING_NEEDED:
-                file, copied = item.tier.folder(manifest.step) / item.shard.file, work / item.shard.file
-                copy_durably(file, copied, partial(_insist, item.shard, item.tier.name))
-                if copied.name == random_state_of(0):
-                    with open_regular(copied) as state:
+                file, copy_path = item.tier.folder(manifest.step) / item.shard.file, work / item.shard.file
+                copy_durably(file, copy_path, partial(_insist, item.shard, item.tier.name))
+                if copy_path.name == random_state_of(0):
+                    with open_regular(copy_path) as state:
                         watch = str(load_safely(state).get("watch", ""))
         return watch
 
@@ -229,14 +229,14 @@ def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: S
         if gang.first:
             _keep_on_shared(manifest, work, shared, search.attempt)
 
-    brought = gang.together(f"copy step {manifest.step} to reshape it", bring)
-    watch = next(filter(None, gang.gather(brought)), "")
+    own_watch = gang.together(f"copy step {manifest.step} to reshape it", copy_shards)
+    watch = next(filter(None, gang.gather(own_watch)), "")
     gang.together(f"reshape step {manifest.step}", reshape)
     if gang.first:
-        ranks, seconds = (manifest.world_size, gang.world_size), round(time.monotonic() - started, 2)
-        told: dict[str, object] = {"from_ranks": ranks[0], "to_ranks": ranks[1], "parts": parts, "seconds": seconds}
-        told |= {"from_layout": manifest.layout.parts(), "to_layout": layout.parts()}
-        emit("reshaped", step=manifest.step, **told)
+        ranks, seconds = (manifest.world_size, gang.world_size), round(time.monotonic() - start_s, 2)
+        fields: dict[str, object] = {"from_ranks": ranks[0], "to_ranks": ranks[1], "parts": parts, "seconds": seconds}
+        fields |= {"from_layout": manifest.layout.parts(), "to_layout": layout.parts()}
+        emit("reshaped", step=manifest.step, **fields)
     engine.checkpoint_engine = HostCopyEngine(lambda path, file: None)
     with gang.patient():
         load_universal(engine, target)
@@ -257,20 +257,20 @@ def _keep_on_shared(manifest: Manifest, work: Path, shared: SharedTier, attempt:
     shared.publish(manifest, attempt)
 
 
-def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: AnyTiers, found: list[FoundShard]) -> dict[str, Any]:
+def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: AnyTiers, shards: list[FoundShard]) -> dict[str, Any]:
     """Load the state and return what lies beside the random one."""
     root = tiers.local.folder(manifest.step)
-    wanted = {root / shard.file: shard for shard in manifest.shards}
-    compared = {root / each.shard.file: each.identity for each in found}
+    shard_by_path = {root / shard.file: shard for shard in manifest.shards}
+    identities = {root / shard_place.shard.file: shard_place.identity for shard_place in shards}
 
     def verify(path: Path, file: BufferedReader) -> None:
-        if path not in wanted:
+        if path not in shard_by_path:
             raise StorageError("a file that the manifest does not name was about to be loaded", path)
-        if identity_of(file) == compared.get(path):
+        if identity_of(file) == identities.get(path):
             return  # it was verified while the gang chose this step
-        _insist(wanted[path], tiers.local.name, sha256_of(file))
+        _insist(shard_by_path[path], tiers.local.name, sha256_of(file))
 
-    engine.checkpoint_engine = HostCopyEngine(verify, mapped=True)
+    engine.checkpoint_engine = HostCopyEngine(verify, use_mmap=True)
     path, _ = engine.load_checkpoint(str(root), tag=attempt_folder(manifest.attempt))
     if path is None:
         raise StorageError("DeepSpeed found no state in a verified checkpoint", root)
@@ -283,6 +283,6 @@ def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: AnyTiers, found: l
     return state
 
 
-def _insist(shard: Shard, tier: str, seen: str) -> None:
-    if seen != shard.sha256:
-        raise StorageError("a shard changed after it was verified", f"{tier} {shard.file}: {seen}")
+def _insist(shard: Shard, tier: str, actual_digest: str) -> None:
+    if actual_digest != shard.sha256:
+        raise StorageError("a shard changed after it was verified", f"{tier} {shard.file}: {actual_digest}")

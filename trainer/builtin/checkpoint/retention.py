@@ -70,19 +70,19 @@ class Steps(ABC):
         self,
         keep: int,
         newest: int,
-        protected: Collection[int],
+        protected_steps: Collection[int],
         attempt: int,
-        began: int,
+        start_step: int,
         limits: Limits = Limits(),
     ) -> list[int]:
         """Drop steps older than the `keep` newest committed ones up to `newest`. Return the dropped steps.
 
         Then drop steps older than `limits.hours`, and the oldest until `limits.free_bytes` are free; never `newest` or
         a protected step. Steps after `newest` are leftovers that a restore refused; training will replace them. Steps
-        of earlier attempts after `began`, where this attempt began, do not count as kept.
+        of earlier attempts after `start_step`, where this attempt began, do not count as kept.
         """
-        eligible, foreigners = self._counted(attempt, began, newest)
-        pins = {newest, *protected}
+        eligible, foreigners = self._eligible_steps(attempt, start_step, newest)
+        pins = {newest, *protected_steps}
         recent = [step for step in eligible[:keep] if limits.hours is None or self.hours(step) <= limits.hours]
         steps = self.steps()
         surplus = removable(steps, len(recent), {*steps} - {*recent}, {*pins, *foreigners})
@@ -92,15 +92,15 @@ class Steps(ABC):
                 removals.append(step)
         return removals
 
-    def reclaim(self, keep: Collection[int], attempt: int, began: int) -> list[int]:
+    def reclaim(self, keep: Collection[int], attempt: int, start_step: int) -> list[int]:
         """Like `retain`, for a full disk: keep only `keep`, the newest committed step and foreign ones."""
-        eligible, foreigners = self._counted(attempt, began)
+        eligible, foreigners = self._eligible_steps(attempt, start_step)
         keepers = {*eligible[:1], *keep, *foreigners}
         return [step for step in self.steps() if step not in keepers and self.drop(step, attempt)]
 
-    def _counted(self, attempt: int, began: int, newest: float = math.inf) -> tuple[list[int], list[int]]:
+    def _eligible_steps(self, attempt: int, start: int, newest: float = math.inf) -> tuple[list[int], list[int]]:
         """Return the steps up to `newest` that count as kept, newest first, and the foreign ones."""
         claims = list(self.claims())
         manifests = [claim.manifest for claim in claims if claim.manifest is not None and claim.step <= newest]
-        eligible = [manifest.step for manifest in manifests if manifest.attempt == attempt or manifest.step <= began]
+        eligible = [manifest.step for manifest in manifests if manifest.attempt == attempt or manifest.step <= start]
         return eligible, [claim.step for claim in claims if claim.foreign]

@@ -27,35 +27,35 @@ def with_room(
     except OSError as error:
         if error.errno not in NO_ROOM or not isinstance(tier, Tier):  # S3 is never full
             raise
-        dropped = reclaim()
-        emit("reclaimed", tier=tier.name, dropped=list(dropped), needed_bytes=needed_bytes, why=str(error.strerror))
+        removals = reclaim()
+        emit("reclaimed", tier=tier.name, dropped=list(removals), needed_bytes=needed_bytes, why=str(error.strerror))
         try:
             write()
-        except OSError as again:
-            if again.errno not in NO_ROOM:
+        except OSError as second_error:
+            if second_error.errno not in NO_ROOM:
                 raise
             raise StorageError(
                 f"the {tier.name} tier is full",
-                f"{tier.root}: {needed_bytes / _MIB:.1f} MiB needed, {free(tier.root)}, dropped: {list(dropped)}",
+                f"{tier.root}: {needed_bytes / _MIB:.1f} MiB needed, {free(tier.root)}, dropped: {list(removals)}",
                 f"enlarge the tier, or lower checkpoint.keep_{tier.name}; what was committed before is untouched",
-            ) from again
+            ) from second_error
 
 
 def free(path: Path) -> str:
     """Describe free space and inodes."""
     while not path.exists():
         path = path.parent
-    seen = os.statvfs(path)
-    return f"{seen.f_bavail * seen.f_frsize / _MIB:.1f} MiB and {seen.f_favail} inodes free"
+    status = os.statvfs(path)
+    return f"{status.f_bavail * status.f_frsize / _MIB:.1f} MiB and {status.f_favail} inodes free"
 
 
 def state_bytes(state: Any) -> int:
     """Return the bytes of the tensors in a state, each storage once; the file is slightly larger."""
-    found: dict[int, int] = {}
+    bytes_by_pointer: dict[int, int] = {}
 
     def walk(value: Any) -> None:
         if isinstance(value, torch.Tensor):
-            found[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+            bytes_by_pointer[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
         elif isinstance(value, dict):
             for item in value.values():
                 walk(item)
@@ -64,4 +64,4 @@ def state_bytes(state: Any) -> int:
                 walk(item)
 
     walk(state)
-    return sum(found.values())
+    return sum(bytes_by_pointer.values())

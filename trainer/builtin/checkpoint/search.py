@@ -52,13 +52,13 @@ class Search:
 
     def shards(self, manifest: Manifest) -> list[FoundShard | None]:
         """Return one result for each shard that this rank needs; all are read in parallel, each once."""
-        mine = [shard for shard in needed(manifest, self.gang.rank) if not shard.common]
-        common = [shard for shard in needed(manifest, self.gang.rank) if shard.common]
-        first, rest = ([*mine, *common], []) if self.gang.first_on_node else (mine, common)
-        what = f"verify or fetch the shards of step {manifest.step}"
-        found = self.gang.together(what, lambda: self._each(first, manifest))
+        own_shards = [shard for shard in needed_shards(manifest, self.gang.rank) if not shard.common]
+        common = [shard for shard in needed_shards(manifest, self.gang.rank) if shard.common]
+        first_shards, later_shards = ([*own_shards, *common], []) if self.gang.first_on_node else (own_shards, common)
+        title = f"verify or fetch the shards of step {manifest.step}"
+        results = self.gang.together(title, lambda: self._find_all(first_shards, manifest))
         # The node's first rank has fetched the common shards before the others look for them.
-        return [*found, *self.gang.together(what, lambda: self._each(rest, manifest))]
+        return [*results, *self.gang.together(title, lambda: self._find_all(later_shards, manifest))]
 
     @property
     def part(self) -> tuple[int, int]:
@@ -67,14 +67,14 @@ class Search:
         of_all = isinstance(self.tiers.shared, Tier)
         return (gang.rank, gang.world_size) if of_all else (gang.local_rank, gang.local_size)
 
-    def everything(self, manifest: Manifest) -> list[FoundShard | None]:
+    def all_shards(self, manifest: Manifest) -> list[FoundShard | None]:
         """Return this rank's part of all ranks' shards."""
         part, parts = self.part
-        mine = list(manifest.shards)[part::parts]
-        what = f"verify all shards of step {manifest.step}"
-        return self.gang.together(what, lambda: self._each(mine, manifest)) or [NOTHING_NEEDED]
+        own_shards = list(manifest.shards)[part::parts]
+        title = f"verify all shards of step {manifest.step}"
+        return self.gang.together(title, lambda: self._find_all(own_shards, manifest)) or [NOTHING_NEEDED]
 
-    def _each(self, shards: list[Shard], manifest: Manifest) -> list[FoundShard | None]:
+    def _find_all(self, shards: list[Shard], manifest: Manifest) -> list[FoundShard | None]:
         if not shards:
             return []
         with ThreadPoolExecutor(min(_READERS, len(shards)), thread_name_prefix="checkpoint-read") as readers:
@@ -82,18 +82,18 @@ class Search:
 
     def _find(self, shard: Shard, manifest: Manifest) -> FoundShard | None:
         local, shared = self.tiers.local, self.tiers.shared
-        found = self._look(local, shard, manifest) or self._fetch(shard, manifest)
-        if found is not None:
-            return found
+        shard_place = self._look(local, shard, manifest) or self._fetch(shard, manifest)
+        if shard_place is not None:
+            return shard_place
         if isinstance(shared, BucketTier):
             return self._download(shared, shard, manifest)
         return self._look(shared, shard, manifest, PAUSES_S)
 
     def _look(self, tier: Tier, shard: Shard, manifest: Manifest, pauses_s: Sequence[float] = ()) -> FoundShard | None:
-        why, identity = look(tier.folder(manifest.step) / shard.file, shard, pauses_s)
-        if not why:
+        reason, identity = look(tier.folder(manifest.step) / shard.file, shard, pauses_s)
+        if not reason:
             return FoundShard(shard, tier, identity)
-        refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
+        emit_refusal(tier, manifest.step, self.gang.rank, shard.file, reason, shard.sha256)
         return None
 
     def _download(self, tier: BucketTier, shard: Shard, manifest: Manifest) -> FoundShard | None:
@@ -101,16 +101,16 @@ class Search:
         target = self.tiers.local.folder(manifest.step) / shard.file
         try:
             remove(target)
-            came = self._bring(partial(tier.fetch, manifest.step, shard, target), shard, manifest)
+            fetched_bytes = self._fetch_by(partial(tier.fetch, manifest.step, shard, target), shard, manifest)
         except (OSError, StorageError) as error:
-            why = "missing" if isinstance(error, FileNotFoundError) else str(error)[:300]
-            refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
+            reason = "missing" if isinstance(error, FileNotFoundError) else str(error)[:300]
+            emit_refusal(tier, manifest.step, self.gang.rank, shard.file, reason, shard.sha256)
             return None
-        why, identity = look(target, shard)
-        if why:
-            refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
+        reason, identity = look(target, shard)
+        if reason:
+            emit_refusal(tier, manifest.step, self.gang.rank, shard.file, reason, shard.sha256)
             return None
-        emit("downloaded_shard", step=manifest.step, file=shard.file, bytes=came)
+        emit("downloaded_shard", step=manifest.step, file=shard.file, bytes=fetched_bytes)
         return FoundShard(shard, self.tiers.local, identity)
 
     def _fetch(self, shard: Shard, manifest: Manifest) -> FoundShard | None:
@@ -120,40 +120,40 @@ class Search:
         for server in self.neighbours.holding(manifest, shard):
             try:
                 remove(target)
-                came = self._bring(partial(server.fetch, manifest.step, shard, target), shard, manifest)
+                fetched_bytes = self._fetch_by(partial(server.fetch, manifest.step, shard, target), shard, manifest)
             except (OSError, StorageError) as error:
                 emit("neighbour_without_shard", step=manifest.step, node_asked=server.node, why=str(error)[:200])
                 continue
-            why, identity = look(target, shard)
-            if not why:
-                emit("fetched_shard", step=manifest.step, from_node=server.node, file=shard.file, bytes=came)
+            reason, identity = look(target, shard)
+            if not reason:
+                emit("fetched_shard", step=manifest.step, from_node=server.node, file=shard.file, bytes=fetched_bytes)
                 return FoundShard(shard, local, identity)
         return None
 
-    def _bring(self, call: Callable[[], int], shard: Shard, manifest: Manifest) -> int:
+    def _fetch_by(self, call: Callable[[], int], shard: Shard, manifest: Manifest) -> int:
         """Fetch a shard by `call`, making room. Return the fetched bytes, fewer than its size after a resume."""
-        came = 0
+        fetched_bytes = 0
 
         def fetch() -> None:
-            nonlocal came
-            came = call()
+            nonlocal fetched_bytes
+            fetched_bytes = call()
 
         with_room(self.tiers.local, shard.size_bytes, self._reclaim(manifest), fetch)
-        return came
+        return fetched_bytes
 
     def _reclaim(self, manifest: Manifest) -> Callable[[], list[int]]:
         return lambda: self.tiers.local.reclaim({manifest.step}, self.attempt, manifest.step)
 
 
-def needed(manifest: Manifest, rank: int) -> tuple[Shard, ...]:
+def needed_shards(manifest: Manifest, rank: int) -> tuple[Shard, ...]:
     """Return a rank's shards: its own and the model states, which all ranks share."""
     return tuple(shard for shard in manifest.shards if shard.rank == rank or shard.common)
 
 
-def verified(manifest: Manifest, folder: Path) -> list[tuple[Shard, str]]:
+def unsound_shards(manifest: Manifest, folder: Path) -> list[tuple[Shard, str]]:
     """Return the shards in a step folder that are not sound, with the reasons or the digests seen."""
-    seen = ((shard, look(folder / shard.file, shard)[0]) for shard in manifest.shards)
-    return [(shard, why) for shard, why in seen if why]
+    checks = ((shard, look(folder / shard.file, shard)[0]) for shard in manifest.shards)
+    return [(shard, reason) for shard, reason in checks if reason]
 
 
 def look(path: Path, shard: Shard, pauses_s: Sequence[float] = ()) -> tuple[str, tuple[int, ...]]:
@@ -177,19 +177,19 @@ def _read(path: Path, shard: Shard) -> tuple[str, tuple[int, ...]]:
     with open_regular(path) as file:
         identity = identity_of(file)
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the kernel reads further ahead
-        seen = sha256_of(file)
-        if seen != shard.sha256:
-            return seen if (size := path.stat().st_size) == shard.size_bytes else f"{seen}, {size} bytes", ()
+        digest = sha256_of(file)
+        if digest != shard.sha256:
+            return digest if (size := path.stat().st_size) == shard.size_bytes else f"{digest}, {size} bytes", ()
         file.seek(0)
         return forbidden(file), identity
 
 
 def identity_of(file: BufferedReader) -> tuple[int, ...]:
     """Return the identity of a file and its content; every change of the file updates the ctime."""
-    seen = os.fstat(file.fileno())
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def refused(tier: SharedTier, step: int, rank: int, file: str, seen: str, wanted: str) -> None:
-    event = "missing_shard" if seen == "missing" else "refused_shard"
-    emit(event, step=step, tier=tier.name, rank=rank, file=file, seen=seen, wanted=wanted)
+def emit_refusal(tier: SharedTier, step: int, rank: int, file: str, detail: str, expected_digest: str) -> None:
+    event = "missing_shard" if detail == "missing" else "refused_shard"
+    emit(event, step=step, tier=tier.name, rank=rank, file=file, seen=detail, wanted=expected_digest)

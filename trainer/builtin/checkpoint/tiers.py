@@ -61,8 +61,8 @@ class Tier(Steps):
         """Return the steps with a folder, committed or not, newest first."""
         if not self.root.is_dir():
             return []
-        found = (step_of_folder(name) for name in os.listdir(self.root))
-        return sorted((step for step in found if step is not None), reverse=True)
+        numbers = (step_of_folder(name) for name in os.listdir(self.root))
+        return sorted((step for step in numbers if step is not None), reverse=True)
 
     def claims(self) -> Iterator[Claim]:
         """Yield the steps with a manifest file, newest first; never raise for a single one."""
@@ -94,20 +94,20 @@ class Tier(Steps):
         with durable(folder / name) as file:
             file.write(content)
 
-    def take(self, step: int, shard: Shard, source: Path, earlier: Manifest | None) -> None:
-        """Copy a shard here and read it back; link it if `earlier`, a step of this tier, has the same bytes."""
+    def take(self, step: int, shard: Shard, source: Path, older_manifest: Manifest | None) -> None:
+        """Copy a shard here and read it back; link it if `older_manifest`, a step of this tier, has the same bytes."""
         target = self.folder(step) / shard.file
-        if self._linked(shard, target, earlier):
+        if self._link_twin(shard, target, older_manifest):
             return
         copy_durably(source, target, accepts(shard, "local"))
         accepts(shard, self.name)(digest_on_disk(target))
 
-    def _linked(self, shard: Shard, target: Path, earlier: Manifest | None) -> bool:
-        twin = _twin_of(shard, earlier)
-        if earlier is None or twin is None:
+    def _link_twin(self, shard: Shard, target: Path, older_manifest: Manifest | None) -> bool:
+        twin = _twin_of(shard, older_manifest)
+        if older_manifest is None or twin is None:
             return False
         try:
-            link_durably(self.folder(earlier.step) / twin.file, target)
+            link_durably(self.folder(older_manifest.step) / twin.file, target)
         except OSError:
             return False
         return digest_on_disk(target) == shard.sha256
@@ -118,10 +118,10 @@ class Tier(Steps):
 
     def holds(self, manifest: Manifest, shards: Collection[Shard]) -> bool:
         """Return whether this checkpoint is here with these shards, by manifest and sizes."""
-        there = any(claim.manifest == manifest for claim in self.claims())
+        is_claimed = any(claim.manifest == manifest for claim in self.claims())
         folder = self.folder(manifest.step)
         try:
-            return there and all((folder / s.file).lstat().st_size == s.size_bytes for s in shards)
+            return is_claimed and all((folder / s.file).lstat().st_size == s.size_bytes for s in shards)
         except OSError:
             return False
 
@@ -139,19 +139,19 @@ class Tier(Steps):
         try:
             _write(path, content, os.link)
         except FileExistsError:
-            there = next((claim.manifest for claim in self.claims() if claim.step == manifest.step), None)
-            if there is not None and there.attempt > attempt:
-                seen = f"step {manifest.step} by attempt {there.attempt}, this is attempt {attempt}"
-                raise Fenced("a newer attempt has committed this step", seen, "let this attempt end") from None
-            if there is None or there.serialize() != content:
+            existing = next((claim.manifest for claim in self.claims() if claim.step == manifest.step), None)
+            if existing is not None and existing.attempt > attempt:
+                detail = f"step {manifest.step} by attempt {existing.attempt}, this is attempt {attempt}"
+                raise Fenced("a newer attempt has committed this step", detail, "let this attempt end") from None
+            if existing is None or existing.serialize() != content:
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
                 _write(path, content, os.replace)
         self.settle(manifest.step)
 
     def free_bytes(self) -> int:
-        seen = os.statvfs(self.root)
-        return seen.f_bavail * seen.f_frsize
+        status = os.statvfs(self.root)
+        return status.f_bavail * status.f_frsize
 
     def hours(self, step: int) -> float:
         """Return the hours since a step was published on this tier, by the machine's clock."""
@@ -184,31 +184,31 @@ class Tier(Steps):
             if number < manifest.attempt:
                 shutil.rmtree(self.folder(manifest.step) / attempt_folder(number), ignore_errors=True)
 
-    def clean(self, known: Collection[tuple[int, int]], attempt: int) -> list[str]:
+    def clean(self, known_commits: Collection[tuple[int, int]], attempt: int) -> list[str]:
         """Remove unfinished files of ended attempts, before this one writes: temporary files, folders of reshaping, and
-        folders of shards without a manifest. `known`: (step, attempt) of the manifests that any rank has seen."""
-        removed = []
+        folders of shards without a manifest. `known_commits`: (step, attempt) of the manifests any rank has seen."""
+        removals = []
         for step in self.steps():
             folder = self.folder(step)
-            claimed = os.path.lexists(folder / COMMITTED_NAME)
-            mine = [number for number in _attempts(folder) if number <= attempt]
-            for number in mine:
-                if (step, number) not in known and not claimed:
+            is_claimed = os.path.lexists(folder / COMMITTED_NAME)
+            attempts = [number for number in _attempts(folder) if number <= attempt]
+            for number in attempts:
+                if (step, number) not in known_commits and not is_claimed:
                     shutil.rmtree(folder / attempt_folder(number), ignore_errors=True)
-                    removed.append(f"{folder.name}/{attempt_folder(number)}")
-            for place in (folder, *(folder / attempt_folder(number) for number in mine)):
+                    removals.append(f"{folder.name}/{attempt_folder(number)}")
+            for place in (folder, *(folder / attempt_folder(number) for number in attempts)):
                 for partial in place.glob(f".*{PARTIAL}"):
                     partial.unlink(missing_ok=True)
-                    removed.append(str(partial.relative_to(self.root)))
+                    removals.append(str(partial.relative_to(self.root)))
             if folder.is_dir() and not os.listdir(folder):
                 folder.rmdir()
-                removed.append(folder.name)
+                removals.append(folder.name)
         for work in sorted(self.root.glob(f"{RESHAPING}*-*")):
             made_by = work.name.rpartition("-")[2]
             if made_by.isdigit() and int(made_by) <= attempt:
                 shutil.rmtree(work, ignore_errors=True)
-                removed.append(work.name)
-        return removed
+                removals.append(work.name)
+        return removals
 
 
 SharedTier = Tier | BucketTier
@@ -247,21 +247,21 @@ def tiers_in_s3(local: Path, url: str, campaign: str, identity: str = "") -> Any
 def accepts(shard: Shard, tier: str) -> Callable[[str], None]:
     """Return what raises `StorageError` for any digest but the shard's."""
 
-    def accept(seen: str) -> None:
-        if seen != shard.sha256:
+    def accept(actual_digest: str) -> None:
+        if actual_digest != shard.sha256:
             raise StorageError(
                 f"a shard changed on the {tier} tier",
-                f"{shard.file}: {seen}, wanted {shard.sha256}",
+                f"{shard.file}: {actual_digest}, wanted {shard.sha256}",
                 "suspect that disk; the next attempt takes another copy or an older step",
             )
 
     return accept
 
 
-def _twin_of(shard: Shard, earlier: Manifest | None) -> Shard | None:
+def _twin_of(shard: Shard, older: Manifest | None) -> Shard | None:
     """Return this rank's shard of an earlier step with the same bytes, or None."""
-    shards = earlier.shards if earlier is not None else ()
-    return next((other for other in shards if other.sha256 == shard.sha256 and other.rank == shard.rank), None)
+    shards = older.shards if older is not None else ()
+    return next((entry for entry in shards if entry.sha256 == shard.sha256 and entry.rank == shard.rank), None)
 
 
 def _attempts(folder: Path) -> list[int]:

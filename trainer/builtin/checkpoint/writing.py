@@ -53,12 +53,12 @@ def serialize(state: Any, file: DigestingFile) -> None:
     The manifest's SHA-256 covers every byte, `torch.load` reads no CRC-32, and computing it takes a quarter of the
     writer's processor time.
     """
-    kept = get_crc32_options()
+    options = get_crc32_options()
     set_crc32_options(False)
     try:
         torch.save(state, cast(IO[bytes], file))
     finally:
-        set_crc32_options(kept)
+        set_crc32_options(options)
 
 
 class Unchanged:
@@ -73,8 +73,8 @@ class Unchanged:
         Another fingerprint (the common case) decides at once. An equal one is followed by the whole digest and a read
         of the linked file, so that a damaged file is not linked.
         """
-        fingerprint, (known, source, digest) = fingerprint_of(snapshot.state), self._last.get(name, ("", Path(), ""))
-        if fingerprint != known:
+        fingerprint, (prior, source, digest) = (fingerprint_of(snapshot.state), self._last.get(name, ("", Path(), "")))
+        if fingerprint != prior:
             return None
         dry = DigestingFile(_Nowhere())
         serialize(snapshot.state, dry)
@@ -102,40 +102,40 @@ class _Nowhere:
 
 def fingerprint_of(state: Any) -> str:
     """Return a digest of both ends of each tensor; states with equal fingerprints may still differ."""
-    seen = hashlib.sha256()
+    digest = hashlib.sha256()
 
     def walk(value: Any) -> None:
         if isinstance(value, torch.Tensor):
             flat = value.detach().reshape(-1).view(torch.uint8) if value.dim() else value.detach().reshape(1)
-            seen.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
             for part in (flat[:_SAMPLE_BYTES], flat[-_SAMPLE_BYTES:]):
-                seen.update(part.contiguous().view(torch.uint8).numpy().tobytes())
+                digest.update(part.contiguous().view(torch.uint8).numpy().tobytes())
         elif isinstance(value, dict):
             for key, item in value.items():
-                seen.update(repr(key).encode())
+                digest.update(repr(key).encode())
                 walk(item)
         elif type(value) in (list, tuple):
             for item in value:
                 walk(item)
         else:
-            seen.update(pickle.dumps(value))
+            digest.update(pickle.dumps(value))
 
     walk(state)
-    return seen.hexdigest()
+    return digest.hexdigest()
 
 
 def merge(by_rank: tuple[tuple[Shard, ...], ...]) -> tuple[Shard, ...]:
     """Return every file once. Raises `Diverged` if nodes wrote a common file (the model states) differently."""
-    merged: dict[str, Shard] = {}
+    shard_by_file: dict[str, Shard] = {}
     for shard in (shard for shards in by_rank for shard in shards):
-        known = merged.setdefault(shard.file, shard)
-        if known.sha256 != shard.sha256:
+        twin = shard_by_file.setdefault(shard.file, shard)
+        if twin.sha256 != shard.sha256:
             raise Diverged(
                 "ranks that must hold equal state wrote different bytes",
-                f"{shard.file}: rank {known.rank} {known.sha256[:12]}, rank {shard.rank} {shard.sha256[:12]}",
+                f"{shard.file}: rank {twin.rank} {twin.sha256[:12]}, rank {shard.rank} {shard.sha256[:12]}",
                 "suspect the hardware of one of them; restart from the last committed checkpoint",
             )
-    return tuple(merged.values())
+    return tuple(shard_by_file.values())
 
 
 def random_state_of(rank: int) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from trainer.builtin.data.prepare.prepare import listed, make, plan_digest, text_bytes
+from trainer.builtin.data.prepare.prepare import list_files, make, plan_digest, text_bytes
 from trainer.builtin.data.prepare.workers import Teller
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode
 from trainer.contract.recipe import Recipe
@@ -46,9 +46,9 @@ def main() -> int:
         print(DataError("the text does not fit into memory", "no memory left", cure), file=sys.stderr)
         return int(ExitCode.DATA)
     except OSError as error:
-        seen = f"{error.filename or options.out}: {error.strerror}"
+        detail = f"{error.filename or options.out}: {error.strerror}"
         cure = "make room, or name another folder; the same command continues"
-        print(StorageError("the prepared data cannot be written", seen, cure), file=sys.stderr)
+        print(StorageError("the prepared data cannot be written", detail, cure), file=sys.stderr)
         return int(ExitCode.STORAGE)
     except KeyboardInterrupt:
         print("interrupted: the same command continues", file=sys.stderr)
@@ -59,10 +59,10 @@ def main() -> int:
 
 
 def _list(recipe: Recipe) -> None:
-    files = listed(recipe)
-    every = [file for source in files for file in source]
-    told = {"files": len(every), "bytes": sum(file.size for file in every), "text_bytes": text_bytes(files)}
-    emit("listed", plan=plan_digest(recipe, files), **told)
+    files = list_files(recipe)
+    all_files = [file for source in files for file in source]
+    totals = {"files": len(all_files), "bytes": sum(file.size for file in all_files), "text_bytes": text_bytes(files)}
+    emit("listed", plan=plan_digest(recipe, files), **totals)
 
 
 if __name__ == "__main__":

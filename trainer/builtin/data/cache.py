@@ -54,15 +54,15 @@ class Cache:
         wrong bytes or no shard.
         """
         path = self.folder / f"{shard.sha256}.bin"
-        if self._trusted(path):
+        if self._is_trusted(path):
             _touch(path)
             return path
         self.folder.mkdir(parents=True, exist_ok=True)
-        with _locked(self.folder / f"{shard.sha256}.lock"):
-            if not self._trusted(path):
+        with _lock(self.folder / f"{shard.sha256}.lock"):
+            if not self._is_trusted(path):
                 if not (path.exists() and _digest(path) == shard.sha256):
                     path.unlink(missing_ok=True)
-                    self._bring(shard, path)
+                    self._download(shard, path)
                 _mark(path).write_text(self.session)
             _touch(path)
         return path
@@ -78,44 +78,44 @@ class Cache:
             return descriptor
 
     def holds(self, shard: TokenShard) -> bool:
-        return self._trusted(self.folder / f"{shard.sha256}.bin")
+        return self._is_trusted(self.folder / f"{shard.sha256}.bin")
 
-    def _trusted(self, path: Path) -> bool:
+    def _is_trusted(self, path: Path) -> bool:
         try:
             return _mark(path).read_text() == self.session and path.exists()
         except OSError:
             return False
 
-    def _bring(self, shard: TokenShard, path: Path) -> None:
+    def _download(self, shard: TokenShard, path: Path) -> None:
         troubles: list[OSError] = []
         for number in range(TRIES):
             if number:
                 self.sleep(FIRST_PAUSE_S * 2 ** (number - 1))
             partial = path.with_suffix(".partial")
             try:
-                with self._reserved(partial, shard.tokens * self.token_bytes) as file:
+                with self._reserve(partial, shard.tokens * self.token_bytes) as file:
                     self._copy(shard, file, patient=number == TRIES - 1)
                     partial.rename(path)
                 return
             except OSError as error:
                 troubles.append(error)
-                seen = str(error) or type(error).__name__
-                emit("data_retry", file=shard.file, source=str(self.source), attempt_of=TRIES, seen=seen)
-        said = dict.fromkeys(str(trouble) or type(trouble).__name__ for trouble in troubles)
-        seen = f"{shard.file} from {self.source}, {TRIES} tries: {'; '.join(said)}"
-        if len(said) == 1 and all(isinstance(trouble, _Wrong) for trouble in troubles):
-            raise DataError("a data shard is missing or damaged at its source", seen, "stage the data set again")
-        raise StorageError("a data shard cannot be copied", seen, "repair the source, or stage the data set again")
+                detail = str(error) or type(error).__name__
+                emit("data_retry", file=shard.file, source=str(self.source), attempt_of=TRIES, seen=detail)
+        texts = dict.fromkeys(str(trouble) or type(trouble).__name__ for trouble in troubles)
+        detail = f"{shard.file} from {self.source}, {TRIES} tries: {'; '.join(texts)}"
+        if len(texts) == 1 and all(isinstance(trouble, _Wrong) for trouble in troubles):
+            raise DataError("a data shard is missing or damaged at its source", detail, "stage the data set again")
+        raise StorageError("a data shard cannot be copied", detail, "repair the source, or stage the data set again")
 
     def _copy(self, shard: TokenShard, file: BinaryIO, patient: bool) -> None:
-        digest, size, begun = hashlib.sha256(), 0, time.monotonic()
+        digest, size, start_s = hashlib.sha256(), 0, time.monotonic()
         for piece in self._pieces(shard):
             file.write(piece)
             digest.update(piece)
             size += len(piece)
-            spent = time.monotonic() - begun
-            if not patient and spent > SLOW_AFTER_S and size < FLOOR_BYTES_PER_S * spent:
-                raise _Unusable(f"slow: {size} bytes in {spent:.0f} s")
+            spent_s = time.monotonic() - start_s
+            if not patient and spent_s > SLOW_AFTER_S and size < FLOOR_BYTES_PER_S * spent_s:
+                raise _Unusable(f"slow: {size} bytes in {spent_s:.0f} s")
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
@@ -129,32 +129,32 @@ class Cache:
             raise _Wrong(str(error)) from error
 
     @contextmanager
-    def _reserved(self, partial: Path, needed: int) -> Iterator[BinaryIO]:
+    def _reserve(self, partial: Path, size: int) -> Iterator[BinaryIO]:
         """Yield a file of the full size, so that other processes count its room; remove it unless it is renamed."""
-        with _locked(self.folder / "room.lock"):
-            self._make_room(needed)
+        with _lock(self.folder / "room.lock"):
+            self._make_room(size)
             file = partial.open("wb")
             # Locked while it is written: others can lock only what a dead process left.
             fcntl.flock(file, fcntl.LOCK_SH)
-            file.truncate(needed)
+            file.truncate(size)
         try:
             yield file
         finally:
             file.close()
             partial.unlink(missing_ok=True)
 
-    def _make_room(self, needed: int) -> None:
-        """Drop the least recently used copies that nobody has mapped, until `needed` bytes fit below the limit."""
+    def _make_room(self, new_bytes: int) -> None:
+        """Drop the least recently used copies that nobody has mapped, until `new_bytes` bytes fit below the limit."""
         copies = sorted(self._copies())
-        used = sum(size for _, size, _ in copies)
+        used_bytes = sum(size for _, size, _ in copies)
         for _, size, path in copies:
-            if used + needed <= self.limit_bytes:
+            if used_bytes + new_bytes <= self.limit_bytes:
                 return
             if _drop_unused(path):
-                used -= size
-        if used + needed > self.limit_bytes:
+                used_bytes -= size
+        if used_bytes + new_bytes > self.limit_bytes:
             # All copies are in use: exceed the limit and report it.
-            emit("data_cache_small", used_bytes=used, needed_bytes=needed, limit_bytes=self.limit_bytes)
+            emit("data_cache_small", used_bytes=used_bytes, needed_bytes=new_bytes, limit_bytes=self.limit_bytes)
 
     def _copies(self) -> Iterator[tuple[int, int, Path]]:
         """Yield (last use, bytes, path) of all copies, unfinished ones included."""
@@ -186,7 +186,7 @@ def _drop_unused(path: Path) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

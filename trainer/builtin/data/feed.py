@@ -34,8 +34,8 @@ class Share:
 
     def micro_batches(self, position: int) -> list[range]:
         """Return the positions of the step that begins at `position`."""
-        size, whole = self.micro_batch, self.micro_batch * self.world_size
-        starts = range(position + self.rank * size, position + self.global_batch, whole)
+        size, stride = self.micro_batch, self.micro_batch * self.world_size
+        starts = range(position + self.rank * size, position + self.global_batch, stride)
         return [range(start, start + size) for start in starts]
 
 
@@ -70,19 +70,19 @@ class Feed:
 
     def wait_for_first(self) -> None:
         """Wait until `next` has the first step or an error, or there is no step."""
-        begun = time.monotonic()
+        start_s = time.monotonic()
         self._begun.wait()
-        self.wait_seconds += time.monotonic() - begun
+        self.wait_seconds += time.monotonic() - start_s
 
     def next(self) -> Fed:
         """Return the next step's batches. Raises the reading thread's `DataError` or `StorageError`."""
-        begun = time.monotonic()
+        start_s = time.monotonic()
         item = self._ready.get()
-        self.wait_seconds += time.monotonic() - begun
+        self.wait_seconds += time.monotonic() - start_s
         if isinstance(item, BaseException):
             raise item
         if self._stager is not None:
-            self._stager.reached(item.position)
+            self._stager.advance(item.position)
         return item
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class Feed:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if error is None:
             self.close()
         else:
@@ -103,23 +103,23 @@ class Feed:
     def _run(self, steps: Iterator[int]) -> None:
         try:
             for position in steps:
-                if not self._put(self._read(position)):
+                if not self._offer(self._read(position)):
                     return
         except BaseException as error:
-            self._put(error)
+            self._offer(error)
         finally:
             self._begun.set()
 
     def _read(self, position: int) -> Fed:
         parts, digests = [], list[int]()
         for positions in self._share.micro_batches(position):
-            stored = self._reader.stored(positions)
-            digests += self._reader.digests(positions, stored)
-            parts.append(stored.astype(np.int64))
-        counted = tuple(int((part[:, 1:] >= 0).sum()) for part in parts) if is_masked(self._reader.manifest) else ()
-        return Fed(position, tuple(parts), step_digest(digests), sum(map(entropy, parts)) / len(parts), counted)
+            rows = self._reader.stored(positions)
+            digests += self._reader.digests(positions, rows)
+            parts.append(rows.astype(np.int64))
+        counts = tuple(int((part[:, 1:] >= 0).sum()) for part in parts) if is_masked(self._reader.manifest) else ()
+        return Fed(position, tuple(parts), step_digest(digests), sum(map(entropy, parts)) / len(parts), counts)
 
-    def _put(self, item: Fed | BaseException) -> bool:
+    def _offer(self, item: Fed | BaseException) -> bool:
         while not self._ended.is_set():
             try:
                 self._ready.put(item, timeout=_POLL_S)

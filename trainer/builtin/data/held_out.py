@@ -26,8 +26,8 @@ class HeldOut:
             raise DataError(refused.what, refused.seen, refused.cure) from refused
         self.held_out_samples = max(0, (len(tokens) - shared) // self._stride)
         if not self.held_out_samples:
-            seen = f"{len(tokens)} held-out tokens, context {context}"
-            raise DataError("the data holds less than one held-out sequence", seen, "give more text")
+            detail = f"{len(tokens)} held-out tokens, context {context}"
+            raise DataError("the data holds less than one held-out sequence", detail, "give more text")
 
     def held_out(self, sequences: int) -> np.ndarray:
         count = min(sequences, self.held_out_samples)
@@ -43,28 +43,28 @@ def open_held_out(root: Path, digest: str, vocabulary: int, context: int, or_few
     """
     manifest = load_manifest(root, digest)
     if manifest.vocabulary != vocabulary and not (or_fewer and manifest.vocabulary < vocabulary):
-        seen = f"model.vocabulary {vocabulary}, tokenizer {manifest.vocabulary}"
-        raise DataError("model and tokenizer differ in size", seen, "pass the checkpoint's train.json")
+        fact = f"model.vocabulary {vocabulary}, tokenizer {manifest.vocabulary}"
+        raise DataError("model and tokenizer differ in size", fact, "pass the checkpoint's train.json")
     parts = []
     for shard in manifest.validation:
         try:
             content = (root / shard.file).read_bytes()
         except OSError as error:
-            seen = f"{shard.file}: {error.strerror}"
-            raise unread(error, DataError("a held-out shard is missing", seen, "fetch it from the archive")) from error
+            fact = f"{shard.file}: {error.strerror}"
+            raise unread(error, DataError("a held-out shard is missing", fact, "fetch it from the archive")) from error
         if (digest_seen := hashlib.sha256(content).hexdigest()) != shard.sha256:
-            seen = f"{shard.file}: {digest_seen}, wanted {shard.sha256}"
-            raise DataError("a held-out shard is damaged", seen, "fetch it again from the archive")
+            fact = f"{shard.file}: {digest_seen}, wanted {shard.sha256}"
+            raise DataError("a held-out shard is damaged", fact, "fetch it again from the archive")
         parts.append(np.frombuffer(content, dtype=_dtype(manifest)))
     return HeldOut(manifest, np.concatenate(parts), context)
 
 
 def end_of_document(manifest: DataManifest, tokenizer: bytes) -> tuple[int, str]:
     """Return (id, text) of the token that ends every document. Raises `ConfigError` when the tokenizer has none."""
-    described: dict[str, Any] = json.loads(tokenizer)
-    special = {token["id"]: token["content"] for token in described.get("added_tokens", ()) if token.get("special")}
+    settings: dict[str, Any] = json.loads(tokenizer)
+    special = {token["id"]: token["content"] for token in settings.get("added_tokens", ()) if token.get("special")}
     end = manifest.end_of_document
-    vocabulary = {number: text for text, number in described["model"]["vocab"].items()}
+    vocabulary = {number: text for text, number in settings["model"]["vocab"].items()}
     if (text := special.get(end) or vocabulary.get(end)) is None:
         raise ConfigError("the tokenizer has no token that ends a document", f"{end}, special ones {sorted(special)}")
     return end, text

@@ -30,13 +30,13 @@ class DataLedger:
 
     def add(self, step: int, position: int, digest: int) -> None:
         """Add a finished step. `digest`: `step_digest` over all ranks. Raises `DataError` if it does not follow."""
-        last = self.rows[-1] if self.rows else None
-        expected = (last.last_step + 1, last.end_position) if last else (step, position)
+        newest = self.rows[-1] if self.rows else None
+        expected = (newest.last_step + 1, newest.end_position) if newest else (step, position)
         if (step, position) != expected:
             raise DataError(
                 "the data's ledger does not continue", f"step and position {step, position}, not {expected}"
             )
-        chain = next_link(last.chain if last else CHAIN_START, step, position, self.global_batch, digest)
+        chain = next_link(newest.chain if newest else CHAIN_START, step, position, self.global_batch, digest)
         if self.current is not None:
             self.current = self.current.model_copy(update={"last_step": step, "chain": chain})
             return

@@ -20,7 +20,7 @@ class TokenRow(plain.TokenRow):
         try:
             return super()._mapped(shard)
         except Refused as refused:
-            raise _told(refused) from refused.__cause__
+            raise _as_trainer_error(refused) from refused.__cause__
 
 
 class Reader(plain.Reader):
@@ -41,16 +41,16 @@ class Reader(plain.Reader):
         try:
             super().__init__(manifest, opener, context, seed, weights, shuffle_blocks)
         except Refused as refused:
-            raise _told(refused) from refused.__cause__
+            raise _as_trainer_error(refused) from refused.__cause__
 
-    def digests(self, positions: range, stored: Tokens) -> list[int]:
+    def digests(self, positions: range, rows: Tokens) -> list[int]:
         """Return the ledger's digest of each sequence."""
-        return [sample_digest(position, row.tobytes()) for position, row in zip(positions, stored, strict=True)]
+        return [sample_digest(position, row.tobytes()) for position, row in zip(positions, rows, strict=True)]
 
 
-def _told(refused: Refused) -> TrainerError:
-    kind = ConfigError if isinstance(refused, NoSuchSources) else DataError
-    refusal, cause = kind(refused.what, refused.seen, refused.cure), refused.__cause__
+def _as_trainer_error(source_error: Refused) -> TrainerError:
+    kind = ConfigError if isinstance(source_error, NoSuchSources) else DataError
+    refusal, cause = kind(source_error.what, source_error.seen, source_error.cure), source_error.__cause__
     return unread(cause, refusal) if isinstance(cause, OSError) else refusal
 
 
@@ -71,20 +71,20 @@ def load_manifest(root: Path, digest: str) -> DataManifest:
     try:
         return read_manifest(path.read_bytes(), digest)
     except OSError as error:
-        seen = f"{path}: {error.strerror}"
-        raise unread(error, DataError("there is no prepared data", seen, "stage the prepared data")) from error
+        detail = f"{path}: {error.strerror}"
+        raise unread(error, DataError("there is no prepared data", detail, "stage the prepared data")) from error
 
 
 def read_manifest(content: bytes, digest: str) -> DataManifest:
     """Parse a manifest; an empty digest accepts any. Raises `DataError`."""
-    seen = hashlib.sha256(content).hexdigest()
+    actual_digest = hashlib.sha256(content).hexdigest()
     try:
         manifest = DataManifest.model_validate_json(content)
     except ValidationError as error:
         raise DataError("the data manifest is damaged", str(error), "stage the prepared data again") from error
-    if digest and seen != digest:
+    if digest and actual_digest != digest:
         raise DataError(
-            "this is not the data of the configuration", f"manifest {seen}, wanted {digest}", "stage that data"
+            "this is not the data of the configuration", f"manifest {actual_digest}, wanted {digest}", "stage that data"
         )
     return manifest
 
@@ -97,12 +97,12 @@ def verify_shards(root: Path, manifest: DataManifest) -> None:
 
 
 def _verify(root: Path, shard: TokenShard) -> None:
-    for name, wanted in ((shard.file, shard.sha256), (shard.index, shard.index_sha256)):
+    for name, digest in ((shard.file, shard.sha256), (shard.index, shard.index_sha256)):
         try:
             with (root / name).open("rb") as file:
-                seen = hashlib.file_digest(file, "sha256").hexdigest()
+                fact = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            seen = f"{name}: {error.strerror}"
-            raise unread(error, DataError("a token shard is missing", seen, "stage the data again")) from error
-        if seen != wanted:
-            raise DataError("a token shard is damaged", f"{name}: {seen}, wanted {wanted}", "stage the data again")
+            fact = f"{name}: {error.strerror}"
+            raise unread(error, DataError("a token shard is missing", fact, "stage the data again")) from error
+        if fact != digest:
+            raise DataError("a token shard is damaged", f"{name}: {fact}, wanted {digest}", "stage the data again")

@@ -46,8 +46,8 @@ def replay(config: TrainConfig, data: Path, rows: list[Consumed]) -> Iterator[tu
         opener, section = folder_opener(data), config.data
         reader = Reader(manifest, opener, config.model.context, row.seed, section.weights, section.shuffle_blocks)
         for step in range(row.first_step, row.last_step + 1):
-            first = row.first_position + (step - row.first_step) * row.global_batch
-            yield step, step_digest(_digests(reader, range(first, first + row.global_batch)))
+            position = row.first_position + (step - row.first_step) * row.global_batch
+            yield step, step_digest(_digests(reader, range(position, position + row.global_batch)))
 
 
 def _digests(reader: Reader, positions: range) -> Iterator[int]:

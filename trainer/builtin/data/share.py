@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.builtin.data.prepare.parts import Parts
-from trainer.builtin.data.prepare.prepare import listed, plan_digest, prepare
+from trainer.builtin.data.prepare.prepare import list_files, plan_digest, prepare
 from trainer.builtin.data.prepare.sharing import Sharing
 from trainer.builtin.data.prepare.workers import Teller
 from trainer.contract import (
@@ -54,10 +54,10 @@ def share(work: Preparing, index: int, scratch: Path, s3: Any, cores: int | None
     store, recipe = Parts(s3, work.bucket, work.parts), work.recipe
     scratch.mkdir(parents=True, exist_ok=True)
     if recipe.tokenizer is not None:
-        given = scratch / TOKENIZER_NAME
-        store.fetch([given])
-        recipe = recipe.model_copy(update={"tokenizer": given})
-    files, out = listed(recipe), scratch / "out"
+        tokenizer_path = scratch / TOKENIZER_NAME
+        store.fetch([tokenizer_path])
+        recipe = recipe.model_copy(update={"tokenizer": tokenizer_path})
+    files, target = list_files(recipe), scratch / "out"
     if (plan := plan_digest(recipe, files)) != work.plan:
         raise DataError(
             "these are not the files that the driver has listed",
@@ -68,12 +68,12 @@ def share(work: Preparing, index: int, scratch: Path, s3: Any, cores: int | None
     teller = Teller()
     with Sharing(cores, teller, store, index, work.workers) as workers:
         teller.more = lambda: vars(workers.tally)
-        manifest = prepare(recipe, files, out, workers)
-    content = (out / DATA_MANIFEST_NAME).read_bytes()
+        manifest = prepare(recipe, files, target, workers)
+    content = (target / DATA_MANIFEST_NAME).read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     if index == 0:
-        last = {name: (out / name).read_bytes() for name in (TOKENIZER_NAME, DATA_SUMMARY_NAME)}
-        store.publish(f"{work.datasets}{digest}/", digests_of(manifest), {**last, DATA_MANIFEST_NAME: content})
+        small_files = {name: (target / name).read_bytes() for name in (TOKENIZER_NAME, DATA_SUMMARY_NAME)}
+        store.publish(f"{work.datasets}{digest}/", digests_of(manifest), {**small_files, DATA_MANIFEST_NAME: content})
         store.put(work.result, Prepared(digest=digest).model_dump_json().encode())
     emit("prepared", manifest_sha256=digest, tokens=manifest.train_tokens, unigram_loss=manifest.unigram_loss)
     return digest
@@ -81,10 +81,10 @@ def share(work: Preparing, index: int, scratch: Path, s3: Any, cores: int | None
 
 def digests_of(manifest: DataManifest) -> dict[str, str]:
     """Return the name of each of a data set's large files, and its SHA-256."""
-    found = dict[str, str]()
+    digests = dict[str, str]()
     for shard in (*manifest.train, *manifest.validation):
-        found |= {shard.file: shard.sha256, shard.index: shard.index_sha256}
-    return found
+        digests |= {shard.file: shard.sha256, shard.index: shard.index_sha256}
+    return digests
 
 
 def _s3() -> Any:
@@ -102,8 +102,8 @@ def _refusal(error: BaseException) -> TrainerError:
     if isinstance(error, MemoryError):
         cure = "write a larger data.prepare.instance_type"
         return DataError("the text does not fit into memory", "no memory left", cure)
-    seen = f"{getattr(error, 'filename', None) or SCRATCH}: {getattr(error, 'strerror', None) or error}"
-    return StorageError("the pod's disk cannot be used", seen, "the same command continues on another node")
+    detail = f"{getattr(error, 'filename', None) or SCRATCH}: {getattr(error, 'strerror', None) or error}"
+    return StorageError("the pod's disk cannot be used", detail, "the same command continues on another node")
 
 
 if __name__ == "__main__":

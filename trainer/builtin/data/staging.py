@@ -30,7 +30,7 @@ class Stager:
         self._thread = threading.Thread(target=self._run, name="data-stager", daemon=True)
         self._thread.start()
 
-    def reached(self, position: int) -> None:
+    def advance(self, position: int) -> None:
         """Note that training reads from `position` on."""
         self._position = position
         self.ahead.clear()
@@ -45,13 +45,13 @@ class Stager:
     def _run(self) -> None:
         for shard in self._due():
             if self._cache.holds(shard):
-                self._bring(shard)  # updates its last use, so that it is not dropped before it is needed
+                self._stage_shard(shard)  # updates its last use, so that it is not dropped before it is needed
                 continue
             if len(self._pending) >= THREADS:
                 self._pending = wait(self._pending, return_when=FIRST_COMPLETED).not_done
             if self._ended.is_set():
                 return
-            self._pending.add(self._pool.submit(self._bring, shard))
+            self._pending.add(self._pool.submit(self._stage_shard, shard))
 
     def _settle(self, position: int) -> None:
         self._pending = wait(self._pending, timeout=0).not_done
@@ -72,7 +72,7 @@ class Stager:
     def _early(self, ahead: Ahead, position: int) -> bool:
         return ahead.position > position + max(ahead.positions, self._lead)
 
-    def _bring(self, shard: TokenShard) -> None:
+    def _stage_shard(self, shard: TokenShard) -> None:
         try:
             self._cache.locate(shard)
         except Exception as error:

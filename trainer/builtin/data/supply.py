@@ -62,14 +62,14 @@ def _manifest_bytes(source: ShardSource) -> bytes:
     try:
         return b"".join(source.read(DATA_MANIFEST_NAME))
     except OSError as error:
-        seen = f"{DATA_MANIFEST_NAME} in {source}: {error.strerror or error}"
-        raise unread(error, DataError("there is no prepared data", seen, "stage the prepared data")) from error
+        detail = f"{DATA_MANIFEST_NAME} in {source}: {error.strerror or error}"
+        raise unread(error, DataError("there is no prepared data", detail, "stage the prepared data")) from error
 
 
 def _check_fit(config: TrainConfig, manifest: DataManifest) -> None:
     check_vocabulary(manifest, config.model.vocabulary, or_fewer=bool(config.model.name))
-    bounded = config.model.document_attention or config.model.reset_positions
-    if bounded and config.model.end_of_document != manifest.end_of_document:
+    splits_documents = config.model.document_attention or config.model.reset_positions
+    if splits_documents and config.model.end_of_document != manifest.end_of_document:
         raise DataError(
             "model and data end documents with different tokens",
             f"model.end_of_document {config.model.end_of_document}, data {manifest.end_of_document}",

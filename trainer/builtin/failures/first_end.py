@@ -52,8 +52,8 @@ def note(run: Path, first_rank: int, processes: Sequence[Process]) -> None:
     would then be found killed, and one that waits would leave neither words nor a dump."""
     if (run / _NAME).exists() or not any(process.exitcode for process in processes):
         return
-    at = time.monotonic()
-    while time.monotonic() < at + _OTHERS_S and any(_may_end(process) for process in processes):
+    noticed_at = time.monotonic()
+    while time.monotonic() < noticed_at + _OTHERS_S and any(_may_end(process) for process in processes):
         time.sleep(_LOOK_S)
     codes, states = dict[int, int](), dict[int, str]()
     for rank, process in enumerate(processes, first_rank):
@@ -66,7 +66,7 @@ def note(run: Path, first_rank: int, processes: Sequence[Process]) -> None:
         if process.exitcode is None and process.pid is not None and state_of(process.pid) in FROZEN:
             os.kill(process.pid, signal.SIGKILL)
     temporary = run / f"{_NAME}.partial"
-    temporary.write_text(FirstEnd(at=at, codes=codes, states=states).model_dump_json())
+    temporary.write_text(FirstEnd(at=noticed_at, codes=codes, states=states).model_dump_json())
     temporary.rename(run / _NAME)
 
 

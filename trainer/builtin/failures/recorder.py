@@ -54,8 +54,8 @@ def dump_own(run: Path) -> None:
     temporary = path.with_name(f"{path.name}.partial")
     # A rank that ends must end, also with a full disk.
     with suppress(OSError, RuntimeError, AttributeError):
-        told = torch._C._distributed_c10d._dump_fr_trace(True, False, False)  # type: ignore[attr-defined]
-        temporary.write_bytes(told)
+        trace = torch._C._distributed_c10d._dump_fr_trace(True, False, False)  # type: ignore[attr-defined]
+        temporary.write_bytes(trace)
         temporary.rename(path)
 
 
@@ -72,16 +72,16 @@ def keep(run: Path, logs: Path) -> None:
 
 def exchanges_of(run: Path, rank: int) -> dict[str, Exchanges]:
     """Return group -> exchanges from the dumps of a rank; empty when it left none."""
-    found = dict[str, Exchanges]()
+    exchanges = dict[str, Exchanges]()
     for prefix in _PREFIXES:
         path = run / FOLDER / f"{prefix}{rank}"
         # The rank may have died while it wrote.
         with suppress(OSError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError):
-            written = path.stat()
-            if written.st_size <= _LARGEST_BYTES:
+            status = path.stat()
+            if status.st_size <= _LARGEST_BYTES:
                 with path.open("rb") as file:
-                    found |= summary(load(file), written.st_mtime)
-    return found
+                    exchanges |= summary(load(file), status.st_mtime)
+    return exchanges
 
 
 class _Plain(pickle.Unpickler):
@@ -104,37 +104,37 @@ def summary(dump: dict[str, Any], at_s: float) -> dict[str, Exchanges]:
     groups = dict[str, list[dict[str, Any]]]()
     for entry in entries:
         groups.setdefault(entry["process_group"][0], []).append(entry)
-    failed = _last_of_threads(entry for entry in entries if _by_gloo(entry))
-    found = {
-        name: _exchanges(rows, dump.get("pg_status", {}), [id(row) for row in failed], at_s)
+    failed_rows = _last_of_threads(entry for entry in entries if _by_gloo(entry))
+    exchanges = {
+        name: _exchanges(rows, dump.get("pg_status", {}), [id(row) for row in failed_rows], at_s)
         for name, rows in groups.items()
     }
     # A member that has never entered an exchange of a group has no entry of it.
-    known = [name for name in dump.get("pg_config", {}) if name]
-    found |= {name: Exchanges(0, -1, 0) for name in known if name not in found}
-    waiting_first = sorted(found, key=lambda name: (found[name].waited_s is None, -found[name].enqueued))
-    return {name: found[name] for name in waiting_first[:_MOST_GROUPS]}
+    group_names = [name for name in dump.get("pg_config", {}) if name]
+    exchanges |= {name: Exchanges(0, -1, 0) for name in group_names if name not in exchanges}
+    waiting_first = sorted(exchanges, key=lambda name: (exchanges[name].waited_s is None, -exchanges[name].enqueued))
+    return {name: exchanges[name] for name in waiting_first[:_MOST_GROUPS]}
 
 
 def _exchanges(
-    rows: list[dict[str, Any]], statuses: dict[str, dict[str, int]], failed: list[int], at_s: float
+    rows: list[dict[str, Any]], statuses: dict[str, dict[str, int]], failed_ids: list[int], at_s: float
 ) -> Exchanges:
     newest = max(rows, key=lambda row: row["collective_seq_id"])
     status = statuses.get(str(newest["pg_id"]), {})
-    enqueued = max(newest["collective_seq_id"], status.get("last_enqueued_collective", -1))
-    started = status.get("last_started_collective", -1)
-    completed = max(0, status.get("last_completed_collective", 0))
+    enqueued_seq = max(newest["collective_seq_id"], status.get("last_enqueued_collective", -1))
+    started_seq = status.get("last_started_collective", -1)
+    completed_seq = max(0, status.get("last_completed_collective", 0))
     if _by_gloo(newest):
         # Gloo notes an exchange as completed also when it fails. The newest of a thread is the one that failed.
-        waits = id(newest) in failed
-        completed, row = enqueued - waits, newest
+        waits = id(newest) in failed_ids
+        completed_seq, row = enqueued_seq - waits, newest
     else:
-        waits = enqueued > completed
-        row = next((row for row in rows if row["collective_seq_id"] > completed), newest)
+        waits = enqueued_seq > completed_seq
+        row = next((row for row in rows if row["collective_seq_id"] > completed_seq), newest)
     if not waits:
-        return Exchanges(enqueued, started, completed)
-    waited = max(0.0, at_s - row["time_created_ns"] / 1e9)
-    return Exchanges(enqueued, started, completed, round(waited, 3), row.get("timeout_ms", 0) / 1e3)
+        return Exchanges(enqueued_seq, started_seq, completed_seq)
+    waited_s = max(0.0, at_s - row["time_created_ns"] / 1e9)
+    return Exchanges(enqueued_seq, started_seq, completed_seq, round(waited_s, 3), row.get("timeout_ms", 0) / 1e3)
 
 
 def _by_gloo(entry: dict[str, Any]) -> bool:
@@ -142,9 +142,9 @@ def _by_gloo(entry: dict[str, Any]) -> bool:
 
 
 def _last_of_threads(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    last = dict[Any, dict[str, Any]]()
+    newest_entries = dict[Any, dict[str, Any]]()
     for entry in entries:
         thread = entry.get("thread_id")
-        if thread not in last or entry["time_created_ns"] >= last[thread]["time_created_ns"]:
-            last[thread] = entry
-    return list(last.values())
+        if thread not in newest_entries or entry["time_created_ns"] >= newest_entries[thread]["time_created_ns"]:
+            newest_entries[thread] = entry
+    return list(newest_entries.values())

@@ -44,11 +44,11 @@ def cause_of(run: Path, logs: Path, exit_codes: Mapping[int, int]) -> Cause:
     """
     if not any(exit_codes.values()):
         return Cause(int(ExitCode.DONE), "done")
-    first = first_end.read(run)
+    end = first_end.read(run)
     beats = {beat.rank: beat for beat in read_beats(run)}
-    at = first.at if first else time.monotonic()
+    now = end.at if end else time.monotonic()
     ranks = tuple(
-        _seen(run, logs, rank, (first.codes.get(rank) if first else code), _state(first, rank), beats.get(rank), at)
+        _judge(run, logs, rank, (end.codes.get(rank) if end else code), _state(end, rank), beats.get(rank), now)
         for rank, code in sorted(exit_codes.items())
     )
     return _cause(ranks, beats, exit_codes)
@@ -59,34 +59,34 @@ def seen_alive(run: Path, beats: Sequence[Beat]) -> tuple[RankSeen, ...]:
     if not recorder.any_dump(run) and all(first_end.state_of(beat.pid) not in first_end.FROZEN for beat in beats):
         return ()
     now = time.monotonic()
-    return tuple(_seen(run, run, one.rank, None, first_end.state_of(one.pid), one, now) for one in beats)
+    return tuple(_judge(run, run, peer.rank, None, first_end.state_of(peer.pid), peer, now) for peer in beats)
 
 
-def _state(first: first_end.FirstEnd | None, rank: int) -> str:
-    return first.states.get(rank, "") if first else ""
+def _state(end: first_end.FirstEnd | None, rank: int) -> str:
+    return end.states.get(rank, "") if end else ""
 
 
-def _seen(run: Path, logs: Path, rank: int, code: int | None, state: str, beat: Beat | None, at: float) -> RankSeen:
+def _judge(run: Path, logs: Path, rank: int, code: int | None, state: str, beat: Beat | None, now: float) -> RankSeen:
     outcome = beat.outcome if beat else None
     end, detail = str(Sign.RUNS), ""
     if outcome is not None:
         end, detail = outcome.reason, outcome.detail
     elif state in first_end.FROZEN:
         end = Sign.STOPPED
-    elif code == -signal.SIGABRT and (said := waited_in_vain(tail(logs, rank))):
-        end, detail = Sign.ABORTED, said
+    elif code == -signal.SIGABRT and (abort_line := waited_in_vain(tail(logs, rank))):
+        end, detail = Sign.ABORTED, abort_line
     # Torch's agent ends the other ranks with SIGTERM after the first failure.
     elif code is not None and code < 0 and code != -signal.SIGTERM:
         end, detail = Sign.DIED, f"died of {signal.Signals(-code).name}"
-        if code == -signal.SIGABRT and (own := own_failure(tail(logs, rank))):
-            detail = f"{detail}; {own}"
+        if code == -signal.SIGABRT and (failure_line := own_failure(tail(logs, rank))):
+            detail = f"{detail}; {failure_line}"
     elif code:
         end, detail = "internal", f"exit code {code}"
     return RankSeen(
         rank=rank,
         step=beat.step if beat else 0,
         phase=beat.phase if beat else "",
-        age_s=round(max(0.0, at - beat.at), 1) if beat else None,
+        age_s=round(max(0.0, now - beat.at), 1) if beat else None,
         end=end,
         detail=detail[:200],
         groups=recorder.exchanges_of(run, rank),
@@ -95,23 +95,23 @@ def _seen(run: Path, logs: Path, rank: int, code: int | None, state: str, beat: 
 
 def _cause(ranks: tuple[RankSeen, ...], beats: Mapping[int, Beat], exit_codes: Mapping[int, int]) -> Cause:
     internal = int(ExitCode.INTERNAL)
-    for one in ranks:
-        if one.end == Sign.DIED:
-            return Cause(internal, "signal", one.rank, -exit_codes[one.rank], one.detail, ranks)
+    for state in ranks:
+        if state.end == Sign.DIED:
+            return Cause(internal, "signal", state.rank, -exit_codes[state.rank], state.detail, ranks)
     outcomes = {rank: beat.outcome for rank, beat in beats.items() if beat.outcome is not None}
-    own = {rank: one for rank, one in outcomes.items() if one.exit_code != 0 and one.reason not in OF_OTHERS}
-    if own:
-        rank = min(own)
-        return Cause(own[rank].exit_code, own[rank].reason, rank, None, own[rank].detail, ranks)
-    if stopped := next((one for one in ranks if one.end == Sign.STOPPED), None):
-        culprit = find_culprit([Located("", one) for one in ranks])
-        return Cause(internal, "stopped", stopped.rank, None, str(culprit), ranks)
-    failed = sorted((one.exit_code == 0, one.reason == PEER_LOST, rank) for rank, one in outcomes.items())
-    if failed and not failed[0][0]:
-        rank = failed[0][2]
+    faults = {rank: state for rank, state in outcomes.items() if state.exit_code != 0 and state.reason not in OF_OTHERS}
+    if faults:
+        rank = min(faults)
+        return Cause(faults[rank].exit_code, faults[rank].reason, rank, None, faults[rank].detail, ranks)
+    if frozen_rank := next((state for state in ranks if state.end == Sign.STOPPED), None):
+        culprit = find_culprit([Located("", state) for state in ranks])
+        return Cause(internal, "stopped", frozen_rank.rank, None, str(culprit), ranks)
+    failures = sorted((state.exit_code == 0, state.reason == PEER_LOST, rank) for rank, state in outcomes.items())
+    if failures and not failures[0][0]:
+        rank = failures[0][2]
         return Cause(outcomes[rank].exit_code, outcomes[rank].reason, rank, None, outcomes[rank].detail, ranks)
-    if aborted := next((one for one in ranks if one.end == Sign.ABORTED), None):
-        return Cause(internal, PEER_LOST, aborted.rank, int(signal.SIGABRT), aborted.detail, ranks)
+    if aborted_rank := next((state for state in ranks if state.end == Sign.ABORTED), None):
+        return Cause(internal, PEER_LOST, aborted_rank.rank, int(signal.SIGABRT), aborted_rank.detail, ranks)
     return Cause(internal, "internal", detail=f"exit codes {dict(exit_codes)}", ranks=ranks)
 
 
@@ -126,15 +126,15 @@ def waited_in_vain(log: str) -> str:
 def own_failure(log: str) -> str:
     """Return the line by which a rank's own GPU or driver failed; empty when none is known."""
     lines = log.splitlines()
-    own = [line.strip() for line in lines if _OWN.search(line)]
-    return next((line for line in own if _ABORTS.search(line)), own[0] if own else "")
+    failure_lines = [line.strip() for line in lines if _OWN.search(line)]
+    return next((line for line in failure_lines if _ABORTS.search(line)), failure_lines[0] if failure_lines else "")
 
 
 def tail(logs: Path, rank: int) -> str:
     """Return the end of a rank's newest log; empty when there is none."""
     try:
-        found = [*logs.glob(f"rank-{rank}.log"), *logs.glob(f"rank-{rank}-*.log")]
-        newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
+        logs_of_rank = [*logs.glob(f"rank-{rank}.log"), *logs.glob(f"rank-{rank}-*.log")]
+        newest = max(logs_of_rank, key=lambda path: path.stat().st_mtime, default=None)
         if newest is None:
             return ""
         with newest.open("rb") as file:

@@ -44,27 +44,27 @@ class Generations:
         """Run generation after generation. Return the last one's end, which is the pod's."""
         meeting, generation = Meeting(ranks.store, self.place, self.meet_s), 0
         while True:
-            over = threading.Event()
+            end_event = threading.Event()
             if self.most:
-                meeting.watch(generation, over)
-            termination = self._ended(ranks.run(generation, over), over)
-            over.set()
-            outcome = self._after(meeting, generation, termination)
+                meeting.watch(generation, end_event)
+            termination = self._termination_of(ranks.run(generation, end_event), end_event)
+            end_event.set()
+            outcome = self._continue_after(meeting, generation, termination)
             if isinstance(outcome, Termination):
                 return outcome
             generation += 1
             self._begin(generation, outcome)
 
-    def _ended(self, codes: Mapping[int, int], over: threading.Event) -> Termination:
+    def _termination_of(self, codes: Mapping[int, int], end_event: threading.Event) -> Termination:
         """Return this node's end. Ranks that ended only since another node's agent had said so have lost a peer."""
         termination = self.verdict(dict(codes))
-        by_us = over.is_set() and all(code in (0, -signal.SIGTERM) for code in codes.values())
+        by_us = end_event.is_set() and all(code in (0, -signal.SIGTERM) for code in codes.values())
         if by_us and not any(beat.outcome for beat in read_beats(self.run_folder)):
             changes = {"reason": PEER_LOST, "rank": None, "detail": "another node's agent said that a process had died"}
             return termination.model_copy(update={"exit_code": int(ExitCode.INTERNAL), **changes})
         return termination
 
-    def _after(self, meeting: Meeting, generation: int, termination: Termination) -> Termination | Word:
+    def _continue_after(self, meeting: Meeting, generation: int, termination: Termination) -> Termination | Word:
         """Return the pod's end, or whose death is followed by another generation."""
         if termination.exit_code == ExitCode.DONE or not self.most:
             return termination
@@ -80,7 +80,7 @@ class Generations:
         if decision.go and decision.culprit is not None:
             return decision.culprit
         emit("not_restarted_in_place", after_generation=generation, why=decision.why)
-        return _stopped(termination) if stop_requested(self.run_folder) and not reason else termination
+        return _interruption(termination) if stop_requested(self.run_folder) and not reason else termination
 
     def _refusal(self, generation: int, termination: Termination) -> str:
         if stop_requested(self.run_folder):
@@ -131,12 +131,12 @@ def is_own(termination: Termination) -> bool:
     return termination.reason != PEER_LOST
 
 
-def sick(accelerated: bool, look: Look) -> str:
+def sick(has_gpu: bool, look: Look) -> str:
     """Return why this node's GPUs are suspected; empty when they are not, and without GPUs."""
-    return suspicion(look) if accelerated else ""
+    return suspicion(look) if has_gpu else ""
 
 
-def _stopped(termination: Termination) -> Termination:
+def _interruption(termination: Termination) -> Termination:
     detail = f"asked to stop while the agents met; before: {termination.detail}"[:1500]
     changes = {"exit_code": int(ExitCode.INTERRUPTED), "reason": "interrupted", "detail": detail}
     return termination.model_copy(update=changes)

@@ -55,23 +55,23 @@ class Meeting:
     place: Place
     longest_s: float
 
-    def watch(self, generation: int, over: threading.Event) -> None:
-        """Tell the others where this agent listens. Set `over` once one of them says that the generation is over: a
+    def watch(self, generation: int, end_event: threading.Event) -> None:
+        """Tell the others where this agent listens. Set `end_event` once one of them says that the generation ended: a
         death may show late to other nodes."""
         # A connection of its own: a call that waits blocks the others of its connection.
-        store = _of(self.store.clone(), generation)  # type: ignore[attr-defined]
-        store.set(_at(self.place.node_rank), self.place.pod_ip)
+        store = _generation_store(self.store.clone(), generation)  # type: ignore[attr-defined]
+        store.set(_address_key(self.place.node_rank), self.place.pod_ip)
 
         def wait() -> None:
-            while not over.is_set():
+            while not end_event.is_set():
                 try:
                     store.wait([_OVER], timedelta(minutes=10))
                 except RuntimeError as error:  # its time is over, or the store has gone with node 0
                     if "timeout" not in str(error).lower():
                         return
-                    over.wait(_POLL_S)
+                    end_event.wait(_POLL_S)
                 else:
-                    over.set()
+                    end_event.set()
 
         threading.Thread(target=wait, name=f"over-{generation}", daemon=True).start()
 
@@ -80,66 +80,66 @@ class Meeting:
 
         def tell() -> None:
             with contextlib.suppress(RuntimeError):
-                _of(self.store, generation).set(_OVER, "")
+                _generation_store(self.store, generation).set(_OVER, "")
 
         threading.Thread(target=tell, name=f"tell-{generation}", daemon=True).start()
 
-    def decide(self, generation: int, word: Word, stopped: Callable[[], bool]) -> Decision:
+    def decide(self, generation: int, word: Word, is_stopping: Callable[[], bool]) -> Decision:
         """Tell this node's word and return the agents' decision. It is no when an agent is gone or refuses, when not
-        all meet in time, when `stopped`, or when the store does not answer."""
-        found: list[Decision] = []
+        all meet in time, when `is_stopping`, or when the store does not answer."""
+        results: list[Decision] = []
 
         def meet() -> None:
             try:
-                found.append(self._meet(_of(self.store, generation), word, stopped))
+                results.append(self._meet(_generation_store(self.store, generation), word, is_stopping))
             except (RuntimeError, ValueError) as error:
-                found.append(Decision(go=False, why=f"the agents' store is gone: {str(error).splitlines()[0][:200]}"))
+                results.append(Decision(go=False, why=f"the agents' store is gone: {str(error).splitlines()[0][:200]}"))
 
         meeting = threading.Thread(target=meet, name=f"meeting-{generation}", daemon=True)
         meeting.start()
         meeting.join(self.longest_s + _MARGIN_S)
-        return found[0] if found else Decision(go=False, why="the agents' store does not answer")
+        return results[0] if results else Decision(go=False, why="the agents' store does not answer")
 
-    def _meet(self, store: PrefixStore, word: Word, stopped: Callable[[], bool]) -> Decision:
-        nodes, began = self.place.node_count, time.monotonic()
+    def _meet(self, store: PrefixStore, word: Word, is_stopping: Callable[[], bool]) -> Decision:
+        nodes, start_s = self.place.node_count, time.monotonic()
         store.set(_of_node(self.place.node_rank), word.model_dump_json())
         if word.refuses:
             return _propose(store, Decision(go=False, why=f"{word.node}: {word.refuses}"))
         if store.add(_HERE, 1) == nodes:
             words = store.multi_get([_of_node(node) for node in range(nodes)])
-            return _propose(store, _agreed([Word.model_validate_json(each) for each in words]))
-        knocked = began
+            return _propose(store, _common_decision([Word.model_validate_json(text) for text in words]))
+        knock_s = start_s
         while not store.check([_DECISION]):
             now = time.monotonic()
-            if stopped():
+            if is_stopping():
                 return _propose(store, Decision(go=False, why=f"{word.node} is asked to stop"))
-            if now - began > self.longest_s:
-                why = f"{store.add(_HERE, 0)} of {nodes} agents met within {self.longest_s:g} s"
-                return _propose(store, Decision(go=False, why=why))
-            if self.place.node_rank == 0 and now - knocked > _KNOCK_EVERY_S:
-                knocked = now
-                if gone := self._gone(store, began + self.longest_s):
-                    return _propose(store, Decision(go=False, why=f"the agent of {gone} is gone"))
+            if now - start_s > self.longest_s:
+                reason = f"{store.add(_HERE, 0)} of {nodes} agents met within {self.longest_s:g} s"
+                return _propose(store, Decision(go=False, why=reason))
+            if self.place.node_rank == 0 and now - knock_s > _KNOCK_EVERY_S:
+                knock_s = now
+                if lost_address := self._ended_agent(store, start_s + self.longest_s):
+                    return _propose(store, Decision(go=False, why=f"the agent of {lost_address} is gone"))
             time.sleep(_POLL_S)
         return Decision.model_validate_json(store.get(_DECISION))
 
-    def _gone(self, met: PrefixStore, until: float) -> str:
+    def _ended_agent(self, store: PrefixStore, limit_s: float) -> str:
         """Return the address of an agent that has not met and whose pod has ended: its machine refuses the connection.
         Silence is no proof."""
         for node in range(self.place.node_count):
-            if time.monotonic() < until and not met.check([_of_node(node)]) and met.check([_at(node)]):
-                address = met.get(_at(node)).decode()
+            if time.monotonic() < limit_s and not store.check([_of_node(node)]) and store.check([_address_key(node)]):
+                address = store.get(_address_key(node)).decode()
                 if _refuses(address):
                     return address
         return ""
 
 
-def _agreed(words: list[Word]) -> Decision:
+def _common_decision(words: list[Word]) -> Decision:
     """Return the decision of all words, none of which refuses: a death must explain why the others lost a peer."""
-    own = [word for word in words if word.own]
-    if not own:
+    own_deaths = [word for word in words if word.own]
+    if not own_deaths:
         return Decision(go=False, why="no process is known to have died: a rank hangs, or the network is broken")
-    return Decision(go=True, culprit=min(own, key=lambda word: word.at))
+    return Decision(go=True, culprit=min(own_deaths, key=lambda word: word.at))
 
 
 def _propose(store: PrefixStore, decision: Decision) -> Decision:
@@ -147,7 +147,7 @@ def _propose(store: PrefixStore, decision: Decision) -> Decision:
     return Decision.model_validate_json(store.compare_set(_DECISION, "", decision.model_dump_json()))
 
 
-def _of(store: TCPStore, generation: int) -> PrefixStore:
+def _generation_store(store: TCPStore, generation: int) -> PrefixStore:
     return PrefixStore(f"meeting-{generation}", store)
 
 
@@ -155,7 +155,7 @@ def _of_node(node: int) -> str:
     return f"word-{node}"
 
 
-def _at(node: int) -> str:
+def _address_key(node: int) -> str:
     return f"address-{node}"
 
 

@@ -19,7 +19,7 @@ class Collection:
     def __init__(self) -> None:
         self._settled = False
 
-    def after(self, step: int) -> None:
+    def collect_after(self, step: int) -> None:
         """Collect after some steps, by the step's number. After the first one of an attempt, set aside what it
         imported and cached too."""
         if not self._settled:
@@ -30,16 +30,16 @@ class Collection:
 
 
 @contextmanager
-def collected() -> Iterator[Collection]:
+def collection() -> Iterator[Collection]:
     """Take collection over for the block."""
-    was = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     _set_aside()
     try:
         yield Collection()
     finally:
         gc.unfreeze()
-        if was:
+        if was_enabled:
             gc.enable()
 
 

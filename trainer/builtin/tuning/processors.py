@@ -12,7 +12,7 @@ import torch
 SYS = Path("/sys")
 
 
-class Share(NamedTuple):
+class ProcessorShare(NamedTuple):
     processors: frozenset[int]
     """Those the rank may run on."""
     threads: int
@@ -23,28 +23,28 @@ def take_processors(threads: int) -> int:
     since results of a CPU depend on it."""
     if not torch.cuda.is_available():
         return threads
-    local_rank, allowed = int(os.environ["LOCAL_RANK"]), frozenset(os.sched_getaffinity(0))
-    share = share_of(local_rank, [_address(index) for index in range(torch.cuda.device_count())], allowed)
-    if share.processors != allowed:
+    local_rank, usable = int(os.environ["LOCAL_RANK"]), frozenset(os.sched_getaffinity(0))
+    share = share_of(local_rank, [_address(index) for index in range(torch.cuda.device_count())], usable)
+    if share.processors != usable:
         os.sched_setaffinity(0, share.processors)
     return share.threads
 
 
-def share_of(gpu: int, addresses: Sequence[str], allowed: frozenset[int], root: Path = SYS) -> Share:
+def share_of(gpu: int, addresses: Sequence[str], usable: frozenset[int], root: Path = SYS) -> ProcessorShare:
     """Return what a rank with this GPU takes. `addresses`: of all GPUs on the PCI bus, as `0000:53:00.0`.
 
-    All of `allowed` where the machine tells of no NUMA nodes, or has none of that node's processors for this pod.
+    All of `usable` where the machine tells of no NUMA nodes, or has none of that node's processors for this pod.
     """
     nodes = [_node_of(address, root) for address in addresses]
-    near = _processors(nodes[gpu], root) & allowed
-    sharing = nodes.count(nodes[gpu]) if near else len(addresses)
-    mine = near or allowed
-    return Share(mine, max(1, _cores(mine, root) // sharing))
+    near_processors = _processors(nodes[gpu], root) & usable
+    sharing = nodes.count(nodes[gpu]) if near_processors else len(addresses)
+    processors = near_processors or usable
+    return ProcessorShare(processors, max(1, _cores(processors, root) // sharing))
 
 
 def _address(index: int) -> str:
-    seen: Any = torch.cuda.get_device_properties(index)
-    return f"{seen.pci_domain_id:04x}:{seen.pci_bus_id:02x}:{seen.pci_device_id:02x}.0"
+    properties: Any = torch.cuda.get_device_properties(index)
+    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
 def _node_of(address: str, root: Path) -> int:
@@ -59,16 +59,16 @@ def _processors(node: int, root: Path) -> frozenset[int]:
 def _cores(processors: frozenset[int], root: Path) -> int:
     """Return the number of cores; a core's hyperthreads are processors that name each other as siblings."""
     topology = "devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    return len({_numbers(_read(root / topology.format(one))) or frozenset({one}) for one in processors})
+    return len({_numbers(_read(root / topology.format(cpu))) or frozenset({cpu}) for cpu in processors})
 
 
 def _numbers(ranges: str) -> frozenset[int]:
     """Return the numbers of a list as the kernel writes it, such as `0-23,96-119`."""
-    found = set[int]()
+    numbers = set[int]()
     for part in filter(None, ranges.split(",")):
-        first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        start, _, end = part.partition("-")
+        numbers |= set(range(int(start), int(end or start) + 1))
+    return frozenset(numbers)
 
 
 def _read(path: Path) -> str:

@@ -59,7 +59,7 @@ class Seen:
 class Detector(Protocol):
     name: str
 
-    def look(self, seen: Seen) -> Alarm | None: ...
+    def look(self, signals: Seen) -> Alarm | None: ...
 
     def state(self) -> dict[str, Any]: ...
 
@@ -72,12 +72,12 @@ class Outlier:
     """
 
     def __init__(
-        self, window: int, sigmas: float, least: float, below: bool, *, needs: int = 1, settle: int = 32
+        self, window: int, sigmas: float, floor: float, checks_low: bool, *, needs: int = 1, settle: int = 32
     ) -> None:
         """`needs`: steps in a row that make an alarm; a value that is `_FAR` times as far out makes one at once.
         `settle`: steps after which what stays outside is the new normal, and for which there is no second alarm."""
         self._window = Window(window)
-        self._sigmas, self._least, self._below, self._settle, self._needs = sigmas, least, below, settle, needs
+        self._sigmas, self._least, self._below, self._settle, self._needs = (sigmas, floor, checks_low, settle, needs)
         self._outside: list[float] = []
         self._quiet = 0
         """Steps for which no new alarm is raised."""
@@ -91,7 +91,7 @@ class Outlier:
             return None
         return self._window.median + max(self._least, self._sigmas * self._window.deviation)
 
-    def limited(self, value: float) -> float:
+    def limit(self, value: float) -> float:
         """Return the value, or the upper bound if it is above it."""
         if len(self._window) < FEWEST or value <= self._window.median + self._least:
             return value
@@ -101,31 +101,31 @@ class Outlier:
     def judge(self, step: int, value: float, blur: float = 0.0) -> tuple[float, int] | None:
         """Add a value. Return (bound that it passed, first step of the episode) when it raises an alarm. `blur`: how
         far a value may be off by its own rounding."""
-        least = max(self._least, blur)
+        floor = max(self._least, blur)
         self._quiet = max(0, self._quiet - 1)
         self._middle = self._window.median if len(self._window) else 0.0
-        if len(self._window) < FEWEST or abs(value - self._middle) <= least:
+        if len(self._window) < FEWEST or abs(value - self._middle) <= floor:
             self._outside.clear()
             self._window.add(value)
             return None
-        bound = self._middle + max(least, self._sigmas * self._window.deviation)
+        bound = self._middle + max(floor, self._sigmas * self._window.deviation)
         low = 2 * self._middle - bound
-        over, under = value > bound, self._below and value < low
-        if not over and not under:
+        is_high, is_low = value > bound, self._below and value < low
+        if not is_high and not is_low:
             self._outside.clear()
             self._window.add(value)
             return None
         if not self._outside:
             self._began = step
         self._outside.append(value)
-        alarm = (bound if over else low, self._began)
+        alarm = (bound if is_high else low, self._began)
         if len(self._outside) >= self._settle:
             self._window.clear()
-            for kept in self._outside:
-                self._window.add(kept)
+            for outside_value in self._outside:
+                self._window.add(outside_value)
             self._outside.clear()
-        far = abs(value - self._middle) > _FAR * (bound - self._middle)
-        if self._quiet or (0 < len(self._outside) < self._needs and not far):
+        is_far = abs(value - self._middle) > _FAR * (bound - self._middle)
+        if self._quiet or (0 < len(self._outside) < self._needs and not is_far):
             return None
         self._quiet = self._settle
         return alarm
@@ -145,23 +145,23 @@ class Series:
     """An outlier test of the logarithm of one signal of a step; with `trend` of its distance from a moving average,
     which hides no spike while the signal itself falls fast."""
 
-    def __init__(self, name: str, what: str, signal: str, outlier: Outlier, trend: bool = False) -> None:
-        self.name, self._what, self._signal = name, what, signal
+    def __init__(self, name: str, title: str, signal: str, outlier: Outlier, trend: bool = False) -> None:
+        self.name, self._what, self._signal = name, title, signal
         self.outlier, self._follows = outlier, trend
         self._trend: float | None = None
 
-    def look(self, seen: Seen) -> Alarm | None:
-        value: float | None = getattr(seen, self._signal)
+    def look(self, signals: Seen) -> Alarm | None:
+        value: float | None = getattr(signals, self._signal)
         if value is None:
             return None
-        scaled = math.log(max(value, _TINY))
-        trend = (scaled if self._trend is None else self._trend) if self._follows else 0.0
+        log_value = math.log(max(value, _TINY))
+        trend = (log_value if self._trend is None else self._trend) if self._follows else 0.0
         if self._follows:
-            self._trend = trend + _TREND * self.outlier.limited(scaled - trend)
-        found = self.outlier.judge(seen.step, scaled - trend)
-        if found is None:
+            self._trend = trend + _TREND * self.outlier.limit(log_value - trend)
+        outlier = self.outlier.judge(signals.step, log_value - trend)
+        if outlier is None:
             return None
-        bound, onset = math.exp(trend + found[0]), found[1]
+        bound, onset = math.exp(trend + outlier[0]), outlier[1]
         return Alarm(self.name, value, bound, onset, f"{self._what} is {value:.4g}, beyond {bound:.4g}")
 
     def state(self) -> dict[str, Any]:
@@ -181,18 +181,18 @@ class Layers:
         self._window = window
         self._groups: dict[str, Outlier] = {}
 
-    def look(self, seen: Seen) -> Alarm | None:
-        found = None
-        whole = math.sqrt(sum(norm * norm for _, norm in seen.layers))
-        for group, norm in seen.layers:
+    def look(self, signals: Seen) -> Alarm | None:
+        alarm = None
+        total_norm = math.sqrt(sum(norm * norm for _, norm in signals.layers))
+        for group, norm in signals.layers:
             outlier = self._groups.setdefault(group, _of_layers(self._window))
-            share = norm / max(whole, _TINY)
-            judged = outlier.judge(seen.step, math.log(max(share, _TINY)))
-            if judged is not None and found is None:
-                bound, onset = math.exp(judged[0]), judged[1]
+            share = norm / max(total_norm, _TINY)
+            verdict = outlier.judge(signals.step, math.log(max(share, _TINY)))
+            if verdict is not None and alarm is None:
+                bound, onset = math.exp(verdict[0]), verdict[1]
                 text = f"{group} has {share:.3g} of the gradient's norm, beyond {bound:.3g}"
-                found = Alarm(self.name, share, bound, onset, text)
-        return found
+                alarm = Alarm(self.name, share, bound, onset, text)
+        return alarm
 
     def state(self) -> dict[str, Any]:
         return {group: outlier.state() for group, outlier in self._groups.items()}
@@ -204,7 +204,7 @@ class Layers:
 
 
 def _of_layers(window: int) -> Outlier:
-    return Outlier(window, sigmas=8.0, least=math.log(2.5), below=True, needs=2)
+    return Outlier(window, sigmas=8.0, floor=math.log(2.5), checks_low=True, needs=2)
 
 
 class Weights:
@@ -220,22 +220,22 @@ class Weights:
         self._groups: dict[str, Outlier] = {}
         self._last: dict[str, float] = {}
 
-    def look(self, seen: Seen) -> Alarm | None:
-        found = None
-        for group, norm in seen.weights:
-            last, self._last[group] = self._last.get(group), norm
-            if last is None or seen.rate <= 0:
+    def look(self, signals: Seen) -> Alarm | None:
+        alarm = None
+        for group, norm in signals.weights:
+            previous_norm, self._last[group] = self._last.get(group), norm
+            if previous_norm is None or signals.rate <= 0:
                 continue
-            moved = (norm - last) / (max(last, _TINY) * seen.rate)
+            drift = (norm - previous_norm) / (max(previous_norm, _TINY) * signals.rate)
             outlier = self._groups.setdefault(group, _of_weights(self._window))
-            judged = outlier.judge(seen.step, moved, _BLUR / seen.rate)
-            if judged is not None and found is None:
-                text = f"the weights of {group} move {moved:.3g} x the learning rate in a step, beyond {judged[0]:.3g}"
-                found = Alarm(self.name, moved, judged[0], judged[1], text)
-        return found
+            verdict = outlier.judge(signals.step, drift, _BLUR / signals.rate)
+            if verdict is not None and alarm is None:
+                text = f"the weights of {group} move {drift:.3g} x the learning rate in a step, beyond {verdict[0]:.3g}"
+                alarm = Alarm(self.name, drift, verdict[0], verdict[1], text)
+        return alarm
 
     def state(self) -> dict[str, Any]:
-        return {"last": dict(self._last), "groups": {name: each.state() for name, each in self._groups.items()}}
+        return {"last": dict(self._last), "groups": {name: outlier.state() for name, outlier in self._groups.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._last = {group: float(norm) for group, norm in state["last"].items()}
@@ -245,7 +245,7 @@ class Weights:
 
 
 def _of_weights(window: int) -> Outlier:
-    return Outlier(window, sigmas=10.0, least=0.02, below=True, needs=2)
+    return Outlier(window, sigmas=10.0, floor=0.02, checks_low=True, needs=2)
 
 
 class Divergence:
@@ -263,19 +263,21 @@ class Divergence:
         self._since = -1
         self._over = 0
 
-    def look(self, seen: Seen) -> Alarm | None:
-        self._smooth = seen.loss if self._smooth is None else 0.95 * self._smooth + 0.05 * seen.loss
-        if seen.held_out is None:
+    def look(self, signals: Seen) -> Alarm | None:
+        self._smooth = signals.loss if self._smooth is None else 0.95 * self._smooth + 0.05 * signals.loss
+        if signals.held_out is None:
             return None
-        if self._best is None or seen.held_out < self._best:
-            self._best, self._at_best, self._since, self._over = seen.held_out, self._smooth, seen.step, 0
+        if self._best is None or signals.held_out < self._best:
+            self._best, self._at_best, self._since, self._over = signals.held_out, self._smooth, signals.step, 0
             return None
         bound = self._best * (1 + self.margin)
-        self._over = self._over + 1 if seen.held_out > bound and self._smooth < self._at_best else 0
+        self._over = self._over + 1 if signals.held_out > bound and self._smooth < self._at_best else 0
         if self._over != 2:
             return None
-        text = f"the held-out loss is {seen.held_out:.4g}, {self._best:.4g} at its best, while the training loss falls"
-        return Alarm(self.name, seen.held_out, bound, self._since, text)
+        text = (
+            f"the held-out loss is {signals.held_out:.4g}, {self._best:.4g} at its best, while the training loss falls"
+        )
+        return Alarm(self.name, signals.held_out, bound, self._since, text)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -295,20 +297,20 @@ class Precision:
     most = 0.01
 
     def __init__(self, window: int) -> None:
-        self._outlier = Outlier(window, 8.0, math.log(3.0), below=False)
+        self._outlier = Outlier(window, 8.0, math.log(3.0), checks_low=False)
         self._over = False
 
-    def look(self, seen: Seen) -> Alarm | None:
-        if (value := seen.rounding) is None:
+    def look(self, signals: Seen) -> Alarm | None:
+        if (value := signals.rounding) is None:
             return None
-        judged = self._outlier.judge(seen.step, math.log(max(value, _LEAST_ROUNDING)))
-        over, before = value > self.most, self._over
-        self._over = over
-        if judged is None and (before or not over):
+        verdict = self._outlier.judge(signals.step, math.log(max(value, _LEAST_ROUNDING)))
+        is_over, was_over = value > self.most, self._over
+        self._over = is_over
+        if verdict is None and (was_over or not is_over):
             return None
-        bound = min(self.most, math.exp(judged[0])) if judged else self.most
+        bound = min(self.most, math.exp(verdict[0])) if verdict else self.most
         text = f"the loss differs by {value:.3g} of itself from that in float32, beyond {bound:.3g}"
-        return Alarm(self.name, value, bound, judged[1] if judged else seen.step, text)
+        return Alarm(self.name, value, bound, verdict[1] if verdict else signals.step, text)
 
     def state(self) -> dict[str, Any]:
         return {"outlier": self._outlier.state(), "over": self._over}
@@ -321,16 +323,16 @@ class Precision:
 def numeric(window: int) -> tuple[Detector, ...]:
     """Return the detectors of values, in the order in which their alarms count."""
     return (
-        Series("data", "the entropy of a batch's tokens", "entropy", Outlier(window, 8.0, 0.04, below=True)),
-        Series("loss", "the loss", "loss", Outlier(window, 7.0, 0.1, below=False), trend=True),
+        Series("data", "the entropy of a batch's tokens", "entropy", Outlier(window, 8.0, 0.04, checks_low=True)),
+        Series("loss", "the loss", "loss", Outlier(window, 7.0, 0.1, checks_low=False), trend=True),
         norm_series(window),
         Layers(window),
         Weights(window),
-        Series("activations", "the last block's output", "activation", Outlier(window // 2, 8.0, 0.1, below=True)),
+        Series("activations", "the last block's output", "activation", Outlier(window // 2, 8.0, 0.1, checks_low=True)),
         Divergence(),
         Precision(window),
     )
 
 
 def norm_series(window: int) -> Series:
-    return Series("norm", "the gradient's norm", "norm", Outlier(window, 7.0, math.log(2.0), below=False))
+    return Series("norm", "the gradient's norm", "norm", Outlier(window, 7.0, math.log(2.0), checks_low=False))

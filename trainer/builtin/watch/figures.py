@@ -76,27 +76,27 @@ class All:
     memory_gib: tuple[float, ...]
 
 
-def pack(mine: Mine, rank: int, ranks: int) -> list[float]:
+def pack(figures: Mine, rank: int, ranks: int) -> list[float]:
     """Return the numbers whose sums over all ranks `unpack` reads: a few, and `_SLOTS` places for each rank."""
-    parts = [mine.parts.get(name, 0.0) for name in PARTS]
+    parts = [figures.parts.get(name, 0.0) for name in PARTS]
     slots = [0.0] * (_SLOTS * ranks)
-    own = (mine.loss, mine.parts.get("forward", 0.0), mine.memory_gib)
-    slots[_SLOTS * rank : _SLOTS * (rank + 1)] = own
-    head = [mine.loss, float(mine.finite), *mine.others, *parts, mine.activation, mine.entropy]
-    return [*head, *mine.layers, *mine.weights, *slots]
+    own_slots = (figures.loss, figures.parts.get("forward", 0.0), figures.memory_gib)
+    slots[_SLOTS * rank : _SLOTS * (rank + 1)] = own_slots
+    head = [figures.loss, float(figures.finite), *figures.others, *parts, figures.activation, figures.entropy]
+    return [*head, *figures.layers, *figures.weights, *slots]
 
 
-def unpack(sums: Sequence[float], mine: Mine, ranks: int) -> All:
-    """Read what came back for `pack`; `mine` tells the lengths, which are equal on all ranks."""
+def unpack(sums: Sequence[float], figures: Mine, ranks: int) -> All:
+    """Read what came back for `pack`; `figures` tells the lengths, which are equal on all ranks."""
     values = iter(sums)
 
     def take(count: int) -> tuple[float, ...]:
         return tuple(next(values) for _ in range(count))
 
     loss, finite = take(2)
-    others, parts = take(len(mine.others)), take(len(PARTS))
+    other_sums, parts = take(len(figures.others)), take(len(PARTS))
     activation, entropy = take(2)
-    layers, weights = take(len(mine.layers)), take(len(mine.weights))
+    layers, weights = take(len(figures.layers)), take(len(figures.weights))
     slots = tuple(values)
     return All(
         loss=loss / ranks,
@@ -106,7 +106,7 @@ def unpack(sums: Sequence[float], mine: Mine, ranks: int) -> All:
         weights=tuple(map(_root, weights)),
         activation=_root(activation / ranks),
         entropy=entropy / ranks,
-        others=others,
+        others=other_sums,
         losses=slots[0::_SLOTS],
         forward_s=slots[1::_SLOTS],
         memory_gib=slots[2::_SLOTS],
@@ -129,18 +129,18 @@ class Utilisation:
     """FLOP/s of all accelerators together; None: unknown."""
 
     @classmethod
-    def of(cls, config: TrainConfig, ranks: int, accelerated: bool) -> Utilisation:
+    def of(cls, config: TrainConfig, ranks: int, has_gpu: bool) -> Utilisation:
         model, recompute = config.model, config.recompute
-        work, again = work_of(model), 0
+        work, extra_flop = work_of(model), 0
         if recompute.policy == "full":
-            covered = -(-work.layers // recompute.every)
-            again += covered * (2 * work.block + 4 * work.queries * model.context)
+            recomputed_layers = -(-work.layers // recompute.every)
+            extra_flop += recomputed_layers * (2 * work.block + 4 * work.queries * model.context)
         if config.micro_batch * model.context > rows_at_once(model.vocabulary):
-            again += 2 * work.output
+            extra_flop += 2 * work.output
         token = work.flop(model.context)
         tokens, peak = config.tokens_per_step(), config.peak_bf16_tflops
-        known = peak is not None and accelerated
-        return cls(tokens * token, tokens * (token + again), ranks * (peak or 0.0) * 1e12 if known else None)
+        has_peak = peak is not None and has_gpu
+        return cls(tokens * token, tokens * (token + extra_flop), ranks * (peak or 0.0) * 1e12 if has_peak else None)
 
     def mfu(self, seconds: float) -> float | None:
         return None if self.peak is None else round(self.flop / (seconds * self.peak), 4)
@@ -150,7 +150,7 @@ class Utilisation:
 
 
 def step_figures(
-    every: All,
+    sums: All,
     seconds: float,
     rate: float,
     norm: float | None,
@@ -159,22 +159,22 @@ def step_figures(
     utilisation: Utilisation,
 ) -> StepFigures:
     """Return what events and metrics tell of a step that took `seconds`, the stall of a save before it included."""
-    ratios = relative(every.forward_s)
+    ratios = relative(sums.forward_s)
     slowest = max(range(len(ratios)), key=ratios.__getitem__) if len(ratios) > 1 else None
-    parts = {name: round(value, 4) for name, value in every.parts.items()}
+    parts = {name: round(value, 4) for name, value in sums.parts.items()}
     return StepFigures(
         norm=norm,
         rate=rate,
         tokens_per_second=round(tokens / seconds, 1),
         mfu=utilisation.mfu(seconds),
         hfu=utilisation.hfu(seconds),
-        memory_gib=round(max(every.memory_gib), 3),
+        memory_gib=round(max(sums.memory_gib), 3),
         data_s=parts["data"],
-        compute_s=round(every.parts["forward"] + every.parts["backward"], 4),
+        compute_s=round(sums.parts["forward"] + sums.parts["backward"], 4),
         communication_s=parts["communication"],
         optimizer_s=parts["optimizer"],
         checkpoint_s=parts["checkpoint"],
-        layers=dict(zip(groups, (round(norm, 6) for norm in every.layers), strict=True)) if any(every.layers) else {},
+        layers=dict(zip(groups, (round(norm, 6) for norm in sums.layers), strict=True)) if any(sums.layers) else {},
         slowest_rank=slowest,
         slowest_ratio=None if slowest is None else round(ratios[slowest], 3),
     )
@@ -197,35 +197,35 @@ class Split:
             end.record()
             self._events.append((name, begin, end))
             return
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         yield
-        self.add(name, time.perf_counter() - begun)
+        self.add(name, time.perf_counter() - start_s)
 
     def add(self, name: str, seconds: float) -> None:
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
-    def taken(self) -> dict[str, float]:
+    def take_seconds(self) -> dict[str, float]:
         """Return the seconds and begin anew. On a GPU the stream must have passed the last event."""
         for name, begin, end in self._events:
             self.add(name, begin.elapsed_time(end) / 1000)
-        found, self._seconds, self._events = self._seconds, {}, []
+        seconds, self._seconds, self._events = self._seconds, {}, []
         # The reduction runs within the backward pass.
-        if "backward" in found:
-            found["backward"] = max(0.0, found["backward"] - found.get("communication", 0.0))
-        return found
+        if "backward" in seconds:
+            seconds["backward"] = max(0.0, seconds["backward"] - seconds.get("communication", 0.0))
+        return seconds
 
-    def around(self, engine: Any) -> None:
+    def time_reduction(self, engine: Any) -> None:
         """Time the engine's reduction of gradients: of ZeRO's stages 0 and 1 all of it, of 2 and 3 what the backward
         pass does not hide."""
         reduce = getattr(engine, "allreduce_gradients", None)
         if reduce is None:
             return
 
-        def timed(*given: Any, **named: Any) -> Any:
+        def timed_reduce(*args: Any, **kwargs: Any) -> Any:
             with self.part("communication"):
-                return reduce(*given, **named)
+                return reduce(*args, **kwargs)
 
-        engine.allreduce_gradients = timed
+        engine.allreduce_gradients = timed_reduce
 
 
 def memory_gib(device: torch.device) -> float:

@@ -34,7 +34,7 @@ LONGEST = 10
 
 
 @dataclass(frozen=True)
-class Decision:
+class Ruling:
     """What the alarms of a step ask for."""
 
     save: bool = False
@@ -63,7 +63,7 @@ class Overseer:
     def __post_init__(self) -> None:
         device = self.engine.device
         self.watch, self.split = Watch(self.config.watch), Split(device)
-        self.split.around(self.engine)
+        self.split.time_reduction(self.engine)
         self.signals = Signals(self.engine, self.gang.first)
         self.utilisation = Utilisation.of(self.config, self.gang.world_size, device.type == "cuda")
 
@@ -74,7 +74,7 @@ class Overseer:
         losses: list[Tensor] = []
         weights = self._weights(fed)
         self.signals.step_begins()
-        with self._clipped():
+        with self._bound_gradient():
             for number, tokens in enumerate(fed.micro_batches, 1):
                 batch = torch.from_numpy(tokens).to(self.engine.device)
                 with self.split.part("forward"):
@@ -90,11 +90,11 @@ class Overseer:
                 losses.append(part.detach())
         read = self.signals.read(losses)
         loss = 0.0
-        for one in read.losses:
-            loss += one / len(read.losses)
+        for micro_loss in read.losses:
+            loss += micro_loss / len(read.losses)
         return Mine(
             loss=loss,
-            parts=self.split.taken(),
+            parts=self.split.take_seconds(),
             memory_gib=memory_gib(self.engine.device),
             layers=read.layers,
             weights=read.weights,
@@ -112,12 +112,12 @@ class Overseer:
             return []
         # Of ranks that read the same sequences, one counts them.
         leads = Layout.of(self.config.parallel, self.gang.world_size).leads(self.gang.rank)
-        whole = self.gang.sums([float(sum(fed.counted)) if leads else 0.0])[0]
+        total = self.gang.sums([float(sum(fed.counted)) if leads else 0.0])[0]
         micro_batches = self.config.global_batch / self.config.micro_batch
-        return [counted * micro_batches / whole for counted in fed.counted]
+        return [count * micro_batches / total for count in fed.counted]
 
     @contextmanager
-    def _clipped(self) -> Iterator[None]:
+    def _bound_gradient(self) -> Iterator[None]:
         """Bound the norm of this step's gradient. DeepSpeed saves its bound, so it is set back."""
         usual = self.config.optimizer.clip
         bound = self.watch.clip(usual)
@@ -135,63 +135,68 @@ class Overseer:
     def skips(self, step: int) -> bool:
         return any(ban.skips(step) for ban in self.bans)
 
-    def judge(self, seen: Seen, every: All, seconds: float) -> Decision:
+    def judge(self, signals: Seen, figures: All, seconds: float) -> Ruling:
         """Tell the alarms of a finished step, and decide. All ranks call this alike, with equal values. `seconds`: of
         the last step whose time all know, without a save's stall; 0: there is none."""
         clip = self.watch.clip(self.config.optimizer.clip)
-        if self.config.watch.clip and seen.norm is not None and clip < min(seen.norm, self.config.optimizer.clip):
-            self._tell(seen.step, "norm", seen.norm, clip, "clip", f"the gradient was scaled to a norm of {clip:.4g}")
-        found = self.watch.judge(seen)
+        if self.config.watch.clip and signals.norm is not None and clip < min(signals.norm, self.config.optimizer.clip):
+            self._tell(
+                signals.step, "norm", signals.norm, clip, "clip", f"the gradient was scaled to a norm of {clip:.4g}"
+            )
+        findings = self.watch.judge(signals)
         # Ranks that compute together wait for each other within the forward pass: the healthy ones would look slow.
-        forward_s = () if computes_together(self.config) else every.forward_s
-        found += self.watch.judge_times(seen.step, seconds, forward_s)
-        decisions = [self._follow(seen.step, finding) for finding in found]
-        ends = [one for one in decisions if one.end is not None]
-        return ends[0] if ends else Decision(save=any(one.save for one in decisions))
+        forward_s = () if computes_together(self.config) else figures.forward_s
+        findings += self.watch.judge_times(signals.step, seconds, forward_s)
+        decisions = [self._follow(signals.step, finding) for finding in findings]
+        ends = [decision for decision in decisions if decision.end is not None]
+        return ends[0] if ends else Ruling(save=any(decision.save for decision in decisions))
 
-    def _follow(self, step: int, finding: Finding) -> Decision:
+    def _follow(self, step: int, finding: Finding) -> Ruling:
         alarm, action = finding.alarm, finding.action
-        decision, did = Decision(), "logged"
+        decision, note = Ruling(), "logged"
         if action == "checkpoint":
-            decision, did = Decision(save=True), "a checkpoint of this step"
+            decision, note = Ruling(save=True), "a checkpoint of this step"
         elif action == "slow":
-            until = step + self.config.watch.slow_steps
-            did = f"the learning rate x {self.config.watch.slow_factor:g} until step {until}"
+            end_step = step + self.config.watch.slow_steps
+            note = f"the learning rate x {self.config.watch.slow_factor:g} until step {end_step}"
         elif action == "skip":
-            decision, did = self._roll_back(step, alarm)
+            decision, note = self._roll_back(step, alarm)
         elif action == "quarantine" and finding.rank is not None:
-            decision, did = self._sick({finding.rank: alarm.text}, commit=True), f"rank {finding.rank}'s node is named"
+            decision, note = (
+                self._sick({finding.rank: alarm.text}, commit=True),
+                f"rank {finding.rank}'s node is named",
+            )
         elif action == "stop":
             end = NumericError("the watch stops the training", f"step {step}: {alarm.text}", _CURE)
-            decision, did = Decision(end=end, commit=True), "the training stops"
-        self._tell(step, alarm.detector, alarm.value, alarm.threshold, action, alarm.text, did, onset=alarm.onset)
+            decision, note = Ruling(end=end, commit=True), "the training stops"
+        self._tell(step, alarm.detector, alarm.value, alarm.threshold, action, alarm.text, note, onset=alarm.onset)
         return decision
 
     def _tell(
-        self, step: int, detector: str, value: float, threshold: float, action: str, text: str, did: str = "",
-        **more: Any,
+        self, step: int, detector: str, value: float, threshold: float, action: str, text: str, effect: str = "",
+        **fields: Any,
     ) -> None:  # fmt: skip
         if self.gang.first:
             emit(
                 "watch",
                 step=step,
                 detector=detector,
-                value=_shown(value),
-                threshold=_shown(threshold),
+                value=_json_number(value),
+                threshold=_json_number(threshold),
                 action=action,
                 text=text,
-                did=did or text,
-                **more,
+                did=effect or text,
+                **fields,
             )
 
-    def _roll_back(self, step: int, alarm: Alarm) -> tuple[Decision, str]:
-        first = min(alarm.onset, step)
-        ban = Ban(self.attempt, first, first + self.config.watch.skip_steps - 1, alarm.text)
+    def _roll_back(self, step: int, alarm: Alarm) -> tuple[Ruling, str]:
+        first_step = min(alarm.onset, step)
+        ban = Ban(self.attempt, first_step, first_step + self.config.watch.skip_steps - 1, alarm.text)
         why_not = self._ban(ban)
         if why_not:
-            return Decision(), f"no roll-back: {why_not}"
-        seen = f"step {step}: {alarm.text}; batches of steps {ban.first} to {ban.last} are skipped"
-        return Decision(end=RolledBack("the watch goes back to a checkpoint before an alarm", seen)), seen
+            return Ruling(), f"no roll-back: {why_not}"
+        detail = f"step {step}: {alarm.text}; batches of steps {ban.first} to {ban.last} are skipped"
+        return Ruling(end=RolledBack("the watch goes back to a checkpoint before an alarm", detail)), detail
 
     def _ban(self, ban: Ban) -> str:
         """Leave a ban for the next attempts. Return why that is not possible; empty when it is done."""
@@ -199,8 +204,8 @@ class Overseer:
         def leave() -> str:
             if not self.gang.first:
                 return ""
-            known = read_bans(self.shared)
-            why_not = possible(ban, known, self.shared.committed())
+            earlier_bans = read_bans(self.shared)
+            why_not = possible(ban, earlier_bans, self.shared.committed())
             if not why_not:
                 write_ban(self.shared, ban)
             return why_not
@@ -213,82 +218,82 @@ class Overseer:
             time.sleep(_NAMED_FIRST_S)
         raise error
 
-    def _sick(self, named: dict[int, str], commit: bool) -> Decision:
-        mine = named.get(self.gang.rank)
-        told = ", ".join(f"rank {rank}" for rank in sorted(named))
-        if mine is not None:
-            return Decision(end=Sick("this node is to be replaced", mine, "the steward replaces it"), commit=commit)
-        return Decision(end=Interrupted("the watch has named another node", told), commit=commit)
+    def _sick(self, sick_ranks: dict[int, str], commit: bool) -> Ruling:
+        own_text = sick_ranks.get(self.gang.rank)
+        names = ", ".join(f"rank {rank}" for rank in sorted(sick_ranks))
+        if own_text is not None:
+            return Ruling(end=Sick("this node is to be replaced", own_text, "the steward replaces it"), commit=commit)
+        return Ruling(end=Interrupted("the watch has named another node", names), commit=commit)
 
     # What is computed again.
 
-    def replay(self, step: int, fed: Fed) -> Decision:
+    def replay(self, step: int, fed: Fed) -> Ruling:
         """Search for silent data corruption before the 1-based `step`, when it is time to."""
-        every = self.config.watch.replay_every
-        if not every or step % every or not self.replays:
-            return Decision()
-        mine = torch.from_numpy(fed.micro_batches[0])
-        tokens = self.gang.of_first(mine).to(self.engine.device)
-        together, kernels = computes_together(self.config), self.config.watch.replay_kernels
-        found = replay.verdict(self.gang.gather(replay.compute(self.engine, tokens, together, kernels)))
-        self.split.taken()
-        if found.refusal:
+        interval = self.config.watch.replay_every
+        if not interval or step % interval or not self.replays:
+            return Ruling()
+        own_tokens = torch.from_numpy(fed.micro_batches[0])
+        tokens = self.gang.of_first(own_tokens).to(self.engine.device)
+        all_ranks, kernels = computes_together(self.config), self.config.watch.replay_kernels
+        verdict = replay.verdict(self.gang.gather(replay.compute(self.engine, tokens, all_ranks, kernels)))
+        self.split.take_seconds()
+        if verdict.refusal:
             self.replays = False
-            did = "no replay in this attempt; `watch.replay_kernels: training` does without"
-            self._tell(step, "replay", 0.0, 0.0, self.config.watch.replay, found.refusal, did)
-        elif not found.told:
+            effect = "no replay in this attempt; `watch.replay_kernels: training` does without"
+            self._tell(step, "replay", 0.0, 0.0, self.config.watch.replay, verdict.refusal, effect)
+        elif not verdict.told:
             self.watch.sound_step = step - 1
-        if not found.told:
-            return Decision()
+        if not verdict.told:
+            return Ruling()
         self.watch.alarms += 1
-        action, did, decision = self.config.watch.replay, "logged", Decision()
-        if action == "stop" or (action == "quarantine" and found.named):
+        action, effect, decision = self.config.watch.replay, "logged", Ruling()
+        if action == "stop" or (action == "quarantine" and verdict.named):
             # Checkpoints since the last sound replay are not trusted.
-            first = max(self.watch.sound_step, 0) + 1
-            not_banned = self._ban(Ban(self.attempt, first, first - 1, found.told))
-            did = not_banned or f"checkpoints from step {first} on are not trusted"
+            first_step = max(self.watch.sound_step, 0) + 1
+            not_banned = self._ban(Ban(self.attempt, first_step, first_step - 1, verdict.told))
+            effect = not_banned or f"checkpoints from step {first_step} on are not trusted"
             if action == "stop":
-                did, end = f"training stops; {did}", NumericError("a replay gave other bits", found.told, _CURE)
-                decision = Decision(end=end)
+                effect, end = f"training stops; {effect}", NumericError("a replay gave other bits", verdict.told, _CURE)
+                decision = Ruling(end=end)
             else:
-                did, decision = f"named to be replaced; {did}", self._sick(found.named, commit=False)
-        ranks = sorted(found.named)
-        self._tell(step, "replay", float(len(ranks)), 0.0, action, found.told, did, ranks=ranks)
+                effect, decision = f"named to be replaced; {effect}", self._sick(verdict.named, commit=False)
+        ranks = sorted(verdict.named)
+        self._tell(step, "replay", float(len(ranks)), 0.0, action, verdict.told, effect, ranks=ranks)
         return decision
 
     def rounding(self, step: int, fed: Fed) -> float | None:
         """Return how far rank 0's loss is from that in float32 before the 1-based `step`, when it is time to look."""
-        every, config = self.config.watch.precision_every, self.config
-        if not every or step % every or not self.gang.first:
+        interval, config = self.config.watch.precision_every, self.config
+        if not interval or step % interval or not self.gang.first:
             return None
         if config.precision == "float32" or computes_together(config) or config.watch.precision == "off":
             return None
         return rounding(self.engine.module, torch.from_numpy(fed.micro_batches[0]).to(self.engine.device))
 
-    def not_finite(self, step: int, every: All, replayed: bool) -> str:
+    def not_finite(self, step: int, figures: All, is_replay: bool) -> str:
         """Tell a loss or gradient that is not finite. Return the ranks whose own loss is not, in words."""
-        ranks = [rank for rank, loss in enumerate(every.losses) if not math.isfinite(loss)]
-        where = f"first on {', '.join(f'rank {rank}' for rank in ranks[:8])}" if ranks else "in the gradient only"
-        did = "the training ends" if replayed else "the step is computed again"
-        self._tell(step, "nan", every.loss, math.inf, "replay", f"not finite, {where}", did, ranks=ranks[:8])
-        return where
+        ranks = [rank for rank, loss in enumerate(figures.losses) if not math.isfinite(loss)]
+        location = f"first on {', '.join(f'rank {rank}' for rank in ranks[:8])}" if ranks else "in the gradient only"
+        effect = "the training ends" if is_replay else "the step is computed again"
+        self._tell(step, "nan", figures.loss, math.inf, "replay", f"not finite, {location}", effect, ranks=ranks[:8])
+        return location
 
 
 _NAMED_FIRST_S = 5.0
 _CURE = "look at the figures of the steps before, mend the cause, then `bivouac relaunch`"
 
 
-def _shown(value: float) -> float | str:
+def _json_number(value: float) -> float | str:
     """JSON has no number for what is not finite."""
     return value if math.isfinite(value) else repr(value)
 
 
 def agreed_bans(gang: Gang, shared: SharedTier) -> tuple[Ban, ...]:
     """Return rank 0's view of the bans, on every rank."""
-    found: Sequence[Ban] = gang.gather(
+    bans: Sequence[Ban] = gang.gather(
         gang.together("read what the watch has left", lambda: read_bans(shared) if gang.first else ())
     )[0]
-    return tuple(found)
+    return tuple(bans)
 
 
 class RolledBack(TrainerError):
@@ -311,11 +316,11 @@ def write_ban(shared: SharedTier, ban: Ban) -> None:
     shared.leave(f"ban-{ban.attempt:04d}-{ban.first:08d}.json", json.dumps(asdict(ban)).encode())
 
 
-def possible(ban: Ban, known: Sequence[Ban], committed: Sequence[Manifest]) -> str:
+def possible(ban: Ban, bans: Sequence[Ban], checkpoints: Sequence[Manifest]) -> str:
     """Return why a roll-back is not possible; empty when it is."""
-    if len(known) >= LONGEST:
-        return f"{len(known)} roll-backs already"
-    trusted = [one for one in committed if not any(each.refuses(one) for each in (*known, ban))]
-    if not trusted:
+    if len(bans) >= LONGEST:
+        return f"{len(bans)} roll-backs already"
+    sound = [manifest for manifest in checkpoints if not any(old.refuses(manifest) for old in (*bans, ban))]
+    if not sound:
         return "no checkpoint before it lies on the shared tier"
     return ""

@@ -27,8 +27,8 @@ class _InFloat32(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given, named = tree_map(_wide, (args, dict(kwargs or {})))
-        return function(*given, **named)
+        wide_args, wide_kwargs = tree_map(_wide, (args, dict(kwargs or {})))
+        return function(*wide_args, **wide_kwargs)
 
 
 def _wide(value: Any) -> Any:
@@ -38,7 +38,7 @@ def _wide(value: Any) -> Any:
 def rounding(model: nn.Module, tokens: Tensor) -> float:
     """Return the relative difference of the loss from that in float32. The model must be whole on this rank."""
     with torch.no_grad():
-        own = float(model(tokens))
+        narrow = float(model(tokens))
         with _InFloat32():
             wide = float(model(tokens))
-    return abs(own - wide) / max(abs(wide), 1e-12)
+    return abs(narrow - wide) / max(abs(wide), 1e-12)

@@ -56,17 +56,17 @@ class Profiler:
         except ValueError:
             self._left = 1
         self._request.unlink(missing_ok=True)
-        wanted = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & set(supported_activities())
-        self._profile = profile(activities=sorted(wanted, key=str))
+        activities = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & set(supported_activities())
+        self._profile = profile(activities=sorted(activities, key=str))
         self._profile.start()
         emit("profiling", step=step, steps=self._left)
 
     def _write(self) -> None:
-        taken, self._profile = self._profile, None
-        taken.stop()
+        profile, self._profile = self._profile, None
+        profile.stop()
         target = trace_of(self._run, self._rank)
         partial = target.with_name(f"partial-{target.name}")
-        taken.export_chrome_trace(str(partial))
+        profile.export_chrome_trace(str(partial))
         partial.rename(target)
 
 

@@ -54,18 +54,18 @@ class Corruption(NamedTuple):
     """Why nothing could be compared; empty when it was."""
 
 
-def compute(engine: Any, tokens: Tensor, together: bool, kernels: Kernels = "deterministic") -> Digests:
+def compute(engine: Any, tokens: Tensor, all_ranks: bool, kernels: Kernels = "deterministic") -> Digests:
     """Return this rank's digests; the engine's gradients and states stay as they are."""
     model = engine.module
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def run() -> Sequence[Tensor | None]:
-        if not together:
+        if not all_ranks:
             return torch.autograd.grad(model(tokens), parameters, allow_unused=True)
         with torch.no_grad():
             return [engine(tokens).detach()]
 
-    weights = 0 if together else _digest([parameter.detach() for parameter in parameters])
+    weights = 0 if all_ranks else _digest([parameter.detach() for parameter in parameters])
     if kernels == "training":
         return Digests(weights, 0, 0, (sketch(run()), sketch(run())))
     try:

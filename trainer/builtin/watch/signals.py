@@ -43,30 +43,30 @@ class Groups(NamedTuple):
         bounds = [index * len(blocks) // count for index in range(count + 1)] if count else []
         ranges = [f"blocks {a}-{b - 1}" if b - a > 1 else f"block {a}" for a, b in pairwise(bounds)]
         names = ["embedding", *ranges, "norm"]
-        found = {id(one): len(names) - 1 for one in model.parameters()}
+        group_by_id = {id(parameter): len(names) - 1 for parameter in model.parameters()}
         for group, (a, b) in enumerate(pairwise(bounds), 1):
-            found |= {id(one): group for block in blocks[a:b] for one in block.parameters()}
+            group_by_id |= {id(parameter): group for block in blocks[a:b] for parameter in block.parameters()}
         tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
         output = getattr(getattr(model, "network", None), "get_output_embeddings", lambda: None)()
         if output is not None and id(output.weight) not in tables:
             names.append("output")
-            found[id(output.weight)] = len(names) - 1
-        return cls(tuple(names), found | dict.fromkeys(tables, 0))
+            group_by_id[id(output.weight)] = len(names) - 1
+        return cls(tuple(names), group_by_id | dict.fromkeys(tables, 0))
 
 
 class Signals:
     """Reads gradients before the optimizer's step, as DeepSpeed has reduced and divided them, and weights after it."""
 
-    def __init__(self, engine: Any, first: bool) -> None:
-        """`first`: this is rank 0, which counts what all ranks have whole."""
-        self._engine, self._first = engine, first
+    def __init__(self, engine: Any, is_first: bool) -> None:
+        """`is_first`: this is rank 0, which counts what all ranks have whole."""
+        self._engine, self._first = engine, is_first
         model = engine.module
         self.groups, self._group = Groups.of_model(model)
         # What each rank of a tensor-parallel group has whole counts once.
-        whole = [one for one in model.parameters() if not is_model_parallel_parameter(one)]
-        if whole and engine.checkpoint_mp_rank != 0:
-            for one in whole:
-                self._group.pop(id(one), None)
+        full_parameters = [parameter for parameter in model.parameters() if not is_model_parallel_parameter(parameter)]
+        if full_parameters and engine.checkpoint_mp_rank != 0:
+            for parameter in full_parameters:
+                self._group.pop(id(parameter), None)
         self._lengths: list[list[tuple[int, int]]] = []
         """By partition: (elements, group or -1 for what does not count) of each piece."""
         self._pending: Tensor | None = None
@@ -75,10 +75,10 @@ class Signals:
         if blocks := blocks_of(model):
             blocks[-1].register_forward_hook(self._note_activation)
 
-    def _note_activation(self, module: Any, given: Any, made: Any) -> None:
+    def _note_activation(self, module: Any, inputs: Any, outputs: Any) -> None:
         if self._looking:
             self._looking = False
-            hidden = made[0] if isinstance(made, tuple) else made
+            hidden = outputs[0] if isinstance(outputs, tuple) else outputs
             self._activation = hidden.detach().float().square().mean()
 
     def step_begins(self) -> None:
@@ -86,21 +86,21 @@ class Signals:
 
     def before_update(self) -> None:
         """Note the gradients, when all micro batches are through."""
-        self._lengths, found = [], self._whole(gradients=True)
+        self._lengths, gradients_by_group = [], self._full_tensors(gradients=True)
         for gradients, parameters, _ in self._partitions():
             pieces = list(self._pieces(gradients, parameters))
             self._lengths.append([(length, group) for _, length, group in pieces])
-            found += [(gradient, group) for gradient, _, group in pieces if group >= 0]
-        self._pending = self._squares(found)
+            gradients_by_group += [(gradient, group) for gradient, _, group in pieces if group >= 0]
+        self._pending = self._squares(gradients_by_group)
 
     def read(self, losses: Sequence[Tensor]) -> Read:
         """Return all figures in one transfer. Wait for the device."""
-        weights = self._whole(gradients=False)
+        weights = self._full_tensors(gradients=False)
         for (_, _, flat), lengths in zip(self._partitions(gradients=False), self._lengths, strict=False):
-            rest = flat.numel() - sum(length for length, _ in lengths)
-            if rest < 0:
+            padding = flat.numel() - sum(length for length, _ in lengths)
+            if padding < 0:
                 continue
-            lengths = [*lengths, (rest, -1)]
+            lengths = [*lengths, (padding, -1)]
             pieces = torch.split(flat.detach(), [length for length, _ in lengths])
             weights += [(piece, group) for piece, (_, group) in zip(pieces, lengths, strict=True) if group >= 0]
         count, zero = len(self.groups), torch.zeros((), dtype=torch.float64)
@@ -109,15 +109,15 @@ class Signals:
         parts += [self._squares(weights), (self._activation if self._activation is not None else zero).double()[None]]
         device = parts[0].device
         values = torch.cat([part.to(device) for part in parts]).tolist()
-        at = len(losses)
-        return Read(values[:at], values[at : at + count], values[at + count : at + 2 * count], values[-1])
+        end = len(losses)
+        return Read(values[:end], values[end : end + count], values[end + count : end + 2 * count], values[-1])
 
-    def _squares(self, found: Counted) -> Tensor:
+    def _squares(self, tensors: Counted) -> Tensor:
         """Return the sum of squares by group, in float64 on the device."""
-        if not found:
+        if not tensors:
             return torch.zeros(len(self.groups), dtype=torch.float64)
-        norms = torch.stack(torch._foreach_norm([tensor for tensor, _ in found], 2.0, torch.float32)).double()
-        index = torch.tensor([group for _, group in found], device=norms.device)
+        norms = torch.stack(torch._foreach_norm([tensor for tensor, _ in tensors], 2.0, torch.float32)).double()
+        index = torch.tensor([group for _, group in tensors], device=norms.device)
         return torch.zeros(len(self.groups), dtype=torch.float64, device=norms.device).index_add_(0, index, norms**2)
 
     def _pieces(self, gradients: Sequence[Tensor], parameters: Sequence[Any]) -> Any:
@@ -128,32 +128,32 @@ class Signals:
             owner = None if padding else next(owners, None)
             yield gradient, gradient.numel(), -1 if owner is None else self._group.get(id(owner), -1)
 
-    def _whole(self, gradients: bool) -> Counted:
+    def _full_tensors(self, gradients: bool) -> Counted:
         """Return gradients, or float32 weights, of ZeRO's stage 0, where each rank has all of them and rank 0 tells."""
         optimizer = self._engine.optimizer
         if not self._first or hasattr(optimizer, "averaged_gradients"):
             return []
         # DeepSpeed's optimizer for bfloat16 keeps float32 weights beside the model's.
         owners = getattr(optimizer, "fp16_groups", None) or [group["params"] for group in optimizer.param_groups]
-        kept = owners if gradients else getattr(optimizer, "fp32_groups", owners)
-        found = list[tuple[Tensor, int]]()
-        for one, owner in zip(chain.from_iterable(kept), chain.from_iterable(owners), strict=True):
-            tensor = one.grad if gradients else one.detach()
+        sources = owners if gradients else getattr(optimizer, "fp32_groups", owners)
+        tensors = list[tuple[Tensor, int]]()
+        for source, owner in zip(chain.from_iterable(sources), chain.from_iterable(owners), strict=True):
+            tensor = source.grad if gradients else source.detach()
             if tensor is not None and id(owner) in self._group:
-                found.append((tensor, self._group[id(owner)]))
-        return found
+                tensors.append((tensor, self._group[id(owner)]))
+        return tensors
 
     def _partitions(self, gradients: bool = True) -> Iterator[Any]:
         """Yield (gradients, their parameters, flat float32 weights) of each of this rank's partitions: ZeRO's stages 1
         to 3 of DeepSpeed 0.19. With stage 0 there are none."""
         optimizer = self._engine.optimizer
-        averaged = getattr(optimizer, "averaged_gradients", None)
-        if averaged is None:
+        gradients_by_partition = getattr(optimizer, "averaged_gradients", None)
+        if gradients_by_partition is None:
             return
         if hasattr(optimizer, "params_in_partition"):
             owners, flats = optimizer.params_in_partition, optimizer.single_partition_of_fp32_groups
         else:
             owners, flats = optimizer.fp16_groups, optimizer.fp32_partitioned_groups_flat
         for index, flat in enumerate(flats):
-            found = averaged.get(index) if gradients else ()
-            yield found if found is not None else (), owners[index], flat
+            partition = gradients_by_partition.get(index) if gradients else ()
+            yield partition if partition is not None else (), owners[index], flat

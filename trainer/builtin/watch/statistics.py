@@ -59,6 +59,6 @@ class Window:
             self.add(float(value))
 
 
-def _median(ordered: list[float]) -> float:
-    half, odd = divmod(len(ordered), 2)
-    return ordered[half] if odd else (ordered[half - 1] + ordered[half]) / 2
+def _median(sorted_values: list[float]) -> float:
+    half, odd = divmod(len(sorted_values), 2)
+    return sorted_values[half] if odd else (sorted_values[half - 1] + sorted_values[half]) / 2

@@ -81,4 +81,4 @@ class Straggler:
 def relative(seconds: Sequence[float]) -> list[float]:
     """Return each rank's time / the lower median over all ranks; of two ranks that is the faster one."""
     middle = sorted(seconds)[(len(seconds) - 1) // 2]
-    return [each / middle for each in seconds] if middle > 0 else []
+    return [rank_seconds / middle for rank_seconds in seconds] if middle > 0 else []

@@ -27,10 +27,10 @@ class Watch:
     def __init__(self, config: WatchConfig) -> None:
         self._config = config
         self._detectors: dict[str, Detector] = {
-            one.name: one for one in numeric(config.window) if getattr(config, one.name) != "off"
+            detector.name: detector for detector in numeric(config.window) if getattr(config, detector.name) != "off"
         }
-        found = self._detectors.get("norm")
-        self._norm: Series = found if isinstance(found, Series) else norm_series(config.window)
+        norm_detector = self._detectors.get("norm")
+        self._norm: Series = norm_detector if isinstance(norm_detector, Series) else norm_series(config.window)
         self._throughput, self._straggler = Throughput(), Straggler()
         self._slow_until = 0
         """First step that has the whole learning rate again."""
@@ -48,42 +48,42 @@ class Watch:
         bound = self._norm.outlier.bound if self._config.clip else None
         return usual if bound is None else min(usual, math.exp(bound))
 
-    def judge(self, seen: Seen) -> list[Finding]:
+    def judge(self, signals: Seen) -> list[Finding]:
         """Return the alarms of a finished step, and put into force what lasts: a lower learning rate."""
-        found = []
+        findings = []
         if "norm" not in self._detectors and self._config.clip:
-            self._norm.look(seen)  # its bound is needed
+            self._norm.look(signals)  # its bound is needed
         for name, detector in self._detectors.items():
-            if (alarm := detector.look(seen)) is None:
+            if (alarm := detector.look(signals)) is None:
                 continue
             action: str = getattr(self._config, name)
             if action == "slow":
-                self._slow_until = seen.step + self._config.slow_steps
-            found.append(Finding(alarm, action))
-        self.alarms += len(found)
-        return found
+                self._slow_until = signals.step + self._config.slow_steps
+            findings.append(Finding(alarm, action))
+        self.alarms += len(findings)
+        return findings
 
     def judge_times(self, step: int, seconds: float, forward_s: Sequence[float]) -> list[Finding]:
         """`seconds`: of a step, without a save's stall, or 0; `forward_s`: by rank, empty where ranks wait for each
         other in it."""
-        found = []
+        findings = []
         looks = seconds > 0 and self._config.throughput != "off"
         if looks and (alarm := self._throughput.look(step, seconds)) is not None:
-            found.append(Finding(alarm, self._config.throughput))
+            findings.append(Finding(alarm, self._config.throughput))
         if (
             forward_s
             and self._config.straggler != "off"
             and (slow := self._straggler.look(step, forward_s)) is not None
         ):
-            found.append(Finding(slow[0], self._config.straggler, slow[1]))
-        self.alarms += len(found)
-        return found
+            findings.append(Finding(slow[0], self._config.straggler, slow[1]))
+        self.alarms += len(findings)
+        return findings
 
     def state(self) -> str:
         """Return what a checkpoint keeps, as JSON: equal on all ranks, and nothing that a clock has made."""
         states = {name: detector.state() for name, detector in self._detectors.items()}
-        whole = {"format": _FORMAT, "slow_until": self._slow_until, "detectors": states, "norm": self._norm.state()}
-        return json.dumps(whole | {"sound_step": self.sound_step})
+        contents = {"format": _FORMAT, "slow_until": self._slow_until, "detectors": states, "norm": self._norm.state()}
+        return json.dumps(contents | {"sound_step": self.sound_step})
 
     def restore(self, content: str) -> None:
         """Go on where a checkpoint was; a detector that was off then begins anew."""

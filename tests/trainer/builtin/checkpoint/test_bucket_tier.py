@@ -257,7 +257,7 @@ def test_the_fence_holds_back_older_attempts(url: str) -> None:
     claim(tier, 5, generation=1)
     lost_nothing(tier.marks, 3)
     assert newest_attempt(tier.marks) == 5 and losses(tier.marks)[0] == 1
-    assert sorted(tier.made()) == [
+    assert sorted(tier.times()) == [
         "attempt-0003",
         "attempt-0003-lost-nothing",
         "attempt-0005",

@@ -58,18 +58,18 @@ def test_a_digest_of_a_disk_that_fails_is_an_error() -> None:
 
 
 def test_retention_keeps_the_newest_and_what_is_proven(tier: Tier) -> None:
-    assert tier.retain(keep=2, newest=40, protected={10}, attempt=1, began=-1) == [20]
+    assert tier.retain(keep=2, newest=40, protected_steps={10}, attempt=1, start_step=-1) == [20]
     assert committed(tier) == [40, 30, 10]
 
 
 def test_retention_counts_up_to_the_newest_commit_and_leaves_refused_leftovers_alone(tier: Tier) -> None:
-    assert tier.retain(keep=1, newest=30, protected=(), attempt=1, began=-1) == [20, 10]
+    assert tier.retain(keep=1, newest=30, protected_steps=(), attempt=1, start_step=-1) == [20, 10]
     assert committed(tier) == [40, 30]
 
 
 def test_retention_removes_steps_that_never_committed(tier: Tier) -> None:
     (tier.folder(15) / "attempt-0001").mkdir(parents=True)
-    tier.retain(keep=9, newest=40, protected=(), attempt=1, began=-1)
+    tier.retain(keep=9, newest=40, protected_steps=(), attempt=1, start_step=-1)
     assert not tier.folder(15).exists()
 
 

@@ -14,7 +14,7 @@ from tests.trainer.builtin.checkpoint.committing import MakeRank, ranks_at, step
 from trainer.builtin.checkpoint import commit, tiers
 from trainer.builtin.checkpoint.commit import VOTES, Begun
 from trainer.builtin.checkpoint.files import digest_of
-from trainer.builtin.checkpoint.search import verified
+from trainer.builtin.checkpoint.search import unsound_shards
 from trainer.errors import Diverged
 
 
@@ -283,7 +283,8 @@ def test_draining_brings_one_step_after_the_other_and_none_that_is_no_longer_the
     rank.committer.drain(replicate=True)
     assert copied == brought and sorted(steps(rank.tiers.shared)) == brought
     assert all(
-        verified(manifest, rank.tiers.shared.folder(manifest.step)) == [] for manifest in rank.tiers.shared.committed()
+        unsound_shards(manifest, rank.tiers.shared.folder(manifest.step)) == []
+        for manifest in rank.tiers.shared.committed()
     )
 
 

@@ -219,7 +219,7 @@ class Searched:
     def shards(self, manifest: Manifest) -> list[FoundShard | None]:
         return self._found("shards", manifest)
 
-    def everything(self, manifest: Manifest) -> list[FoundShard | None]:
+    def all_shards(self, manifest: Manifest) -> list[FoundShard | None]:
         return self._found("everything", manifest)
 
 

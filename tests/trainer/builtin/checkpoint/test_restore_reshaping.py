@@ -15,7 +15,7 @@ from trainer.builtin.checkpoint.commit import Begun
 from trainer.builtin.checkpoint.fence import raise_fence
 from trainer.builtin.checkpoint.files import digest_of
 from trainer.builtin.checkpoint.neighbour import Neighbours
-from trainer.builtin.checkpoint.search import Search, verified
+from trainer.builtin.checkpoint.search import Search, unsound_shards
 from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
 from trainer.contract import Layout
 from trainer.errors import Fenced, StorageError
@@ -116,7 +116,7 @@ def test_a_shard_that_changed_since_it_was_verified_is_not_reshaped(
 ) -> None:
     manifest = saved([tiers.shared], 20, ranks=3)
     gang = Told.of(0, 0, 1)
-    found = [item for item in Search(gang, tiers, Neighbours(0), 2).everything(manifest) if item]
+    found = [item for item in Search(gang, tiers, Neighbours(0), 2).all_shards(manifest) if item]
     flip(tiers.shared.folder(20) / manifest.shards[-1].file)
     with pytest.raises(StorageError, match="changed after it was verified"):
         restore._reshape(
@@ -147,7 +147,7 @@ def test_a_reshaped_step_that_the_shared_tier_lacks_in_part_is_made_whole_there(
     work = tiers.shared.root / "work"
     shutil.copytree(tiers.local.folder(20), work)
     restore._keep_on_shared(manifest, work, tiers.shared, 2)
-    assert tiers.shared.committed()[0] == manifest and verified(manifest, folder) == []
+    assert tiers.shared.committed()[0] == manifest and unsound_shards(manifest, folder) == []
 
 
 def test_a_reshaped_step_that_the_shared_tier_holds_is_left_alone(tiers: Tiers, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.trainer.builtin.checkpoint.saved_steps import (
 from trainer.builtin.checkpoint import restore, room, search
 from trainer.builtin.checkpoint.commit import Begun
 from trainer.builtin.checkpoint.files import digest_of
-from trainer.builtin.checkpoint.search import FoundShard, needed, verified
+from trainer.builtin.checkpoint.search import FoundShard, needed_shards, unsound_shards
 from trainer.builtin.checkpoint.tiers import Tier, Tiers, campaign_tiers
 from trainer.contract import Manifest
 from trainer.errors import StorageError
@@ -55,7 +55,7 @@ def restored(tiers: Tiers, gang: Told | None = None, attempt: int = 2) -> tuple[
 def found_on(tier: Tier, manifest: Manifest, rank: int = 0) -> list[FoundShard]:
     return [
         FoundShard(shard, tier, search.look(tier.folder(manifest.step) / shard.file, shard)[1])
-        for shard in search.needed(manifest, rank)
+        for shard in search.needed_shards(manifest, rank)
     ]
 
 
@@ -82,7 +82,7 @@ def test_what_the_shared_tier_alone_holds_is_brought_to_the_node_and_published_t
     begun, engine = restored(tiers, Told.of(*place))
     assert begun == Begun(manifest, on_shared=True) and engine.holds(20)
     assert tiers.local.committed() == [manifest]
-    wanted = {shard.file: shard.sha256 for shard in search.needed(manifest, place[0])}
+    wanted = {shard.file: shard.sha256 for shard in search.needed_shards(manifest, place[0])}
     folder = tiers.local.folder(20)
     assert {f"attempt-0001/{path.name}": digest_of(path) for path in (folder / "attempt-0001").iterdir()} == wanted
 
@@ -100,7 +100,7 @@ def test_another_rank_of_the_node_brings_its_own_shards_and_publishes_nothing(ti
     gang = watched(after, 1, 1, 2)
     found = restore._stage(found_on(tiers.shared, manifest, 1), manifest, gang, tiers, 2)
     assert there == [["rng_rank_00001.pt", "zero_pp_rank_1_mp_rank_00_optim_states.pt"]]
-    assert [item.shard for item in found] == list(search.needed(manifest, 1))
+    assert [item.shard for item in found] == list(search.needed_shards(manifest, 1))
     assert {item.tier.name for item in found} == {"local"} and all(item.identity for item in found)
     assert tiers.local.committed() == []
 
@@ -153,7 +153,7 @@ def test_a_full_node_makes_room_for_the_step_that_is_restored(
     (tiers.local.folder(40) / "attempt-0003").mkdir(parents=True)
     full_once(monkeypatch, owner, name)
     restore._stage(found_on(tiers.shared, manifest), manifest, Told.of(), tiers, 2)
-    assert verified(manifest, tiers.local.folder(20)) == []
+    assert unsound_shards(manifest, tiers.local.folder(20)) == []
     # Of what was committed before 20 the newest stays, 30 was refused and comes again, 40 is a newer attempt's.
     (told,) = events
     assert (told["event"], told["tier"], told["dropped"]) == ("reclaimed", "local", [30, 10])
@@ -213,14 +213,14 @@ def test_what_was_restored_counts_as_archived_only_where_the_shared_tier_holds_a
             last.write_bytes(last.read_bytes()[:-1])
         case "another":
             (folder / "manifest.json").write_bytes(changed(manifest).serialize())
-    assert tiers.shared.holds(manifest, needed(manifest, 0)) is (lack in ("nothing", "of another rank"))
-    assert tiers.local.holds(manifest, needed(manifest, 0))
+    assert tiers.shared.holds(manifest, needed_shards(manifest, 0)) is (lack in ("nothing", "of another rank"))
+    assert tiers.local.holds(manifest, needed_shards(manifest, 0))
 
 
 def test_a_newer_step_beside_it_does_not_hide_what_the_shared_tier_holds(tiers: Tiers) -> None:
     manifest = saved(tiers, 20)
     saved([tiers.shared], 30)
-    assert tiers.shared.holds(manifest, needed(manifest, 0)) is True
+    assert tiers.shared.holds(manifest, needed_shards(manifest, 0)) is True
 
 
 @pytest.mark.parametrize("agreed", [True, False])

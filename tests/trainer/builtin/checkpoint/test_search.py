@@ -17,7 +17,7 @@ import pytest
 from tests.trainer.builtin.checkpoint.saved_steps import MODEL, Told, flip, saved
 from trainer.builtin.checkpoint import room, search
 from trainer.builtin.checkpoint.neighbour import Neighbours, ShardAddress
-from trainer.builtin.checkpoint.search import NOTHING_NEEDED, Search, identity_of, needed, verified
+from trainer.builtin.checkpoint.search import NOTHING_NEEDED, Search, identity_of, needed_shards, unsound_shards
 from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
 from trainer.contract import Shard
 from trainer.errors import StorageError
@@ -83,13 +83,13 @@ def places(found: list[Any]) -> list[str | None]:
 
 def test_a_rank_needs_its_own_shards_and_the_models_and_nobody_elses(tiers: Tiers) -> None:
     manifest = saved(tiers, 10, ranks=3)
-    assert sorted(shard.file.rpartition("/")[2] for shard in needed(manifest, 1)) == [
+    assert sorted(shard.file.rpartition("/")[2] for shard in needed_shards(manifest, 1)) == [
         MODEL,
         "rng_rank_00001.pt",
         "zero_pp_rank_1_mp_rank_00_optim_states.pt",
     ]
     found = searching(tiers, Told.of(1, 0, 3)).shards(manifest)
-    assert {item.shard for item in found if item} == set(needed(manifest, 1)) and len(found) == 3
+    assert {item.shard for item in found if item} == set(needed_shards(manifest, 1)) and len(found) == 3
 
 
 def test_what_a_nodes_ranks_share_is_looked_for_when_the_nodes_first_rank_has_brought_it(tiers: Tiers) -> None:
@@ -117,12 +117,12 @@ def test_what_a_nodes_ranks_share_is_looked_for_when_the_nodes_first_rank_has_br
 
 def test_for_a_reshaping_each_rank_looks_for_a_part_of_all_shards(tiers: Tiers) -> None:
     manifest = saved([tiers.shared], 10, ranks=3)
-    found = [item for rank in range(2) for item in searching(tiers, Told.of(rank, rank, 2)).everything(manifest)]
+    found = [item for rank in range(2) for item in searching(tiers, Told.of(rank, rank, 2)).all_shards(manifest)]
     assert {item.shard for item in found if item} == set(manifest.shards) and len(found) == 7
     assert set(places(found)) == {"shared"}
-    assert searching(tiers, Told.of(9, 1, 10)).everything(manifest) == [NOTHING_NEEDED], "there are 7"
+    assert searching(tiers, Told.of(9, 1, 10)).all_shards(manifest) == [NOTHING_NEEDED], "there are 7"
     flip(tiers.shared.folder(10) / manifest.shards[-1].file)
-    assert [item is None for item in searching(tiers).everything(manifest)] == [False] * 6 + [True]
+    assert [item is None for item in searching(tiers).all_shards(manifest)] == [False] * 6 + [True]
 
 
 def test_shards_are_read_side_by_side_up_to_eight_at_a_time(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_what_the_node_lacks_comes_from_a_neighbour_and_replaces_what_was_refuse
     if trouble == "a folder":
         (path / "in its place").mkdir(parents=True)
     found = searching(tiers, None, 1, inventory(0, there), inventory(1), inventory(2)).shards(manifest)
-    assert places(found) == ["local"] * 3 and verified(manifest, tiers.local.folder(10)) == []
+    assert places(found) == ["local"] * 3 and unsound_shards(manifest, tiers.local.folder(10)) == []
     with path.open("rb") as file:
         assert next(item.identity for item in found if item and item.shard == shard) == identity_of(file)
     refusal, fetched = events

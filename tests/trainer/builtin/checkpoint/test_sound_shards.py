@@ -15,7 +15,7 @@ from tests.manifests import shard_at
 from tests.trainer.builtin.checkpoint.saved_steps import flip, saved
 from tests.trainer.builtin.checkpoint.test_checkpoint_parts import Harmful
 from trainer.builtin.checkpoint import search
-from trainer.builtin.checkpoint.search import identity_of, look, verified
+from trainer.builtin.checkpoint.search import identity_of, look, unsound_shards
 from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
 
 
@@ -63,12 +63,12 @@ def test_a_copy_is_sound_by_its_digest_and_by_what_it_would_construct(tiers: Tie
 
 def test_verified_names_the_shards_that_are_not_sound_with_what_was_seen(tiers: Tiers) -> None:
     manifest = saved([tiers.shared], 10, ranks=2)
-    assert verified(manifest, tiers.shared.folder(10)) == []
+    assert unsound_shards(manifest, tiers.shared.folder(10)) == []
     gone, changed = manifest.shards[0], manifest.shards[-1]
     (tiers.shared.folder(10) / gone.file).unlink()
     flip(tiers.shared.folder(10) / changed.file)
     seen = shard_at(tiers.shared.folder(10) / changed.file).sha256
-    assert verified(manifest, tiers.shared.folder(10)) == [(gone, "missing"), (changed, seen)]
+    assert unsound_shards(manifest, tiers.shared.folder(10)) == [(gone, "missing"), (changed, seen)]
 
 
 def test_whatever_changes_a_file_changes_its_identity(tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ def test_a_stale_attempt_never_drops_what_a_newer_one_has_made(tmp_path: Path) -
     (tier.folder(10) / "attempt-0002").mkdir(parents=True)
     tier.publish(manifest_of(10, attempt=2), attempt=2)
     tier.publish(manifest_of(20, attempt=1), attempt=1)
-    assert tier.retain(keep=1, newest=20, protected=(), attempt=1, began=-1) == []
-    assert tier.reclaim(keep=(), attempt=1, began=-1) == []
+    assert tier.retain(keep=1, newest=20, protected_steps=(), attempt=1, start_step=-1) == []
+    assert tier.reclaim(keep=(), attempt=1, start_step=-1) == []
     assert committed(tier) == [20, 10]
 
 
@@ -97,7 +97,7 @@ def test_steps_that_a_restore_refused_do_not_count_as_kept(tmp_path: Path) -> No
     tier = Tier("local", tmp_path / "tiny")
     for step, attempt in ((10, 1), (20, 1), (30, 1), (25, 2), (35, 2)):
         tier.publish(manifest_of(step, attempt=attempt), attempt=attempt)
-    tier.retain(keep=2, newest=35, protected=(), attempt=2, began=20)
+    tier.retain(keep=2, newest=35, protected_steps=(), attempt=2, start_step=20)
     assert committed(tier) == [35, 25]
 
 
@@ -149,8 +149,8 @@ def test_a_checkpoint_of_another_campaign_of_the_name_is_never_a_claim_and_never
     assert committed(ours) == [30, 20, 10]
     refused = {claim.step: claim.why for claim in ours.claims() if claim.manifest is None}
     assert refused.keys() == {900, 5} and "another campaign of this name: first" in refused[900]
-    assert ours.retain(keep=1, newest=30, protected=(), attempt=1, began=-1) == [20, 10]
-    assert ours.reclaim(keep=(), attempt=1, began=-1) == []
+    assert ours.retain(keep=1, newest=30, protected_steps=(), attempt=1, start_step=-1) == [20, 10]
+    assert ours.reclaim(keep=(), attempt=1, start_step=-1) == []
     assert committed(theirs) == [900, 5]
 
 

@@ -119,11 +119,11 @@ def test_less_than_a_mebibyte_a_second_over_more_than_ten_is_too_slow_but_for_th
 def test_what_another_rank_brought_meanwhile_is_taken_without_being_read(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, other, real = make(), make(), caching._locked
+    world, other, real = make(), make(), caching._lock
 
     @contextlib.contextmanager
     def waited(path: Path) -> Iterator[None]:
-        monkeypatch.setattr(caching, "_locked", real)
+        monkeypatch.setattr(caching, "_lock", real)
         other.cache.locate(shard("a"))
         with real(path):
             yield
@@ -131,7 +131,7 @@ def test_what_another_rank_brought_meanwhile_is_taken_without_being_read(
     def never(path: Path) -> str:
         raise AssertionError("it is read again")
 
-    monkeypatch.setattr(caching, "_locked", waited)
+    monkeypatch.setattr(caching, "_lock", waited)
     monkeypatch.setattr(caching, "_digest", never)
     assert world.cache.locate(shard("a")).exists()
     assert (world.source.asked, other.source.asked) == ([], ["a.bin"])
@@ -142,7 +142,7 @@ def test_what_lies_there_is_had_without_waiting_for_anybody(
 ) -> None:
     world = make()
     path = world.cache.locate(shard("a"))
-    monkeypatch.setattr(caching, "_locked", None)
+    monkeypatch.setattr(caching, "_lock", None)
     assert world.cache.locate(shard("a")) == path
 
 

@@ -18,7 +18,7 @@ from tests.trainer.data_sets import content, quiet, read_lengths
 from trainer.builtin.data.held_out import open_held_out
 from trainer.builtin.data.prepare import samples
 from trainer.builtin.data.prepare.prepare import make
-from trainer.builtin.data.prepare.samples import packed
+from trainer.builtin.data.prepare.samples import pack
 from trainer.builtin.data.reader import Reader
 from trainer.client.bivouac_data.reader import folder_opener, parted
 from trainer.client.bivouac_data.sequences import Sequences
@@ -173,7 +173,7 @@ def test_packed_rows_hold_each_sample_once_and_no_two_rows_would_fit_into_one() 
     for _ in range(50):
         size = chance.randint(4, 40)
         lengths = [chance.randint(1, size) for _ in range(chance.randint(0, 60))]
-        rows = packed(lengths, size)
+        rows = pack(lengths, size)
         assert sorted(index for row in rows for index in row) == list(range(len(lengths)))
         fills = sorted(sum(lengths[index] for index in row) for row in rows)
         assert all(fill <= size for fill in fills) and (len(fills) < 2 or fills[0] + fills[1] > size)

@@ -131,10 +131,10 @@ def test_a_killed_preparation_leaves_no_manifest_and_the_next_one_continues(sour
 
 
 def test_two_preparations_do_not_write_into_one_folder(source: Path, tmp_path: Path) -> None:
-    from trainer.builtin.data.prepare.prepare import _alone
+    from trainer.builtin.data.prepare.prepare import _lock_folder
 
     (tmp_path / "out").mkdir()
-    with _alone(tmp_path / "out"), pytest.raises(DataError, match="another preparation"):
+    with _lock_folder(tmp_path / "out"), pytest.raises(DataError, match="another preparation"):
         make(source, tmp_path / "out")
 
 

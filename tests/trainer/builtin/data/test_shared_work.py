@@ -23,7 +23,7 @@ from tests.trainer.builtin.data.chats import conversations, row_of
 from tests.trainer.builtin.data.chats import recipe as recipe_of_chats
 from trainer.builtin.data.prepare import documents, inputs, sharing
 from trainer.builtin.data.prepare.parts import Parts
-from trainer.builtin.data.prepare.prepare import listed, make, plan_digest
+from trainer.builtin.data.prepare.prepare import list_files, make, plan_digest
 from trainer.builtin.data.share import share
 from trainer.contract import DATA_MANIFEST_NAME, Parameters
 from trainer.contract.preparing import Prepared, Preparing
@@ -78,7 +78,7 @@ def put(client: Any, name: str) -> Recipe:
 
 
 def work_of(recipe: Recipe, workers: int) -> Preparing:
-    plan = plan_digest(recipe, listed(recipe))
+    plan = plan_digest(recipe, list_files(recipe))
     return Preparing(recipe=recipe, plan=plan, bucket="data", datasets="datasets/", workers=workers)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.builtin.tuning.processors import Share, share_of, take_processors
+from trainer.builtin.tuning.processors import ProcessorShare, share_of, take_processors
 
 GPUS = [f"0000:{bus}:00.0" for bus in ("4f", "60", "70", "80", "90", "a0", "b0", "c0")]
 """Of a p5.48xlarge: `topology/p5.48xl-topo.xml` of github.com/aws/aws-ofi-nccl, which tells of no NUMA nodes."""
@@ -37,24 +37,24 @@ def write(path: Path, content: str) -> None:
 
 def test_each_rank_takes_its_gpus_node_and_a_quarter_of_its_cores_as_threads(root: Path) -> None:
     found = [share_of(gpu, GPUS, ALL, root) for gpu in range(8)]
-    assert found[:4] == [Share(FIRST, 12)] * 4
-    assert found[4:] == [Share(ALL - FIRST, 12)] * 4
+    assert found[:4] == [ProcessorShare(FIRST, 12)] * 4
+    assert found[4:] == [ProcessorShare(ALL - FIRST, 12)] * 4
 
 
 def test_a_pod_that_may_use_some_processors_alone_stays_on_them(root: Path) -> None:
-    assert share_of(0, GPUS, frozenset(range(24)), root) == Share(frozenset(range(24)), 6)
+    assert share_of(0, GPUS, frozenset(range(24)), root) == ProcessorShare(frozenset(range(24)), 6)
     far = frozenset(range(48, 56))
-    assert share_of(0, GPUS, far, root) == Share(far, 1)
+    assert share_of(0, GPUS, far, root) == ProcessorShare(far, 1)
 
 
 def test_without_numa_nodes_a_rank_stays_where_it_may_run(root: Path) -> None:
     for address in GPUS:
         (root / "bus/pci/devices" / address / "numa_node").write_text("-1\n")
-    assert share_of(3, GPUS, ALL, root) == Share(ALL, 12)
+    assert share_of(3, GPUS, ALL, root) == ProcessorShare(ALL, 12)
 
 
 def test_a_machine_that_tells_nothing_counts_every_processor_as_a_core(tmp_path: Path) -> None:
-    assert share_of(1, GPUS[:2], frozenset(range(8)), tmp_path) == Share(frozenset(range(8)), 4)
+    assert share_of(1, GPUS[:2], frozenset(range(8)), tmp_path) == ProcessorShare(frozenset(range(8)), 4)
 
 
 def test_without_a_gpu_the_threads_are_the_configurations() -> None:

@@ -19,7 +19,7 @@ def settings(stage: int, **more: Any) -> dict[str, Any]:
 def test_gradients_are_exchanged_beside_the_backward_pass_where_a_gpu_can(
     gpu: bool, overlapping: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "accelerated", lambda: gpu)
+    monkeypatch.setattr(engine, "has_gpu", lambda: gpu)
     assert [stage for stage in range(4) if settings(stage)["zero_optimization"]["overlap_comm"]] == overlapping
 
 

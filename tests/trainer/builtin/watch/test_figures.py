@@ -55,7 +55,7 @@ def test_a_rank_that_is_not_finite_is_named_among_256() -> None:
 
 def test_the_flop_of_a_token_are_those_of_the_plan() -> None:
     given = config()
-    found = Utilisation.of(given, 8, accelerated=True)
+    found = Utilisation.of(given, 8, has_gpu=True)
     assert found.flop == training_flops_per_token(given.model) * given.tokens_per_step()
 
 
@@ -70,7 +70,7 @@ def test_the_flop_of_a_token_are_those_of_the_plan() -> None:
 def test_the_flop_of_a_named_model_are_its_own(name: str, used: int, layers: int, block: int, queries: int) -> None:
     model = ModelConfig.model_validate(resolve_model(name))
     given = config(model=model, recompute=RecomputeConfig(policy="full"))
-    found = Utilisation.of(given, 8, accelerated=True)
+    found = Utilisation.of(given, 8, has_gpu=True)
     assert found.flop == (6 * used + 12 * layers * queries * model.context) * given.tokens_per_step()
     again = layers * (2 * block + 4 * queries * model.context) + 2 * model.vocabulary * model.width
     assert found.hardware_flop - found.flop == again * given.tokens_per_step()
@@ -78,7 +78,7 @@ def test_the_flop_of_a_named_model_are_its_own(name: str, used: int, layers: int
 
 def test_mfu_and_hfu_by_hand() -> None:
     given = config(peak_bf16_tflops=989.0, micro_batch=2)
-    found = Utilisation.of(given, 8, accelerated=True)
+    found = Utilisation.of(given, 8, has_gpu=True)
     second = found.flop / (8 * 989e12)
     assert found.mfu(second) == 1.0 and found.mfu(2 * second) == 0.5
     full = Utilisation.of(given.model_copy(update={"recompute": RecomputeConfig(policy="full")}), 8, True)
@@ -100,7 +100,7 @@ def test_the_figures_of_a_step_name_its_slowest_rank() -> None:
     given = [mine(0) for _ in range(4)]
     given[2].parts = {"forward": 0.15}
     every = unpack(summed(4, given), given[0], 4)
-    utilisation = Utilisation.of(config(), 4, accelerated=False)
+    utilisation = Utilisation.of(config(), 4, has_gpu=False)
     figures = step_figures(every, 2.0, 1e-3, 0.7, ("embedding", "norm"), 1000, utilisation)
     assert (figures.slowest_rank, figures.slowest_ratio, figures.tokens_per_second) == (2, 1.5, 500.0)
     assert figures.layers == {"embedding": 6.0, "norm": 8.0} and figures.norm == 0.7 and figures.mfu is None

@@ -23,7 +23,7 @@ from trainer.builtin.data.feed import Fed
 from trainer.builtin.gang import Gang
 from trainer.builtin.watch import replay
 from trainer.builtin.watch.figures import All, Mine
-from trainer.builtin.watch.overseer import Decision, Overseer, RolledBack, read_bans, write_ban
+from trainer.builtin.watch.overseer import Ruling, Overseer, RolledBack, read_bans, write_ban
 from trainer.builtin.watch.watch import Watch
 from trainer.contract import ExitCode, ParallelConfig, TrainConfig, WatchConfig
 from trainer.contract.bans import Ban
@@ -39,7 +39,7 @@ def overseer(tmp_path: Path, **watch: Any) -> Overseer:
     return made
 
 
-def spiked(made: Overseer) -> Decision:
+def spiked(made: Overseer) -> Ruling:
     """The decision at step 100, whose loss is an outlier."""
     given = changed(steps(100), 100, loss=6.0)
     return [made.judge(seen, EVERY, 0.2) for seen in given][-1]
@@ -56,14 +56,14 @@ def committed(made: Overseer, step: int, attempt: int = 1) -> None:
 
 
 def test_by_default_an_alarm_is_an_event_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert spiked(overseer(tmp_path)) == Decision()
+    assert spiked(overseer(tmp_path)) == Ruling()
     (event,) = told(capsys)
     assert (event["detector"], event["action"], event["did"], event["onset"]) == ("loss", "log", "logged", 100)
     assert event["value"] == 6.0 and 3 < event["threshold"] < 6
 
 
 def test_checkpoint_saves_this_step_and_stop_commits_it_and_holds(tmp_path: Path) -> None:
-    assert spiked(overseer(tmp_path / "a", loss="checkpoint")) == Decision(save=True)
+    assert spiked(overseer(tmp_path / "a", loss="checkpoint")) == Ruling(save=True)
     stop = spiked(overseer(tmp_path / "b", loss="stop"))
     assert isinstance(stop.end, NumericError) and stop.commit
 
@@ -73,7 +73,7 @@ def test_without_a_checkpoint_before_it_nothing_is_rolled_back(
 ) -> None:
     made = overseer(tmp_path, loss="skip")
     committed(made, 100)
-    assert spiked(made) == Decision()
+    assert spiked(made) == Ruling()
     assert told(capsys)[0]["did"] == "no roll-back: no checkpoint before it lies on the shared tier"
     assert read_bans(made.shared) == ()
 
@@ -101,13 +101,13 @@ def test_after_ten_roll_backs_a_person_should_look(tmp_path: Path) -> None:
     committed(made, 10)
     for first in range(20, 30):
         write_ban(made.shared, Ban(1, first, first, "why"))
-    assert spiked(made) == Decision()
+    assert spiked(made) == Ruling()
 
 
 @pytest.mark.parametrize(("rank", "error"), [(0, Sick), (5, Interrupted)])
 def test_of_a_slow_rank_only_that_rank_calls_itself_sick(tmp_path: Path, rank: int, error: type[Exception]) -> None:
     made, chance = overseer(tmp_path, straggler="quarantine"), random.Random(1)
-    found = Decision()
+    found = Ruling()
     for seen in steps(100):
         seconds = [0.1 * (1 + 0.01 * chance.random()) for _ in range(8)]
         seconds[rank] *= 2
@@ -307,7 +307,7 @@ def test_a_model_without_deterministic_kernels_is_told_once_and_names_no_node(
     made.gang = cast(Gang, alone_here)
     monkeypatch.setattr(replay, "compute", refused)
     fed = SimpleNamespace(micro_batches=[np.zeros((1, 17), dtype=np.int64)])
-    assert [made.replay(step, cast(Fed, fed)) for step in (10, 20)] == [Decision(), Decision()]
+    assert [made.replay(step, cast(Fed, fed)) for step in (10, 20)] == [Ruling(), Ruling()]
     (event,) = told(capsys)
     assert (event["detector"], event["step"]) == ("replay", 10) and "cumsum" in event["text"]
     assert len(tries) == 1 and made.watch.sound_step == -1, "what nobody has looked at is not called sound"

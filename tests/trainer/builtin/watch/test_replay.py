@@ -51,12 +51,12 @@ def test_a_replay_leaves_gradients_and_random_state_and_every_bit_of_it_counts()
     weight = engine.module.embedding.weight
     engine.module(TOKENS).backward()
     before, random_state = weight.grad.clone(), torch.get_rng_state()
-    first = compute(engine, TOKENS, together=False)
-    assert first == compute(engine, TOKENS, together=False) and first.first == first.again
+    first = compute(engine, TOKENS, all_ranks=False)
+    assert first == compute(engine, TOKENS, all_ranks=False) and first.first == first.again
     assert torch.equal(weight.grad, before) and torch.equal(torch.get_rng_state(), random_state)
     with torch.no_grad():
         weight.view(-1).view(torch.int32)[5] ^= 1
-    other = compute(engine, TOKENS, together=False)
+    other = compute(engine, TOKENS, all_ranks=False)
     assert other.weights != first.weights and other.first != first.first
 
 
@@ -71,7 +71,7 @@ def test_a_gradient_that_differs_in_its_second_run_only_is_seen() -> None:
         return changed
 
     engine.module.embedding.weight.register_hook(flip)
-    found = compute(engine, TOKENS, together=False)
+    found = compute(engine, TOKENS, all_ranks=False)
     assert len(runs) == 2 and found.first != found.again
 
 
@@ -79,7 +79,7 @@ def test_a_weight_that_the_batch_does_not_use_is_no_trouble() -> None:
     spare = model()
     spare.register_parameter("spare", torch.nn.Parameter(torch.zeros(3)))
     engine = SimpleNamespace(module=spare)
-    assert compute(engine, TOKENS, together=False).first == compute(engine, TOKENS, together=False).again != 0
+    assert compute(engine, TOKENS, all_ranks=False).first == compute(engine, TOKENS, all_ranks=False).again != 0
 
 
 def noisy(noise: float) -> tuple[SimpleNamespace, list[tuple[bool, bool]]]:
@@ -98,22 +98,22 @@ def noisy(noise: float) -> tuple[SimpleNamespace, list[tuple[bool, bool]]]:
 
 def digests_of(ranks: int, noise: float = 1e-6) -> list[Digests]:
     engine, _ = noisy(noise)
-    return [compute(engine, TOKENS, together=False, kernels="training") for _ in range(ranks)]
+    return [compute(engine, TOKENS, all_ranks=False, kernels="training") for _ in range(ranks)]
 
 
 def test_a_replay_insists_on_deterministic_kernels_in_the_backward_pass_too() -> None:
     """With `warn_only` torch keeps the attention kernels that add in no fixed order. Without a GPU, what torch is asked
     for is all that can be seen."""
     engine, modes = noisy(0.0)
-    compute(engine, TOKENS, together=False)
-    compute(engine, TOKENS, together=False, kernels="training")
+    compute(engine, TOKENS, all_ranks=False)
+    compute(engine, TOKENS, all_ranks=False, kernels="training")
     assert modes == [(True, False), (True, False), (False, False), (False, False)]
 
 
 def test_a_kernel_without_a_deterministic_version_is_named_and_no_rank() -> None:
     refusal = RuntimeError("put_ does not have a deterministic implementation, but you set ...\nYou can turn it off")
     engine = SimpleNamespace(module=Mock(side_effect=refusal, parameters=model().parameters))
-    judged = verdict([compute(engine, TOKENS, together=False), SOUND])
+    judged = verdict([compute(engine, TOKENS, all_ranks=False), SOUND])
     assert "put_" in judged.refusal and not judged.named and not judged.told
     assert not torch.are_deterministic_algorithms_enabled()
 

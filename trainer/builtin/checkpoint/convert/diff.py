@@ -21,18 +21,18 @@ from trainer.errors import TrainerError
 _IDENTITY = frozenset({"shards", "seal", "format"})
 
 
-def diff(first: Path, second: Path) -> dict[str, Any]:
+def diff(left: Path, right: Path) -> dict[str, Any]:
     """Verify and compare both folders. Raises `StorageError` for one that is not sound."""
-    manifests = verified_manifest(first), verified_manifest(second)
+    manifests = verified_manifest(left), verified_manifest(right)
     names = [_by_name(manifest) for manifest in manifests]
     rows: list[dict[str, Any]] = []
     for name in sorted(names[0].keys() & names[1].keys()):
-        (file, digest), (other, other_digest) = names[0][name], names[1][name]
-        if digest == other_digest:
+        (left_file, left_digest), (right_file, right_digest) = names[0][name], names[1][name]
+        if left_digest == right_digest:
             rows.append({"shard": name, "equal": True, "tensors": []})
         else:
-            pair = (dict(_tensors(load_shard(first / file))), dict(_tensors(load_shard(second / other))))
-            rows.append({"shard": name, "equal": False, "tensors": list(_compared(*pair))})
+            pair = (dict(_tensors(load_shard(left / left_file))), dict(_tensors(load_shard(right / right_file))))
+            rows.append({"shard": name, "equal": False, "tensors": list(_differences(*pair))})
     return {
         "steps": [manifest.step for manifest in manifests],
         "metadata": _metadata(*manifests),
@@ -47,9 +47,9 @@ def _by_name(manifest: Manifest) -> dict[str, tuple[str, str]]:
     return {shard.file.rpartition("/")[2]: (shard.file, shard.sha256) for shard in manifest.shards}
 
 
-def _metadata(first: Manifest, second: Manifest) -> dict[str, list[Any]]:
-    ours, theirs = first.model_dump(mode="json"), second.model_dump(mode="json")
-    return {key: [ours[key], theirs[key]] for key in ours if key not in _IDENTITY and ours[key] != theirs[key]}
+def _metadata(left: Manifest, right: Manifest) -> dict[str, list[Any]]:
+    old, new = left.model_dump(mode="json"), right.model_dump(mode="json")
+    return {key: [old[key], new[key]] for key in old if key not in _IDENTITY and old[key] != new[key]}
 
 
 def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -64,32 +64,32 @@ def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _compared(first: dict[str, Any], second: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _differences(left: dict[str, Any], right: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the differences."""
-    for path in [*first, *(path for path in second if path not in first)]:
-        if path not in first or path not in second:
-            yield {"tensor": path, "change": "only in the first" if path in first else "only in the second"}
+    for path in [*left, *(path for path in right if path not in left)]:
+        if path not in left or path not in right:
+            yield {"tensor": path, "change": "only in the first" if path in left else "only in the second"}
             continue
-        ours, theirs = first[path], second[path]
-        if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
-            if repr(ours) != repr(theirs):
-                yield {"tensor": path, "change": f"{ours!r:.80} -> {theirs!r:.80}"}
-        elif ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-            yield {"tensor": path, "change": f"{_shape(ours)} -> {_shape(theirs)}"}
-        elif not torch.equal(ours, theirs):
-            yield {"tensor": path, **_distance(ours, theirs)}
+        left_value, right_value = left[path], right[path]
+        if not isinstance(left_value, torch.Tensor) or not isinstance(right_value, torch.Tensor):
+            if repr(left_value) != repr(right_value):
+                yield {"tensor": path, "change": f"{left_value!r:.80} -> {right_value!r:.80}"}
+        elif left_value.shape != right_value.shape or left_value.dtype != right_value.dtype:
+            yield {"tensor": path, "change": f"{_shape(left_value)} -> {_shape(right_value)}"}
+        elif not torch.equal(left_value, right_value):
+            yield {"tensor": path, **_distance(left_value, right_value)}
 
 
-def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> dict[str, Any]:
-    before, after = ours.double(), theirs.double()
-    moved = after - before
+def _distance(left: torch.Tensor, right: torch.Tensor) -> dict[str, Any]:
+    left_values, right_values = left.double(), right.double()
+    difference = right_values - left_values
     return {
-        "elements": ours.numel(),
-        "changed": int((ours != theirs).sum()),
-        "norm_first": float(before.norm()),
-        "norm_second": float(after.norm()),
-        "norm_of_difference": float(moved.norm()),
-        "largest_difference": float(moved.abs().max()),
+        "elements": left.numel(),
+        "changed": int((left != right).sum()),
+        "norm_first": float(left_values.norm()),
+        "norm_second": float(right_values.norm()),
+        "norm_of_difference": float(difference.norm()),
+        "largest_difference": float(difference.abs().max()),
     }
 
 
@@ -105,11 +105,11 @@ def main() -> int:
     parser.add_argument("second", type=Path)
     options = parser.parse_args()
     try:
-        found = diff(options.first, options.second)
+        result = diff(options.first, options.second)
     except TrainerError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
-    print(json.dumps(found))
+    print(json.dumps(result))
     return 0
 
 

@@ -47,37 +47,37 @@ _OF_BLOCK = {
 }
 
 
-def export(checkpoint: Path, config: TrainConfig, data: Path, out: Path, shard_bytes: int = SHARD_BYTES) -> list[str]:
-    """Verify a checkpoint folder and write its model into the new folder `out`. Return the files' names.
+def export(checkpoint: Path, config: TrainConfig, data: Path, dest: Path, shard_bytes: int = SHARD_BYTES) -> list[str]:
+    """Verify a checkpoint folder and write its model into the new folder `dest`. Return the files' names.
 
     Raises `StorageError` when the checkpoint is not whole, `ConfigError` when the configuration is of another model.
     """
     manifest = verified_manifest(checkpoint, config.campaign, config.identity)
     form = _form_of(config)
-    whole = load_weights(checkpoint, manifest, config.model)
+    all_weights = load_weights(checkpoint, manifest, config.model)
     lora = config.model.lora
-    plain = whole if lora is None else merge(whole, lora)
+    plain = all_weights if lora is None else merge(all_weights, lora)
     weights = {name: tensor for name, tensor in plain.items() if name not in form.tied}
-    tensors = renamed(weights, form.targets)
-    prepared = load_manifest(data, manifest.data_digest)
-    out.mkdir(parents=True)
-    _write_weights(tensors, out, shard_bytes)
-    _compare(weights, out, form.targets)
+    tensors = rename_tensors(weights, form.targets)
+    data_manifest = load_manifest(data, manifest.data_digest)
+    dest.mkdir(parents=True)
+    _write_weights(tensors, dest, shard_bytes)
+    _compare(weights, dest, form.targets)
     if lora is not None:
-        write_adapters(whole, lora, config.model.name, out / FOLDER)
+        write_adapters(all_weights, lora, config.model.name, dest / FOLDER)
     tokenizer = (data / TOKENIZER_NAME).read_bytes()
-    end = end_of_document(prepared, tokenizer)
+    end = end_of_document(data_manifest, tokenizer)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     # `transformers` reads the newer `dtype` first: what the weights came in says nothing of what they are now.
-    named = {name: value for name, value in form.config.items() if name != "dtype"} | {"torch_dtype": dtype}
-    written = named if config.model.name else llama_config(config, end[0], dtype)
-    _write_json(out / "config.json", written)
-    chat = prepared.parameters.chat
+    config_fields = {name: value for name, value in form.config.items() if name != "dtype"} | {"torch_dtype": dtype}
+    model_config = config_fields if config.model.name else llama_config(config, end[0], dtype)
+    _write_json(dest / "config.json", model_config)
+    chat = data_manifest.parameters.chat
     stops: int | list[int] = end[0] if chat is None else sorted({end[0], *_numbers(tokenizer, chat.eos_token)})
-    _write_json(out / "generation_config.json", {"bos_token_id": end[0], "eos_token_id": stops, "do_sample": True})
-    _write_json(out / "tokenizer_config.json", _tokenizer_config(config, end[1], chat))
-    (out / TOKENIZER_NAME).write_bytes(tokenizer)
-    return sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
+    _write_json(dest / "generation_config.json", {"bos_token_id": end[0], "eos_token_id": stops, "do_sample": True})
+    _write_json(dest / "tokenizer_config.json", _tokenizer_config(config, end[1], chat))
+    (dest / TOKENIZER_NAME).write_bytes(tokenizer)
+    return sorted(path.relative_to(dest).as_posix() for path in dest.rglob("*") if path.is_file())
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ def _form_of(config: TrainConfig) -> _Form:
         return _Form(_in_llama)
     with torch.device("meta"):
         network = network_of(model)
-    described = json.loads(network.config.to_json_string()) if model.is_function else model.config
+    settings = json.loads(network.config.to_json_string()) if model.is_function else model.config
     return _Form(
         lambda name: [name.removeprefix(PREFIX)],
         frozenset(PREFIX + name for name in network.all_tied_weights_keys),
-        {**described, "architectures": [type(network).__name__]},
+        {**settings, "architectures": [type(network).__name__]},
     )
 
 
@@ -139,26 +139,26 @@ def _in_llama(name: str) -> list[str]:
     """Return the names that a tensor of the small decoder, or its pieces, have in Llama."""
     if name in _WHOLE:
         return [_WHOLE[name]]
-    head, _, rest = name.partition(".")
-    number, _, inner = rest.partition(".")
+    head, _, block_name = name.partition(".")
+    number, _, inner = block_name.partition(".")
     if head == "blocks" and number.isdigit():
         return [f"model.layers.{number}.{target}" for target in _OF_BLOCK.get(inner, ())]
     return []
 
 
-def renamed(weights: dict[str, Tensor], targets_of: Targets = _in_llama) -> dict[str, Tensor]:
+def rename_tensors(weights: dict[str, Tensor], targets_of: Targets = _in_llama) -> dict[str, Tensor]:
     """Rename and split tensors. Raises `ConfigError` for a tensor that has no place."""
-    found: dict[str, Tensor] = {}
+    renamed_weights: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         targets = targets_of(name)
         if not targets:
             raise ConfigError("the model has a tensor that Llama does not have", name)
         for target, piece in zip(targets, tensor.chunk(len(targets)), strict=True):
-            found[target] = piece.contiguous()
-    return found
+            renamed_weights[target] = piece.contiguous()
+    return renamed_weights
 
 
-def _write_weights(tensors: dict[str, Tensor], out: Path, shard_bytes: int) -> None:
+def _write_weights(tensors: dict[str, Tensor], dest: Path, shard_bytes: int) -> None:
     """Write one file, or several with an index if one would be larger than `shard_bytes`."""
     groups: list[dict[str, Tensor]] = [{}]
     for name in sorted(tensors):
@@ -167,30 +167,30 @@ def _write_weights(tensors: dict[str, Tensor], out: Path, shard_bytes: int) -> N
         groups[-1][name] = tensors[name]
     # `save_file` refuses views of larger tensors; these have their own memory.
     if len(groups) == 1:
-        save_file(groups[0], out / "model.safetensors", metadata={"format": "pt"})
+        save_file(groups[0], dest / "model.safetensors", metadata={"format": "pt"})
         return
     places: dict[str, str] = {}
     for number, group in enumerate(groups, 1):
         file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        save_file(group, out / file, metadata={"format": "pt"})
+        save_file(group, dest / file, metadata={"format": "pt"})
         places |= dict.fromkeys(group, file)
     total = {"total_size": _bytes(tensors.values())}
-    _write_json(out / "model.safetensors.index.json", {"metadata": total, "weight_map": places})
+    _write_json(dest / "model.safetensors.index.json", {"metadata": total, "weight_map": places})
 
 
-def _compare(weights: dict[str, Tensor], out: Path, targets_of: Targets) -> None:
+def _compare(weights: dict[str, Tensor], folder: Path, targets_of: Targets) -> None:
     """Read the files again and compare them with the checkpoint's model."""
-    written: dict[str, Tensor] = {}
-    for path in sorted(out.glob("*.safetensors")):
+    file_tensors: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
-            written |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            file_tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     wrong = [
         name
         for name, tensor in weights.items()
-        if not torch.equal(tensor, torch.cat([written.pop(target) for target in targets_of(name)]))
+        if not torch.equal(tensor, torch.cat([file_tensors.pop(target) for target in targets_of(name)]))
     ]
-    if wrong or written:
-        raise StorageError("the exported weights are not the checkpoint's", wrong or sorted(written))
+    if wrong or file_tensors:
+        raise StorageError("the exported weights are not the checkpoint's", wrong or sorted(file_tensors))
 
 
 def _bytes(tensors: Any) -> int:
@@ -210,7 +210,7 @@ def _tokenizer_config(config: TrainConfig, end: str, chat: Chat | None) -> dict[
 
 def _numbers(tokenizer: bytes, token: str) -> list[int]:
     """Return the number of an added token; none if there is no such one."""
-    return [int(one["id"]) for one in json.loads(tokenizer).get("added_tokens", ()) if one["content"] == token]
+    return [int(entry["id"]) for entry in json.loads(tokenizer).get("added_tokens", ()) if entry["content"] == token]
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -26,50 +26,50 @@ _COMPUTED = "rotary_emb.inv_freq"
 
 
 def take_weights(
-    model: NamedModel, folder: Path, whole: Callable[[Tensor], AbstractContextManager[Any]] = nullcontext, rank: int = 0
+    model: NamedModel, folder: Path, join: Callable[[Tensor], AbstractContextManager[Any]] = nullcontext, rank: int = 0
 ) -> int:
     """Copy the folder's weights into the model, in the parameters' type. Return the number of tensors.
 
-    `whole` makes a parameter whole that is spread over ranks; only rank 0 reads such a one. Raises `ConfigError` if
+    `join` makes a parameter whole that is spread over ranks; only rank 0 reads such a one. Raises `ConfigError` if
     they are another model's, `StorageError` if a file cannot be read.
     """
     _refuse_another_meaning(model, folder)
     places = _places(folder)
-    wanted = {name.removeprefix(PREFIX): parameter for name, parameter in model.named_parameters()}
-    tied = set(model.network.all_tied_weights_keys)
-    missing = sorted(set(wanted) - set(places))
-    other = sorted(name for name in set(places) - set(wanted) - tied if not name.endswith(_COMPUTED))
-    if missing or other:
-        seen = f"{folder}: without {missing[:3]}, with {other[:3]}"
-        raise ConfigError("the weights to start from are of another model", seen, "give the folder of this model")
+    parameters = {name.removeprefix(PREFIX): parameter for name, parameter in model.named_parameters()}
+    tied_names = set(model.network.all_tied_weights_keys)
+    missing = sorted(set(parameters) - set(places))
+    surplus = sorted(name for name in set(places) - set(parameters) - tied_names if not name.endswith(_COMPUTED))
+    if missing or surplus:
+        detail = f"{folder}: without {missing[:3]}, with {surplus[:3]}"
+        raise ConfigError("the weights to start from are of another model", detail, "give the folder of this model")
     try:
         with ExitStack() as stack:
             files = {
                 name: stack.enter_context(safe_open(folder / name, framework="pt"))
-                for name in sorted({places[name] for name in wanted})
+                for name in sorted({places[name] for name in parameters})
             }
-            for name, parameter in wanted.items():
+            for name, parameter in parameters.items():
                 shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
-                if (found := tuple(files[places[name]].get_slice(name).get_shape())) != shape:
-                    seen = f"{name}: {list(found)} in {folder}, {list(shape)} in the model"
-                    raise ConfigError("a weight has another shape", seen, "give the folder of this model")
-            for name, parameter in wanted.items():
-                with whole(parameter), torch.no_grad():
+                if (actual_shape := tuple(files[places[name]].get_slice(name).get_shape())) != shape:
+                    detail = f"{name}: {list(actual_shape)} in {folder}, {list(shape)} in the model"
+                    raise ConfigError("a weight has another shape", detail, "give the folder of this model")
+            for name, parameter in parameters.items():
+                with join(parameter), torch.no_grad():
                     if rank == 0 or not hasattr(parameter, "ds_id"):
                         parameter.copy_(files[places[name]].get_tensor(name))
     except (OSError, SafetensorError) as error:
         raise StorageError("the weights to start from cannot be read", f"{folder}: {error}") from error
-    return len(wanted)
+    return len(parameters)
 
 
 def _places(folder: Path) -> dict[str, str]:
     """Return tensor -> file."""
     try:
         if (folder / INDEX).exists():
-            found: dict[str, str] = json.loads((folder / INDEX).read_bytes())["weight_map"]
-            if beyond := [name for name in set(found.values()) if Path(name).name != name]:
-                raise ConfigError("the index names files outside of its folder", beyond[0])
-            return found
+            file_by_tensor: dict[str, str] = json.loads((folder / INDEX).read_bytes())["weight_map"]
+            if outside_names := [name for name in set(file_by_tensor.values()) if Path(name).name != name]:
+                raise ConfigError("the index names files outside of its folder", outside_names[0])
+            return file_by_tensor
         with safe_open(folder / ALONE, framework="pt") as file:
             return dict.fromkeys(file.keys(), ALONE)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
@@ -79,19 +79,19 @@ def _places(folder: Path) -> dict[str, str]:
 
 def _refuse_another_meaning(model: NamedModel, folder: Path) -> None:
     try:
-        theirs = json.loads((folder / "config.json").read_bytes())
+        fields = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
-        seen = f"{folder / 'config.json'}: {error}"
-        raise ConfigError("the weights to start from have no configuration", seen, "give a whole folder") from error
+        detail = f"{folder / 'config.json'}: {error}"
+        raise ConfigError("the weights to start from have no configuration", detail, "give a whole folder") from error
     from transformers import AutoConfig
 
-    kind, ours = theirs.get("model_type"), model.network.config
-    if kind == ours.model_type:
-        values = {name: value for name, value in theirs.items() if name != "model_type"}
-        described = AutoConfig.for_model(kind, **values)
-        wrong = [name for name in _MEANING if getattr(described, name, None) != getattr(ours, name, None)]
+    kind, config = fields.get("model_type"), model.network.config
+    if kind == config.model_type:
+        values = {name: value for name, value in fields.items() if name != "model_type"}
+        source_config = AutoConfig.for_model(kind, **values)
+        wrong = [name for name in _MEANING if getattr(source_config, name, None) != getattr(config, name, None)]
     else:
         wrong = ["model_type"]
     if wrong:
-        seen = ", ".join(f"{name}: {theirs.get(name)} there, {getattr(ours, name, None)} here" for name in wrong)
-        raise ConfigError("the weights to start from mean another model", seen, "correct training.model or init_from")
+        detail = ", ".join(f"{name}: {fields.get(name)} there, {getattr(config, name, None)} here" for name in wrong)
+        raise ConfigError("the weights to start from mean another model", detail, "correct training.model or init_from")

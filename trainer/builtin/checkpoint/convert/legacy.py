@@ -49,8 +49,8 @@ def import_legacy(source: Path, tier: Tier, origin: Origin) -> Manifest:
         raise StorageError("these model states are not of DeepSpeed's engine", f"{source}: no {missing}") from missing
     optimizers = [path for path in files if "optim_states" in path.name]
     if optimizers and len(optimizers) != world_size:
-        seen = f"{source}: {len(optimizers)} of {world_size}"
-        raise StorageError("optimizer states are missing", seen, "bring the folders of all nodes together first")
+        detail = f"{source}: {len(optimizers)} of {world_size}"
+        raise StorageError("optimizer states are missing", detail, "bring the folders of all nodes together first")
     if any(claim.step == step for claim in tier.claims()):
         raise StorageError("the tier has this step already", tier.folder(step), "import into another campaign")
     stage = int(_read(optimizers[0])["optimizer_state_dict"].get("zero_stage", 1)) if optimizers else 0
@@ -77,8 +77,8 @@ def import_legacy(source: Path, tier: Tier, origin: Origin) -> Manifest:
 def _refuse_what_would_execute(files: list[Path]) -> None:
     for path in files:
         with open_regular(path) as file:
-            if why := forbidden(file):
-                raise StorageError("a file of the checkpoint must not be loaded", f"{path}: {why}")
+            if reason := forbidden(file):
+                raise StorageError("a file of the checkpoint must not be loaded", f"{path}: {reason}")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -92,8 +92,8 @@ def _take(path: Path, tier: Tier, step: int) -> Shard:
     assert match is not None
     name, digest = f"{attempt_folder(ATTEMPT)}/{path.name}", digest_of(path)
 
-    def accept(seen: str) -> None:
-        if seen != digest:
+    def accept(actual_digest: str) -> None:
+        if actual_digest != digest:
             raise StorageError("a file changed while it was imported", path)
 
     copy_durably(path, tier.folder(step) / name, accept)

@@ -28,17 +28,17 @@ _LOOK_S = 0.1
 
 
 @contextlib.contextmanager
-def only_allowed(mapped: bool = False) -> Iterator[None]:
-    """Restrict every `torch.load` in the block to the allow-list, whatever its arguments. `mapped`: a file's tensors
+def only_allowed(use_mmap: bool = False) -> Iterator[None]:
+    """Restrict every `torch.load` in the block to the allow-list, whatever its arguments. `use_mmap`: a file's tensors
     are read when they are used, for a caller that keeps none."""
     real = torch.load
 
-    def restricted(file: Any, *rest: Any, **named: Any) -> Any:
+    def restrict(file: Any, *args: Any, **kwargs: Any) -> Any:
         # Torch maps only its newer format.
-        mmap = mapped and isinstance(file, str) and zipfile.is_zipfile(file)
-        return real(file, *rest, **{**named, "weights_only": True, "mmap": mmap})
+        mmap = use_mmap and isinstance(file, str) and zipfile.is_zipfile(file)
+        return real(file, *args, **{**kwargs, "weights_only": True, "mmap": mmap})
 
-    torch.load = restricted  # type: ignore[assignment]
+    torch.load = restrict  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -71,16 +71,16 @@ def convert(source: Path, target: Path, part: int = 0, parts: int = 1) -> None:
     real = ds_to_universal._do_parallel_work
     ds_to_universal._do_parallel_work = shared.work
     try:
-        with only_allowed(mapped=True):
+        with only_allowed(use_mmap=True):
             ds_to_universal.main(arguments)
     except _PartDone:
         return
     except (OSError, StorageError):
         raise
     except Exception as error:
-        seen = f"{source}: {error!r}"[:400]
+        detail = f"{source}: {error!r}"[:400]
         raise StorageError(
-            "a checkpoint could not be converted to the universal format", seen, "use as many ranks"
+            "a checkpoint could not be converted to the universal format", detail, "use as many ranks"
         ) from error
     finally:
         ds_to_universal._do_parallel_work = real
@@ -101,7 +101,7 @@ class _Shared:
 
     def work(self, do: Callable[[Any], Any], items: Iterable[Any], workers: int) -> list[Any]:
         # Sets come in another order in each process.
-        done = [do(item) for item in sorted(items, key=str)[self.part :: self.parts]]
+        results = [do(item) for item in sorted(items, key=str)[self.part :: self.parts]]
         self.lists += 1
         self.folder.mkdir(exist_ok=True)
         (self.folder / f"{self.lists}-{self.part}").touch()
@@ -109,19 +109,19 @@ class _Shared:
             raise _PartDone
         while sum(name.startswith(f"{self.lists}-") for name in os.listdir(self.folder)) < self.parts:
             time.sleep(_LOOK_S)
-        return done
+        return results
 
 
 def load_universal(engine: Any, folder: Path) -> None:
     """Load weights and optimizer, with its step, from a converted folder into an engine of any world size."""
     config, groups = engine._config, engine.optimizer.param_groups
-    before, config.load_universal_checkpoint = config.load_universal_checkpoint, True
+    previous_flag, config.load_universal_checkpoint = config.load_universal_checkpoint, True
     settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
     try:
         with only_allowed():
             path, _ = engine.load_checkpoint(str(folder.parent), tag=folder.name)
     finally:
-        config.load_universal_checkpoint = before
+        config.load_universal_checkpoint = previous_flag
     _set_apart(engine.optimizer, settings)
     if path is None:
         raise StorageError("DeepSpeed found no state in a universal checkpoint", folder)
@@ -131,8 +131,8 @@ def _set_apart(optimizer: Any, settings: list[dict[str, Any]]) -> None:
     """Restore each group's settings and step count. Under ZeRO 3 DeepSpeed 0.19.8 gives all groups those of the first:
     gains would decay like matrices, and each group would increment one common count. DeepSpeed leaves the count in the
     node's memory, and fused AdamW reads it where the parameter lies, in float32."""
-    for group, own in zip(optimizer.param_groups, settings, strict=True):
-        group.update(own)
+    for group, group_settings in zip(optimizer.param_groups, settings, strict=True):
+        group.update(group_settings)
     for parameter, state in optimizer.optimizer.state.items():
         if torch.is_tensor(state.get("step")):
             state["step"] = state["step"].to(parameter.device, torch.float32, copy=True)

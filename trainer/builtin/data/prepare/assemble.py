@@ -68,14 +68,14 @@ def drafts(work: Path, units: list[Unit], sources: list[str], shard_tokens: int)
 def assemble(draft: Draft, task: Assemble) -> None:
     """Write a shard, its index, and last its record with counts."""
     digest, counts = hashlib.sha256(), np.zeros(task.vocabulary, dtype=np.int64)
-    lengths = [_lengths(task.work, draft.part, unit)[first:last] for unit, first, last, _, _ in draft.stretches]
+    lengths = [_lengths(task.work, draft.part, unit)[begin:end] for unit, begin, end, _, _ in draft.stretches]
     with writing(task.out / f"{draft.name}.bin", durable=True) as file:
-        for unit, _, _, first, last in draft.stretches:
-            tokens = np.memmap(ids_path(task.work, unit, draft.part), dtype=task.dtype, mode="r")[first:last]
+        for unit, _, _, begin, end in draft.stretches:
+            tokens = np.memmap(ids_path(task.work, unit, draft.part), dtype=task.dtype, mode="r")[begin:end]
             for start in range(0, len(tokens), _COPY_BYTES):
                 piece = np.ascontiguousarray(tokens[start : start + _COPY_BYTES])
-                counted = piece[piece >= 0] if task.masked else piece
-                counts += np.bincount(counted, minlength=task.vocabulary)
+                trained_tokens = piece[piece >= 0] if task.masked else piece
+                counts += np.bincount(trained_tokens, minlength=task.vocabulary)
                 digest.update(piece.data)
                 file.write(piece.data)
     index = index_bytes(np.concatenate(lengths), task.dtype)
@@ -116,17 +116,17 @@ class Whole:
     """Documents by the binary logarithm of their tokens."""
 
 
-def gather(work: Path, made: list[Draft], vocabulary: int) -> Whole:
+def gather(work: Path, drafts: list[Draft], vocabulary: int) -> Whole:
     shards: dict[int, list[TokenShard]] = {part: [] for part in PARTS}
     counts = {part: np.zeros(vocabulary, dtype=np.int64) for part in PARTS}
     lengths = np.zeros(LENGTH_BUCKETS, dtype=np.int64)
-    for draft in made:
+    for draft in drafts:
         record = json.loads(shard_path(work, draft.name).read_bytes())
         shards[draft.part].append(TokenShard.model_validate(record["shard"]))
         counts[draft.part] += np.fromfile(counts_path(work, draft.name), dtype=np.int64)
         lengths += np.array(record["lengths"])
-    loss, counted = unigram_loss(counts[TRAIN], counts[HELD_OUT]), int(counts[TRAIN].sum())
-    return Whole(tuple(shards[TRAIN]), tuple(shards[HELD_OUT]), loss, counted, [int(each) for each in lengths])
+    loss, train_tokens = unigram_loss(counts[TRAIN], counts[HELD_OUT]), int(counts[TRAIN].sum())
+    return Whole(tuple(shards[TRAIN]), tuple(shards[HELD_OUT]), loss, train_tokens, [int(length) for length in lengths])
 
 
 def unigram_loss(train: NDArray[np.int64], validation: NDArray[np.int64]) -> float:
@@ -134,8 +134,8 @@ def unigram_loss(train: NDArray[np.int64], validation: NDArray[np.int64]) -> flo
 
     Both are counts by token id.
     """
-    smoothed = train.astype(np.float64) + 1.0
-    log_probability = np.log(smoothed / smoothed.sum())
+    weights = train.astype(np.float64) + 1.0
+    log_probability = np.log(weights / weights.sum())
     return round(float(-(log_probability * validation).sum() / max(1, validation.sum())), 6)
 
 
@@ -144,19 +144,19 @@ def _cut(work: Path, units: list[Unit], part: int, limit: int) -> Iterator[Draft
     draft = Draft("", part, "")
     for unit in units:
         ends = np.cumsum(_lengths(work, part, unit.number), dtype=np.int64)
-        first = 0
-        while first < len(ends):
-            done = int(ends[first - 1]) if first else 0
-            last = int(np.searchsorted(ends, done + limit - draft.tokens, side="right"))
-            if last <= first and draft.tokens:
+        first_document = 0
+        while first_document < len(ends):
+            begin = int(ends[first_document - 1]) if first_document else 0
+            end_document = int(np.searchsorted(ends, begin + limit - draft.tokens, side="right"))
+            if end_document <= first_document and draft.tokens:
                 yield draft
                 draft = Draft("", part, "")
                 continue
-            last = max(last, first + 1)  # one document may be larger than a shard
-            stop = int(ends[last - 1])
-            draft.stretches.append((unit.number, first, last, done, stop))
-            draft.tokens += stop - done
-            first = last
+            end_document = max(end_document, first_document + 1)  # one document may be larger than a shard
+            stop = int(ends[end_document - 1])
+            draft.stretches.append((unit.number, first_document, end_document, begin, stop))
+            draft.tokens += stop - begin
+            first_document = end_document
     if draft.tokens:
         yield draft
 

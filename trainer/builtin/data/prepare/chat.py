@@ -44,7 +44,7 @@ class Unfit(Exception):
         self.reason = reason
 
 
-def rendered(row: Any, chat: Chat) -> tuple[str, Places]:
+def render(row: Any, chat: Chat) -> tuple[str, Places]:
     """Return a row's text and the places of its responses. Raises `Unfit`, and `DataError` for a damaged template.
 
     A template that marks what the model writes (`{% generation %}`) is taken at its word. Any other is asked for the
@@ -53,64 +53,64 @@ def rendered(row: Any, chat: Chat) -> tuple[str, Places]:
     messages = _messages(row)
     tools = row.get("tools") or None
     if _MARKS_RESPONSES.search(chat.template):
-        text, places = _render(messages, tools, chat, marked=True)
-        found = tuple((int(first), int(last)) for first, last in places if last > first)
+        text, places = _render(messages, tools, chat, mark_responses=True)
+        response_places = tuple((int(begin), int(end)) for begin, end in places if end > begin)
     else:
         text, _ = _render(messages, tools, chat)
-        found = tuple(_places(text, messages, tools, chat))
-    if not found:
+        response_places = tuple(_places(text, messages, tools, chat))
+    if not response_places:
         raise Unfit(NO_RESPONSE)
     if len(text.encode(errors="replace")) > MOST_SAMPLE_BYTES:
         raise Unfit(SAMPLE_TOO_LARGE)
-    return text, found
+    return text, response_places
 
 
-def refuse_waste(dropped: Sequence[Counter[str]], left: int) -> None:
-    """Raise `DataError` if too many samples were unfit. `dropped`: by source; `left`: those that are not."""
-    counts = {reason: sum(each[reason] for each in dropped) for reason in _UNFIT}
+def refuse_waste(dropped_by_source: Sequence[Counter[str]], left: int) -> None:
+    """Raise `DataError` if too many samples were unfit. `dropped_by_source`: by source; `left`: those that are not."""
+    counts = {reason: sum(source_counts[reason] for source_counts in dropped_by_source) for reason in _UNFIT}
     counts = {reason: count for reason, count in counts.items() if count}
     unfit = sum(counts.values())
     if unfit > MOST_DROPPED * (unfit + left):
-        told = "; ".join(f"{reason} {count}: {MEANING[reason]}" for reason, count in counts.items())
+        detail = "; ".join(f"{reason} {count}: {MEANING[reason]}" for reason, count in counts.items())
         cure = "repair the file, or take another data.chat.template, data.end_of_document or model.context"
-        what = f"more than {MOST_DROPPED:.0%} of the samples cannot be learned from"
-        raise DataError(what, f"{unfit} of {unfit + left}: {told}", cure)
+        problem = f"more than {MOST_DROPPED:.0%} of the samples cannot be learned from"
+        raise DataError(problem, f"{unfit} of {unfit + left}: {detail}", cure)
 
 
 def _messages(row: Any) -> list[dict[str, Any]]:
     """Return the conversation. Raises `Unfit` for a row that is none, or has an empty response."""
     if not isinstance(row, dict):
         raise Unfit(BAD_RECORD)
-    found = row.get("messages")
-    if found is None:
+    messages = row.get("messages")
+    if messages is None:
         pair = (("user", row.get("prompt")), ("assistant", row.get("response")))
-        found = [{"role": role, "content": content} for role, content in pair]
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        messages = [{"role": role, "content": content} for role, content in pair]
+    if not isinstance(messages, list) or not all(isinstance(turn, dict) for turn in messages):
         raise Unfit(BAD_RECORD)
-    if not all(isinstance(one.get("role"), str) and isinstance(one.get("content"), str) for one in found):
+    if not all(isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str) for turn in messages):
         raise Unfit(BAD_RECORD)
-    responses = [one["content"] for one in found if one["role"] == "assistant"]
-    if not responses or not all(one.strip() for one in responses):
+    responses = [turn["content"] for turn in messages if turn["role"] == "assistant"]
+    if not responses or not all(turn.strip() for turn in responses):
         raise Unfit(NO_RESPONSE)
-    return found
+    return messages
 
 
 def _places(text: str, messages: list[dict[str, Any]], tools: Any, chat: Chat) -> list[tuple[int, int]]:
-    found = []
+    places = []
     for index, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        asked, _ = _render(messages[:index], tools, chat, asks=True)
-        told, _ = _render(messages[: index + 1], tools, chat)
+        prompt, _ = _render(messages[:index], tools, chat, add_prompt=True)
+        turn, _ = _render(messages[: index + 1], tools, chat)
         # Some templates leave out earlier turns' thoughts, or write a thought's frame where the model is asked.
-        if not (told.startswith(asked) and text.startswith(told)):
+        if not (turn.startswith(prompt) and text.startswith(turn)):
             raise Unfit(REWRITTEN)
-        found.append((len(asked), len(told)))
-    return found
+        places.append((len(prompt), len(turn)))
+    return places
 
 
 def _render(
-    messages: list[dict[str, Any]], tools: Any, chat: Chat, *, asks: bool = False, marked: bool = False
+    messages: list[dict[str, Any]], tools: Any, chat: Chat, *, add_prompt: bool = False, mark_responses: bool = False
 ) -> tuple[str, Any]:
     from jinja2 import TemplateError, TemplateSyntaxError
 
@@ -119,8 +119,8 @@ def _render(
             conversations=[messages],
             tools=tools,
             chat_template=chat.template,
-            return_assistant_tokens_mask=marked,
-            add_generation_prompt=asks,
+            return_assistant_tokens_mask=mark_responses,
+            add_generation_prompt=add_prompt,
             bos_token=chat.bos_token,
             eos_token=chat.eos_token,
             date_string=_DATE,
@@ -129,7 +129,7 @@ def _render(
         raise DataError("the chat template cannot be read", f"line {error.lineno}: {error}", "repair it") from error
     except (TemplateError, TypeError, ValueError, AttributeError, KeyError) as error:
         raise Unfit(TEMPLATE_REFUSED) from error
-    return texts[0], places[0] if marked else ()
+    return texts[0], places[0] if mark_responses else ()
 
 
 @lru_cache(maxsize=1)

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
-from trainer.builtin.data.prepare.chat import Places, Unfit, rendered
+from trainer.builtin.data.prepare.chat import Places, Unfit, render
 from trainer.builtin.data.prepare.filters import BAD_RECORD, LINE_TOO_LONG, NOT_UTF8
-from trainer.builtin.data.prepare.inputs import File, changed
+from trainer.builtin.data.prepare.inputs import File, change_error
 from trainer.contract import Chat
 from trainer.errors import DataError, unread
 
@@ -59,8 +59,8 @@ class Unit:
     """Size of the input, for progress."""
 
     def __str__(self) -> str:
-        first = self.spans[0]
-        return f"{first.file.place} from {'row group' if first.file.format == 'parquet' else 'byte'} {first.start}"
+        span = self.spans[0]
+        return f"{span.file.place} from {'row group' if span.file.format == 'parquet' else 'byte'} {span.start}"
 
 
 @dataclass
@@ -75,15 +75,15 @@ def units_of(files_by_source: list[list[File]], document_bytes: int) -> list[Uni
     """Split files into units; equal files give equal units."""
     units: list[Unit] = []
     for source, files in enumerate(files_by_source):
-        held: list[Span] = []
+        unit_spans: list[Span] = []
         size = 0
         for span, count in _all_spans(files, document_bytes):
-            if held and size + count > UNIT_BYTES:
-                units.append(Unit(len(units), source, tuple(held), size))
-                held, size = [], 0
-            held.append(span)
+            if unit_spans and size + count > UNIT_BYTES:
+                units.append(Unit(len(units), source, tuple(unit_spans), size))
+                unit_spans, size = [], 0
+            unit_spans.append(span)
             size += count
-        units.append(Unit(len(units), source, tuple(held), size))
+        units.append(Unit(len(units), source, tuple(unit_spans), size))
     return units
 
 
@@ -91,33 +91,33 @@ def documents(span: Span, text_field: str, document_bytes: int, chat: Chat | Non
     """Yield the documents of a span, in order. Raises `DataError` for a file that is gone, changed or unreadable."""
     file, read = span.file, _At()
     if file.current_state() != file.state:
-        raise changed(file)
+        raise change_error(file)
     try:
         if file.format == "parquet":
-            found = _rows(span, text_field, read)
+            pieces = _rows(span, text_field, read)
         elif file.format == "jsonl":
-            found = _records(span, read, lambda row, line: _field(row, line, text_field))
+            pieces = _records(span, read, lambda row, line: _field(row, line, text_field))
         elif chat is not None:
-            found = _records(span, read, lambda row, line: _sample(row, line, chat))
+            pieces = _records(span, read, lambda row, line: _sample(row, line, chat))
         else:
             yield from _texts(span, document_bytes)
-            found = iter(())
-        for piece in found:
+            pieces = iter(())
+        for piece in pieces:
             if piece.refused or piece.responses or len(piece.content) <= document_bytes:
                 yield piece
             else:
-                yield from (_decoded(part) for part in _parts(piece.content, document_bytes))
+                yield from (_decode(part) for part in _parts(piece.content, document_bytes))
     except _damage() as error:
         # Errors from truncated or damaged content have no path.
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        seen = f"{file.place}{_where(span, read)}: {reason}"
-        refusal = DataError("a data file cannot be read", seen, "repair it or its permissions")
+        detail = f"{file.place}{_location(span, read)}: {reason}"
+        refusal = DataError("a data file cannot be read", detail, "repair it or its permissions")
         # The decompressors raise `OSError` without a number.
         if isinstance(error, OSError) and error.errno is not None:
             raise unread(error, refusal) from error
         raise refusal from error
     if file.current_state() != file.state:
-        raise changed(file)
+        raise change_error(file)
 
 
 def _damage() -> tuple[type[Exception], ...]:
@@ -128,20 +128,20 @@ def _damage() -> tuple[type[Exception], ...]:
     return OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, pyarrow.ArrowException
 
 
-def _where(span: Span, at: _At) -> str:
+def _location(span: Span, position: _At) -> str:
     """Return the place in the file that follows what was read."""
     if span.file.format == "parquet":
-        return f", row group {span.start}, row {at.lines + 1}"
+        return f", row group {span.start}, row {position.lines + 1}"
     if span.file.format not in LINES:
         return ""
-    return f", line {at.lines + 1}" + (f" after byte {span.start}" if span.start else "")
+    return f", line {position.lines + 1}" + (f" after byte {span.start}" if span.start else "")
 
 
 def _all_spans(files: list[File], document_bytes: int) -> Iterator[tuple[Span, int]]:
     """Yield the spans of all files, in order; the ends of several Parquet files are read at once."""
     with ThreadPoolExecutor(_LOOKS) as pool:
-        for found in pool.map(lambda file: list(_spans(file, document_bytes)), files):
-            yield from found
+        for spans in pool.map(lambda file: list(_spans(file, document_bytes)), files):
+            yield from spans
 
 
 def _spans(file: File, document_bytes: int) -> Iterator[tuple[Span, int]]:
@@ -161,7 +161,7 @@ def _texts(span: Span, document_bytes: int) -> Iterator[Piece]:
     """Yield a text file as one document, or as several if it exceeds the limit."""
     with span.file.open() as file:
         if span.file.compression:
-            yield from map(_decoded, _stream_parts(file, document_bytes))
+            yield from map(_decode, _stream_parts(file, document_bytes))
             return
         stop = span.file.size if span.stop is None else span.stop
         # Cut near multiples of the limit, so that both neighbouring spans find the same cut.
@@ -169,14 +169,14 @@ def _texts(span: Span, document_bytes: int) -> Iterator[Piece]:
         for nominal in [*range(span.start + document_bytes, stop, document_bytes), stop]:
             end = _cut_before(file, nominal) if nominal < span.file.size else nominal
             file.seek(start)
-            yield _decoded(_exactly(file, end - start, span.file))
+            yield _decode(_exactly(file, end - start, span.file))
             start = end
 
 
-def _exactly(file: BinaryIO, count: int, of: File) -> bytes:
+def _exactly(file: BinaryIO, count: int, source: File) -> bytes:
     content = file.read(count)
     if len(content) != count:
-        raise changed(of)
+        raise change_error(source)
     return content
 
 
@@ -189,25 +189,25 @@ def _cut_before(file: BinaryIO, nominal: int) -> int:
 
 
 def _stream_parts(file: BinaryIO, document_bytes: int) -> Iterator[bytes]:
-    held = b""
+    data = b""
     while True:
         # The rest of a cut may fill the limit already: then an empty read is not the file's end.
-        more = file.read(document_bytes - len(held)) if len(held) < document_bytes else b""
-        if not more and len(held) < document_bytes:
-            if held:
-                yield held
+        chunk = file.read(document_bytes - len(data)) if len(data) < document_bytes else b""
+        if not chunk and len(data) < document_bytes:
+            if data:
+                yield data
             return
-        held += more
-        if len(held) == document_bytes:
+        data += chunk
+        if len(data) == document_bytes:
             ahead = file.read(1)
             if not ahead:
-                yield held
+                yield data
                 return
             cut = (
-                len(held) - _CUT_WITHIN + _last_cut(held[-_CUT_WITHIN:]) if len(held) > _CUT_WITHIN else _last_cut(held)
+                len(data) - _CUT_WITHIN + _last_cut(data[-_CUT_WITHIN:]) if len(data) > _CUT_WITHIN else _last_cut(data)
             )
-            yield held[:cut]
-            held = held[cut:] + ahead
+            yield data[:cut]
+            data = data[cut:] + ahead
 
 
 def _parts(content: bytes, document_bytes: int) -> Iterator[bytes]:
@@ -223,35 +223,35 @@ def _parts(content: bytes, document_bytes: int) -> Iterator[bytes]:
 def _last_cut(window: bytes) -> int:
     """Return the cut: after the last line's end, else after the last space, else between two characters."""
     for mark in (b"\n", b" "):
-        if (found := window.rfind(mark)) >= 0:
-            return found + 1
-    for back in range(1, min(4, len(window)) + 1):
-        lead = window[-back]
+        if (mark_index := window.rfind(mark)) >= 0:
+            return mark_index + 1
+    for offset in range(1, min(4, len(window)) + 1):
+        lead = window[-offset]
         if lead < 0x80 or lead >= 0xC0:
-            whole = lead < 0x80 or back >= (2 if lead < 0xE0 else 3 if lead < 0xF0 else 4)
-            return len(window) - (0 if whole else back) or len(window)
+            complete = lead < 0x80 or offset >= (2 if lead < 0xE0 else 3 if lead < 0xF0 else 4)
+            return len(window) - (0 if complete else offset) or len(window)
     return len(window)
 
 
-def _records(span: Span, read: _At, made: Callable[[Any, bytes], Piece]) -> Iterator[Piece]:
+def _records(span: Span, read: _At, make_piece: Callable[[Any, bytes], Piece]) -> Iterator[Piece]:
     """Yield documents from JSON lines; a line belongs to the span in which it begins."""
     stop = None if span.file.compression else span.stop
     with span.file.open(max(0, span.start - 1)) as file:
-        at = max(0, span.start - 1)
-        if at or span.start:
-            at += _skip_line(file)
-        while stop is None or at < stop:
+        offset = max(0, span.start - 1)
+        if offset or span.start:
+            offset += _skip_line(file)
+        while stop is None or offset < stop:
             line = file.readline(LINE_BYTES + 1)
             if not line:
                 return
-            at += len(line)
+            offset += len(line)
             read.lines += 1
             if len(line) > LINE_BYTES:
                 if not line.endswith(b"\n"):
-                    at += _skip_line(file)
+                    offset += _skip_line(file)
                 yield Piece("", line[:1000], LINE_TOO_LONG)
             elif not line.isspace():
-                yield _record(line, made)
+                yield _record(line, make_piece)
 
 
 def _skip_line(file: BinaryIO) -> int:
@@ -263,14 +263,14 @@ def _skip_line(file: BinaryIO) -> int:
     return count
 
 
-def _record(line: bytes, made: Callable[[Any, bytes], Piece]) -> Piece:
+def _record(line: bytes, make_piece: Callable[[Any, bytes], Piece]) -> Piece:
     try:
         row = json.loads(line)
     except UnicodeDecodeError:
         return Piece("", line[:1000], NOT_UTF8)
     except (ValueError, RecursionError):
         return Piece("", line[:1000], BAD_RECORD)
-    return made(row, line)
+    return make_piece(row, line)
 
 
 def _field(row: Any, line: bytes, text_field: str) -> Piece:
@@ -279,7 +279,7 @@ def _field(row: Any, line: bytes, text_field: str) -> Piece:
 
 def _sample(row: Any, line: bytes, chat: Chat) -> Piece:
     try:
-        text, responses = rendered(row, chat)
+        text, responses = render(row, chat)
     except Unfit as unfit:
         return Piece("", line[:1000], unfit.reason)
     return _text_of(text, line)._replace(responses=responses)
@@ -294,7 +294,7 @@ def _text_of(value: Any, line: bytes) -> Piece:
         return Piece("", line[:1000], NOT_UTF8)
 
 
-def _decoded(content: bytes) -> Piece:
+def _decode(content: bytes) -> Piece:
     try:
         return Piece(content.decode(), content)
     except UnicodeDecodeError:
@@ -311,8 +311,8 @@ def _row_groups(file: File) -> Iterator[tuple[Span, int]]:
 def _rows(span: Span, text_field: str, read: _At) -> Iterator[Piece]:
     table = _parquet(span.file)
     if text_field not in table.schema_arrow.names:
-        seen = f"{span.file.place} has {', '.join(table.schema_arrow.names)}"
-        raise DataError(f"there is no column {text_field!r}", seen, "name the column of text with --text-field")
+        detail = f"{span.file.place} has {', '.join(table.schema_arrow.names)}"
+        raise DataError(f"there is no column {text_field!r}", detail, "name the column of text with --text-field")
     for batch in table.iter_batches(batch_size=_ROWS, row_groups=[span.start], columns=[text_field]):
         for value in batch.column(0):
             read.lines += 1

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from trainer.builtin.data.prepare.documents import Piece, Unit, documents
-from trainer.builtin.data.prepare.inputs import changed
-from trainer.builtin.data.prepare.samples import Packer, Told
-from trainer.builtin.data.prepare.samples import encoded as encoded_samples
+from trainer.builtin.data.prepare.inputs import change_error
+from trainer.builtin.data.prepare.samples import Packer, Told, encode_samples
 from trainer.builtin.data.prepare.verdicts import HELD_OUT, LEFT_OUT, TRAIN, verdict_path
 from trainer.builtin.data.prepare.vocabulary import load_tokenizer
 from trainer.builtin.data.store import write_whole, writing
@@ -42,32 +41,32 @@ class Encode:
 def encode(unit: Unit, task: Encode) -> None:
     """Write the unit's ids and its documents' lengths, for each part."""
     chat = task.parameters.chat
-    tokenizer, told = _tokenizer(task.work / TOKENIZER_NAME, chat is not None), Told()
-    packers = {part: Packer(part, chat.context + 1, task.end, told) for part in PARTS} if chat else {}
+    tokenizer, losses = _tokenizer(task.work / TOKENIZER_NAME, chat is not None), Told()
+    packers = {part: Packer(part, chat.context + 1, task.end, losses) for part in PARTS} if chat else {}
     verdict = np.fromfile(verdict_path(task.work, unit.number), dtype=np.uint8)
     lengths = {part: array("i") for part in PARTS}
-    seen = 0
+    count = 0
     with ExitStack() as stack:
-        out = {part: stack.enter_context(writing(ids_path(task.work, unit.number, part))) for part in PARTS}
+        files = {part: stack.enter_context(writing(ids_path(task.work, unit.number, part))) for part in PARTS}
 
         def write(part: int, tokens: NDArray[np.integer]) -> None:
             lengths[part].append(len(tokens))
-            out[part].write(tokens.astype(task.dtype).tobytes())
+            files[part].write(tokens.astype(task.dtype).tobytes())
 
         for batch in _batches(unit, task.parameters):
-            codes = verdict[seen : seen + len(batch)].tolist()
-            seen += len(batch)
-            kept = [(code, piece) for code, piece in zip(codes, batch, strict=False) if code != LEFT_OUT]
-            for (code, _), tokens in zip(kept, _encoded(tokenizer, [piece for _, piece in kept], task), strict=True):
-                for one in packers[code].add(tokens) if packers else (tokens,):
-                    write(code, one)
+            codes = verdict[count : count + len(batch)].tolist()
+            count += len(batch)
+            pieces = [(code, piece) for code, piece in zip(codes, batch, strict=False) if code != LEFT_OUT]
+            for (code, _), tokens in zip(pieces, _encode(tokenizer, [piece for _, piece in pieces], task), strict=True):
+                for sequence in packers[code].add(tokens) if packers else (tokens,):
+                    write(code, sequence)
         for part, packer in packers.items():
-            for one in packer.rest():
-                write(part, one)
-    if seen != len(verdict):
-        raise changed(unit.spans[0].file)
+            for sequence in packer.flush():
+                write(part, sequence)
+    if count != len(verdict):
+        raise change_error(unit.spans[0].file)
     if chat:
-        write_whole(told_path(task.work, unit.number), told.model_dump_json().encode())
+        write_whole(told_path(task.work, unit.number), losses.model_dump_json().encode())
     head = np.array([len(lengths[part]) for part in PARTS], dtype="<i8").tobytes()
     write_whole(lengths_path(task.work, unit.number), head + b"".join(lengths[part].tobytes() for part in PARTS))
 
@@ -89,30 +88,30 @@ def ids_path(work: Path, number: int, part: int) -> Path:
 def read_lengths_of(work: Path, number: int) -> dict[int, NDArray[np.int32]]:
     content = lengths_path(work, number).read_bytes()
     counts = np.frombuffer(content, dtype="<i8", count=len(PARTS))
-    both = np.frombuffer(content, dtype="<i4", offset=8 * len(PARTS))
-    return dict(zip(PARTS, np.split(both, np.cumsum(counts)[:-1]), strict=True))
+    all_lengths = np.frombuffer(content, dtype="<i4", offset=8 * len(PARTS))
+    return dict(zip(PARTS, np.split(all_lengths, np.cumsum(counts)[:-1]), strict=True))
 
 
 def _batches(unit: Unit, parameters: Parameters) -> Iterator[list[Piece]]:
     """Yield documents in order, in batches whose encodings fit into memory; refused ones are empty."""
-    batch, held = list[Piece](), 0
+    batch, characters = list[Piece](), 0
     for span in unit.spans:
         for piece in documents(span, parameters.text_field, parameters.document_bytes, parameters.chat):
-            if batch and held + len(piece.text) > BATCH_CHARACTERS:
+            if batch and characters + len(piece.text) > BATCH_CHARACTERS:
                 yield batch
-                batch, held = [], 0
+                batch, characters = [], 0
             batch.append(piece)
-            held += len(piece.text)
+            characters += len(piece.text)
     if batch:
         yield batch
 
 
-def _encoded(tokenizer: Tokenizer, pieces: list[Piece], task: Encode) -> Iterator[Any]:
+def _encode(tokenizer: Tokenizer, pieces: list[Piece], task: Encode) -> Iterator[Any]:
     """Yield each document's tokens; of a sample also the reason in their place, see `samples`."""
     texts = [piece.text for piece in pieces]
     if task.parameters.chat is not None:
         responses = [piece.responses for piece in pieces]
-        yield from encoded_samples(tokenizer, texts, responses, task.end, task.parameters.chat)
+        yield from encode_samples(tokenizer, texts, responses, task.end, task.parameters.chat)
         return
     if sum(map(len, texts)) <= BATCH_CHARACTERS:
         for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False):
@@ -138,5 +137,5 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(path: Path, templated: bool) -> Tokenizer:
-    return load_tokenizer(path.read_bytes(), templated)
+def _tokenizer(path: Path, has_template: bool) -> Tokenizer:
+    return load_tokenizer(path.read_bytes(), has_template)

@@ -77,8 +77,8 @@ def _kinds() -> np.ndarray:
     table = np.zeros(256, dtype=np.uint8)
     table[:32], table[127] = _CONTROL, _CONTROL
     table[[9, 10, 11, 12, 13, 32]] = _SPACE
-    for first, last in (("0", "9"), ("A", "Z"), ("a", "z")):
-        table[ord(first) : ord(last) + 1] = _LETTER
+    for low, high in (("0", "9"), ("A", "Z"), ("a", "z")):
+        table[ord(low) : ord(high) + 1] = _LETTER
     table[128:] = _LETTER
     return table
 

@@ -87,19 +87,19 @@ def list_source(source: Source, max_files: int | None, seed: int, form: str = "a
 
     Raises `DataError` for a source that is missing, cannot be read, or has no matching file.
     """
-    found = _objects(source) if source.remote else _local(source)
-    files = sorted((replace(file, stated=form) for file in found), key=lambda file: file.name)
+    matches = _objects(source) if source.remote else _local(source)
+    files = sorted((replace(file, stated=form) for file in matches), key=lambda file: file.name)
     if not files:
         raise DataError(
             "no file matches", f"{source.pattern} in {source.location}", "correct data.pattern or data.source"
         )
     if max_files is not None and len(files) > max_files:
-        chosen = sorted(files, key=lambda file: hashlib.sha256(f"{seed}:{file.name}".encode()).digest())[:max_files]
-        files = sorted(chosen, key=lambda file: file.name)
+        sample = sorted(files, key=lambda file: hashlib.sha256(f"{seed}:{file.name}".encode()).digest())[:max_files]
+        files = sorted(sample, key=lambda file: file.name)
     return files
 
 
-def changed(file: File) -> DataError:
+def change_error(file: File) -> DataError:
     return DataError(
         "a data file changed while it was prepared", file.place, "stop whatever writes there, then prepare again"
     )
@@ -121,9 +121,9 @@ def _local(source: Source) -> list[File]:
                 name = path.relative_to(root).as_posix()
                 files.append(File(str(path.absolute()), name, status.st_size, _state(status)))
     except (NotImplementedError, OSError, RuntimeError, ValueError) as error:
-        seen = f"{source.pattern!r} in {root}: {error}"
+        detail = f"{source.pattern!r} in {root}: {error}"
         cure = "give one relative to the source, such as **/*.txt"
-        raise DataError("the pattern cannot be used", seen, cure) from error
+        raise DataError("the pattern cannot be used", detail, cure) from error
     return files
 
 
@@ -137,10 +137,10 @@ def _objects(source: Source) -> list[File]:
     rows = _of_s3(lambda: [row for page in pages for row in page.get("Contents", ())], source.location)
     files = []
     for row in rows:
-        rest = row["Key"].removeprefix(prefix)
-        if prefix and not prefix.endswith("/") and rest and not rest.startswith("/"):
+        relative_key = row["Key"].removeprefix(prefix)
+        if prefix and not prefix.endswith("/") and relative_key and not relative_key.startswith("/"):
             continue  # `s3://bucket/text` is not `text-old/`
-        name = rest.lstrip("/") or PurePosixPath(row["Key"]).name
+        name = relative_key.lstrip("/") or PurePosixPath(row["Key"]).name
         if row["Size"] and _matches(name, source.pattern) and FOREIGN.isdisjoint(PurePosixPath(name).parts):
             files.append(File(f"s3://{bucket}/{row['Key']}", name, row["Size"], (row["ETag"], str(row["Size"]))))
     return files
@@ -208,13 +208,13 @@ class _ObjectStream(io.RawIOBase):
             return 0
         try:
             if self._body is None:
-                where, etag = f"bytes={self._at}-", self._file.state[0]
-                answer = _s3().get_object(Bucket=self._bucket, Key=self._key, Range=where, IfMatch=etag)
+                byte_range, etag = f"bytes={self._at}-", self._file.state[0]
+                answer = _s3().get_object(Bucket=self._bucket, Key=self._key, Range=byte_range, IfMatch=etag)
                 self._body = answer["Body"]
             piece = self._body.read(len(buffer))
         except ClientError as error:
             if error.response["ResponseMetadata"]["HTTPStatusCode"] in (404, 412):
-                raise changed(self._file) from error
+                raise change_error(self._file) from error
             raise OSError(str(error)) from error
         except BotoCoreError as error:
             raise OSError(str(error)) from error

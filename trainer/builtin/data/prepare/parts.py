@@ -29,18 +29,18 @@ class Parts:
 
     def names(self, beginning: str) -> set[str]:
         """Return the names of the finished parts that begin so."""
-        above = f"{self._prefix}done/"
-        with _told(f"s3://{self._bucket}/{above}"):
-            pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=above + beginning)
-            return {row["Key"].removeprefix(above) for page in pages for row in page.get("Contents", ())}
+        folder = f"{self._prefix}done/"
+        with _translate_errors(f"s3://{self._bucket}/{folder}"):
+            pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=folder + beginning)
+            return {row["Key"].removeprefix(folder) for page in pages for row in page.get("Contents", ())}
 
     def keep(self, name: str, files: Sequence[Path], large: Iterable[Path], documents: int) -> None:
         """Upload a part."""
-        with _told(f"s3://{self._bucket}/{self._prefix}done/{name}"):
-            self._each(lambda path: self._put(f"files/{path.name}", path.read_bytes()), large)
-            self._put(f"done/{name}", _packed(files), {_DOCUMENTS: str(documents)})
+        with _translate_errors(f"s3://{self._bucket}/{self._prefix}done/{name}"):
+            self._run_in_threads(lambda path: self._upload(f"files/{path.name}", path.read_bytes()), large)
+            self._upload(f"done/{name}", _pack(files), {_DOCUMENTS: str(documents)})
 
-    def bring(self, name: str, targets: Mapping[str, Path]) -> int:
+    def fetch_part(self, name: str, targets: Mapping[str, Path]) -> int:
         """Write a part's small files to their places, the last one last; return the number of its documents."""
         content, metadata = self._get(f"done/{name}")
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
@@ -52,7 +52,7 @@ class Parts:
 
     def fetch(self, paths: Iterable[Path]) -> None:
         """Bring large files to their places, but those that are there."""
-        self._each(
+        self._run_in_threads(
             lambda path: write_whole(path, self._get(f"files/{path.name}")[0]),
             [path for path in paths if not path.exists()],
         )
@@ -62,31 +62,31 @@ class Parts:
         from botocore.exceptions import ClientError
 
         try:
-            self._put(f"files/{path.name}", path.read_bytes(), IfNoneMatch="*")
+            self._upload(f"files/{path.name}", path.read_bytes(), IfNoneMatch="*")
         except ClientError as error:
             if error.response["ResponseMetadata"]["HTTPStatusCode"] not in (409, 412):
                 raise
         write_whole(path, self._get(f"files/{path.name}")[0])
 
-    def publish(self, prefix: str, files: Mapping[str, str], last: Mapping[str, bytes]) -> None:
+    def publish(self, prefix: str, files: Mapping[str, str], final_objects: Mapping[str, bytes]) -> None:
         """Copy large files below a prefix of the bucket, within S3, which tells their digests; then put what is to be
         written last, in order. `files`: name -> SHA-256. Raises `StorageError` for a file with another digest."""
 
         def copy(name: str) -> None:
             source = {"Bucket": self._bucket, "Key": f"{self._prefix}files/{name}"}
-            with _told(place := f"s3://{self._bucket}/{prefix}{name}"):
+            with _translate_errors(place := f"s3://{self._bucket}/{prefix}{name}"):
                 answer = self._s3.copy_object(
                     Bucket=self._bucket, Key=f"{prefix}{name}", CopySource=source, ChecksumAlgorithm="SHA256"
                 )
-            seen = base64.b64decode(answer["CopyObjectResult"].get("ChecksumSHA256", "")).hex()
-            if seen != files[name]:
-                raise _damaged(place, f"{seen}, wanted {files[name]}")
+            actual_digest = base64.b64decode(answer["CopyObjectResult"].get("ChecksumSHA256", "")).hex()
+            if actual_digest != files[name]:
+                raise _damage_error(place, f"{actual_digest}, wanted {files[name]}")
 
-        self._each(copy, files)
-        for name, content in last.items():
+        self._run_in_threads(copy, files)
+        for name, content in final_objects.items():
             self.put(f"{prefix}{name}", content)
 
-    def put(self, key: str, content: bytes, metadata: Mapping[str, str] = {}, **more: str) -> None:
+    def put(self, key: str, content: bytes, metadata: Mapping[str, str] = {}, **fields: str) -> None:
         """Put an object; S3 refuses it if it arrives with another digest."""
         digest = hashlib.sha256(content)
         self._s3.put_object(
@@ -96,46 +96,46 @@ class Parts:
             ChecksumAlgorithm="SHA256",
             ChecksumSHA256=base64.b64encode(digest.digest()).decode(),
             Metadata={_SHA256: digest.hexdigest(), **metadata},
-            **more,
+            **fields,
         )
 
-    def _put(self, name: str, content: bytes, metadata: Mapping[str, str] = {}, **more: str) -> None:
-        self.put(f"{self._prefix}{name}", content, metadata, **more)
+    def _upload(self, name: str, content: bytes, metadata: Mapping[str, str] = {}, **fields: str) -> None:
+        self.put(f"{self._prefix}{name}", content, metadata, **fields)
 
     def _get(self, name: str) -> tuple[bytes, dict[str, str]]:
         """Return an object that has its digest, and its metadata."""
         place = f"s3://{self._bucket}/{self._prefix}{name}"
-        with _told(place):
+        with _translate_errors(place):
             for _ in range(_TRIES):
                 answer = self._s3.get_object(Bucket=self._bucket, Key=f"{self._prefix}{name}")
                 content, metadata = answer["Body"].read(), answer["Metadata"]
-                seen = hashlib.sha256(content).hexdigest()
-                if seen == metadata.get(_SHA256):
+                actual_digest = hashlib.sha256(content).hexdigest()
+                if actual_digest == metadata.get(_SHA256):
                     return content, metadata
-        raise _damaged(place, f"{seen}, wanted {metadata.get(_SHA256)}")
+        raise _damage_error(place, f"{actual_digest}, wanted {metadata.get(_SHA256)}")
 
-    def _each(self, function: Callable[[Any], None], things: Iterable[Any]) -> None:
+    def _run_in_threads(self, function: Callable[[Any], None], things: Iterable[Any]) -> None:
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(function, things))
 
 
-def _packed(files: Sequence[Path]) -> bytes:
+def _pack(files: Sequence[Path]) -> bytes:
     """Return a tar without times and owners: equal files give equal bytes."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in files:
             entry, content = tarfile.TarInfo(path.name), path.read_bytes()
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
-    return made.getvalue()
+    return archive.getvalue()
 
 
-def _damaged(place: str, seen: str) -> StorageError:
-    return StorageError("a part is damaged", f"{place}: {seen}", "remove it; the same command makes it again")
+def _damage_error(place: str, detail: str) -> StorageError:
+    return StorageError("a part is damaged", f"{place}: {detail}", "remove it; the same command makes it again")
 
 
 @contextmanager
-def _told(place: str) -> Iterator[None]:
+def _translate_errors(place: str) -> Iterator[None]:
     """Name the object where S3 refuses or does not answer."""
     from botocore.exceptions import BotoCoreError, ClientError
 

@@ -24,7 +24,7 @@ from trainer.builtin.data.prepare.chat import refuse_waste
 from trainer.builtin.data.prepare.documents import Unit, units_of
 from trainer.builtin.data.prepare.encode import Encode, told_path
 from trainer.builtin.data.prepare.filters import MEANING
-from trainer.builtin.data.prepare.inputs import File, changed, list_source
+from trainer.builtin.data.prepare.inputs import File, change_error, list_source
 from trainer.builtin.data.prepare.samples import Told
 from trainer.builtin.data.prepare.scan import Scan, excerpt_path
 from trainer.builtin.data.prepare.stages import encoding, reading, shards
@@ -66,29 +66,29 @@ _EXPANDS = 4
 KEPT_SHOWN, DROPPED_SHOWN = 8, 3
 
 
-def make(recipe: Recipe, out: Path, progress: Progress, cores: int | None = None) -> DataManifest:
-    """Prepare a recipe into `out`; `progress` gets the stage's name and the finished share of the whole.
+def make(recipe: Recipe, target: Path, progress: Progress, cores: int | None = None) -> DataManifest:
+    """Prepare a recipe into `target`; `progress` gets the stage's name and the finished share of the whole.
 
     Continue a killed run of the same recipe over the same files. Raises `DataError` for a source that is missing,
     empty, unreadable, changing, or too small for the vocabulary.
     """
     progress("list", 0.0)
     with Workers(cores, progress) as workers:
-        return prepare(recipe, listed(recipe), out, workers)
+        return prepare(recipe, list_files(recipe), target, workers)
 
 
-def prepare(recipe: Recipe, files: Listed, out: Path, workers: Workers) -> DataManifest:
-    """Prepare listed files into `out` as `make` does, with these workers."""
-    _refuse_foreign(out)
-    out.mkdir(parents=True, exist_ok=True)
-    with _alone(out):
+def prepare(recipe: Recipe, files: Listed, target: Path, workers: Workers) -> DataManifest:
+    """Prepare listed files into `target` as `make` does, with these workers."""
+    _refuse_foreign(target)
+    target.mkdir(parents=True, exist_ok=True)
+    with _lock_folder(target):
         plan = plan_digest(recipe, files)
-        if (known := _made_before(out, plan)) is not None:
+        if (existing := _made_before(target, plan)) is not None:
             workers.progress("done", 1.0)
-            return known
+            return existing
         units = units_of(files, recipe.parameters.document_bytes)
-        manifest = _Preparation(recipe, files, units, out, _work_folder(out, plan), workers).run()
-        write_whole(out / PLAN, plan.encode())
+        manifest = _Preparation(recipe, files, units, target, _work_folder(target, plan), workers).run()
+        write_whole(target / PLAN, plan.encode())
         return manifest
 
 
@@ -103,16 +103,16 @@ class _Preparation:
 
     def run(self) -> DataManifest:
         parameters, numbers = self.recipe.parameters, [unit.number for unit in self.units]
-        self.workers.each(reading(Scan(parameters, self._sample_share(), self.work), self.units))
+        self.workers.run_stage(reading(Scan(parameters, self._sample_share(), self.work), self.units))
         verdicts = Verdicts(self.work, self.units, len(self.files))
         verdicts.settle(parameters)
         self.workers.progress("tokenizer", 0.15)
-        serialized = self._tokenizer(verdicts, numbers)
-        tokenizer = load_tokenizer(serialized)
+        tokenizer_bytes = self._tokenizer(verdicts, numbers)
+        tokenizer = load_tokenizer(tokenizer_bytes)
         size = size_of(tokenizer)
         dtype = "int16" if size <= _INT16_IDS else "int32"
         task = Encode(parameters, end_of(tokenizer, self.recipe.end_of_document), dtype, self.work)
-        self.workers.each(encoding(task, self.units))
+        self.workers.run_stage(encoding(task, self.units))
         if parameters.chat is not None:
             for unit in self.units:
                 verdicts.lose(unit, Told.model_validate_json(told_path(self.work, unit.number).read_bytes()))
@@ -120,46 +120,48 @@ class _Preparation:
         self._refuse_changes()
         (self.out / DATA_MANIFEST_NAME).unlink(missing_ok=True)
         names = [source.name for source in self.recipe.sources]
-        made = list(drafts(self.work, self.units, names, parameters.shard_tokens))
-        self._remove_others({draft.name for draft in made})
-        self.workers.each(shards(Assemble(dtype, size, self.work, self.out, masked=parameters.chat is not None), made))
-        return self._finish(gather(self.work, made, size), verdicts, serialized, task, size)
+        shard_drafts = list(drafts(self.work, self.units, names, parameters.shard_tokens))
+        self._remove_others({draft.name for draft in shard_drafts})
+        self.workers.run_stage(
+            shards(Assemble(dtype, size, self.work, self.out, masked=parameters.chat is not None), shard_drafts)
+        )
+        return self._finish(gather(self.work, shard_drafts, size), verdicts, tokenizer_bytes, task, size)
 
-    def _finish(self, whole: Whole, verdicts: Verdicts, serialized: bytes, task: Encode, size: int) -> DataManifest:
-        sources = tuple(self._counts(index, whole, verdicts) for index in range(len(self.files)))
-        masked = self.recipe.parameters.chat is not None
+    def _finish(self, totals: Whole, verdicts: Verdicts, tokenizer: bytes, task: Encode, size: int) -> DataManifest:
+        sources = tuple(self._counts(index, totals, verdicts) for index in range(len(self.files)))
+        is_masked = self.recipe.parameters.chat is not None
         manifest = DataManifest(
-            format=3 if masked else 2,
+            format=3 if is_masked else 2,
             sources=sources,
             parameters=self.recipe.parameters,
             documents=verdicts.documents,
             held_out_documents=verdicts.held_out,
-            skipped_documents=sum(sum(each.values()) for each in verdicts.dropped),
+            skipped_documents=sum(sum(counts.values()) for counts in verdicts.dropped),
             source_bytes=sum(verdicts.kept_bytes),
             vocabulary=size,
             end_of_document=task.end,
             dtype="int16" if task.dtype == "int16" else "int32",
-            tokenizer_sha256=hashlib.sha256(serialized).hexdigest(),
-            train=whole.train,
-            validation=whole.validation,
-            train_tokens=sum(shard.tokens for shard in whole.train),
-            validation_tokens=sum(shard.tokens for shard in whole.validation),
-            counted_tokens=whole.counted_tokens if masked else None,
-            unigram_loss=whole.unigram_loss,
+            tokenizer_sha256=hashlib.sha256(tokenizer).hexdigest(),
+            train=totals.train,
+            validation=totals.validation,
+            train_tokens=sum(shard.tokens for shard in totals.train),
+            validation_tokens=sum(shard.tokens for shard in totals.validation),
+            counted_tokens=totals.counted_tokens if is_masked else None,
+            unigram_loss=totals.unigram_loss,
         )
-        write_whole(self.out / TOKENIZER_NAME, serialized, durable=True)
-        shown = summary(self.work, [unit.number for unit in self.units], whole.lengths)
-        write_whole(self.out / DATA_SUMMARY_NAME, json.dumps(shown, indent=1).encode(), durable=True)
+        write_whole(self.out / TOKENIZER_NAME, tokenizer, durable=True)
+        summary_data = summary(self.work, [unit.number for unit in self.units], totals.lengths)
+        write_whole(self.out / DATA_SUMMARY_NAME, json.dumps(summary_data, indent=1).encode(), durable=True)
         content = json.dumps(manifest.model_dump(mode="json"), indent=1).encode()
         write_whole(self.out / DATA_MANIFEST_NAME, content, durable=True)
         shutil.rmtree(self.work)
         self.workers.progress("done", 1.0)
         return manifest
 
-    def _counts(self, index: int, whole: Whole, verdicts: Verdicts) -> SourceCounts:
-        source, mine = (
+    def _counts(self, index: int, data_set: Whole, verdicts: Verdicts) -> SourceCounts:
+        source, shards = (
             self.recipe.sources[index],
-            [s for s in whole.train if s.source == self.recipe.sources[index].name],
+            [s for s in data_set.train if s.source == self.recipe.sources[index].name],
         )
         return SourceCounts(
             name=source.name,
@@ -170,8 +172,8 @@ class _Preparation:
             origin=source.origin,
             files=len(self.files[index]),
             bytes=verdicts.kept_bytes[index],
-            documents=sum(shard.documents for shard in mine),
-            tokens=sum(shard.tokens for shard in mine),
+            documents=sum(shard.documents for shard in shards),
+            tokens=sum(shard.tokens for shard in shards),
             dropped=dict(sorted(verdicts.dropped[index].items())),
             cut=verdicts.cut[index],
         )
@@ -195,9 +197,9 @@ class _Preparation:
 
     def _refuse_changes(self) -> None:
         """Raise `DataError` if the files have changed since they were listed."""
-        for before, now in zip(self.files, listed(self.recipe), strict=True):
-            if before != now:
-                raise changed(next(iter({*before} ^ {*now})))
+        for listing, now in zip(self.files, list_files(self.recipe), strict=True):
+            if listing != now:
+                raise change_error(next(iter({*listing} ^ {*now})))
 
     def _remove_others(self, names: set[str]) -> None:
         """Remove shards of earlier preparations and temporary files of killed ones."""
@@ -207,10 +209,10 @@ class _Preparation:
         (self.out / DATA_REPORT_NAME).unlink(missing_ok=True)
 
 
-def listed(recipe: Recipe) -> Listed:
+def list_files(recipe: Recipe) -> Listed:
     """Return the files of each source; of their content nothing is read."""
     parameters = recipe.parameters
-    return [list_source(each, parameters.max_files, parameters.seed, parameters.format) for each in recipe.sources]
+    return [list_source(source, parameters.max_files, parameters.seed, parameters.format) for source in recipe.sources]
 
 
 def text_bytes(files: Listed) -> int:
@@ -218,47 +220,47 @@ def text_bytes(files: Listed) -> int:
     return sum(file.size * (_EXPANDS if file.compression else 1) for source in files for file in source)
 
 
-def _refuse_foreign(out: Path) -> None:
+def _refuse_foreign(target: Path) -> None:
     """Raise `DataError` if the output folder holds files that are not of a data set."""
     try:
-        names = sorted(path.name for path in out.iterdir()) if out.exists() else []
+        names = sorted(path.name for path in target.iterdir()) if target.exists() else []
     except OSError as error:
-        raise DataError("the output cannot be used", f"{out}: {error.strerror}", "name another folder") from error
+        raise DataError("the output cannot be used", f"{target}: {error.strerror}", "name another folder") from error
     foreign = [name for name in names if not _OURS.match(name)]
     if foreign:
-        seen = f"{', '.join(foreign[:3])} in {out}"
-        raise DataError("the output folder holds other files", seen, "name an empty or a new folder")
+        detail = f"{', '.join(foreign[:3])} in {target}"
+        raise DataError("the output folder holds other files", detail, "name an empty or a new folder")
 
 
 def plan_digest(recipe: Recipe, files: Listed) -> str:
     """Return the digest of all that determines the bytes: an equal one means that nothing is to be prepared again."""
-    given = hashlib.sha256(given_tokenizer(recipe.tokenizer)).hexdigest() if recipe.tokenizer else None
+    tokenizer_digest = hashlib.sha256(given_tokenizer(recipe.tokenizer)).hexdigest() if recipe.tokenizer else None
     plan: dict[str, Any] = {
         "format": _FORMAT,
         "tokenizers": tokenizers.__version__,
         "recipe": recipe.model_dump(mode="json", exclude={"tokenizer"}),
-        "given": given,
-        "files": [[(file.place, file.state) for file in each] for each in files],
+        "given": tokenizer_digest,
+        "files": [[(file.place, file.state) for file in source_files] for source_files in files],
     }
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
 
-def _made_before(out: Path, plan: str) -> DataManifest | None:
+def _made_before(target: Path, plan: str) -> DataManifest | None:
     """Return the manifest if this plan is prepared already, judged by sizes; readers verify digests."""
     try:
-        if (out / PLAN).read_text() != plan:
+        if (target / PLAN).read_text() != plan:
             return None
-        manifest = DataManifest.model_validate_json((out / DATA_MANIFEST_NAME).read_bytes())
+        manifest = DataManifest.model_validate_json((target / DATA_MANIFEST_NAME).read_bytes())
         shards = (*manifest.train, *manifest.validation)
-        whole = all((out / s.file).stat().st_size == s.tokens * manifest.token_bytes for s in shards)
-        return manifest if whole and all((out / s.index).exists() for s in shards) else None
+        complete = all((target / s.file).stat().st_size == s.tokens * manifest.token_bytes for s in shards)
+        return manifest if complete and all((target / s.index).exists() for s in shards) else None
     except (OSError, ValueError):
         return None
 
 
-def _work_folder(out: Path, plan: str) -> Path:
+def _work_folder(target: Path, plan: str) -> Path:
     """Return the work folder; empty it unless it belongs to this plan."""
-    work = out / WORK
+    work = target / WORK
     mark = work / "plan"
     if not (mark.exists() and mark.read_text() == plan):
         if work.exists():
@@ -269,31 +271,31 @@ def _work_folder(out: Path, plan: str) -> Path:
 
 
 @contextmanager
-def _alone(out: Path) -> Iterator[None]:
+def _lock_folder(target: Path) -> Iterator[None]:
     """Lock the folder: two preparations must not write into it."""
-    with (out / LOCK).open("w") as file:
+    with (target / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             cure = "wait for it, or name another folder"
-            raise DataError("another preparation writes there", out, cure) from error
+            raise DataError("another preparation writes there", target, cure) from error
         yield
 
 
 def summary(work: Path, numbers: list[int], lengths: list[int]) -> dict[str, Any]:
     """Return the summary; its excerpts have the smallest digests, so they are reproducible and not chosen by hand."""
-    found: dict[str, list[tuple[int, str, str]]] = {}
+    excerpts: dict[str, list[tuple[int, str, str]]] = {}
     for number in numbers:
         for reason, rows in json.loads(excerpt_path(work, number).read_bytes()).items():
             limit = DROPPED_SHOWN if reason else KEPT_SHOWN
-            found[reason] = sorted([*found.get(reason, []), *map(tuple, rows)])[:limit]
+            excerpts[reason] = sorted([*excerpts.get(reason, []), *map(tuple, rows)])[:limit]
     return {
         "lengths": lengths,
-        "samples": _shown(found.get("", [])),
-        "dropped": {reason: _shown(rows) for reason, rows in sorted(found.items()) if reason},
+        "samples": _excerpt_rows(excerpts.get("", [])),
+        "dropped": {reason: _excerpt_rows(rows) for reason, rows in sorted(excerpts.items()) if reason},
         "meaning": MEANING,
     }
 
 
-def _shown(rows: list[tuple[int, str, str]]) -> list[dict[str, str]]:
+def _excerpt_rows(rows: list[tuple[int, str, str]]) -> list[dict[str, str]]:
     return [{"file": name, "text": text} for _, name, text in rows]

@@ -41,30 +41,30 @@ def tokens_of(encoding: Any, places: Places, end: int, chat: Chat) -> Sample | s
     """
     ids = np.array(encoding.ids, dtype=np.int64)
     begins, ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
-    counted = np.zeros(len(ids), dtype=bool)
-    for first, last in places:
-        counted |= (ends > first) & (begins < last)
+    is_response = np.zeros(len(ids), dtype=bool)
+    for begin, stop in places:
+        is_response |= (ends > begin) & (begins < stop)
     if not len(ids) or ids[-1] != end:
-        ids, counted = np.append(ids, end), np.append(counted, not chat.eos_token)
+        ids, is_response = np.append(ids, end), np.append(is_response, not chat.eos_token)
     if (ids[:-1] == end).any():
         return END_INSIDE
-    counted[0] = False  # of a sequence's first token nothing can be predicted
-    return np.where(counted, ids, ~ids)
+    is_response[0] = False  # of a sequence's first token nothing can be predicted
+    return np.where(is_response, ids, ~ids)
 
 
-def encoded(
+def encode_samples(
     tokenizer: Tokenizer, texts: list[str], places: list[Places], end: int, chat: Chat
 ) -> Iterator[Sample | str]:
     """Yield each text's sample, or the reason why it is none."""
-    for encoding, where in zip(tokenizer.encode_batch(texts, add_special_tokens=False), places, strict=True):
-        yield tokens_of(encoding, where, end, chat)
+    for encoding, sample_places in zip(tokenizer.encode_batch(texts, add_special_tokens=False), places, strict=True):
+        yield tokens_of(encoding, sample_places, end, chat)
 
 
 class Packer:
     """Packs one part's samples into sequences of one size; what stays free at the end is filled with ends."""
 
-    def __init__(self, part: int, size: int, end: int, told: Told) -> None:
-        self._part, self._size, self._end, self._told = part, size, end, told
+    def __init__(self, part: int, size: int, end: int, losses: Told) -> None:
+        self._part, self._size, self._end, self._told = part, size, end, losses
         self._held: list[Sample] = []
         self._tokens = 0
 
@@ -74,34 +74,34 @@ class Packer:
         if isinstance(sample, str):
             self._told.lose(sample, self._part)
             return
-        whole, sample = len(sample) <= self._size, sample[: self._size]
+        fits, sample = len(sample) <= self._size, sample[: self._size]
         if (sample < 0).all():
-            self._told.lose(NO_RESPONSE if whole else BEYOND_CONTEXT, self._part)
+            self._told.lose(NO_RESPONSE if fits else BEYOND_CONTEXT, self._part)
             return
-        self._told.cut += not whole
+        self._told.cut += not fits
         self._held.append(sample)
         self._tokens += len(sample)
         if self._tokens >= GROUP_TOKENS:
-            yield from self.rest()
+            yield from self.flush()
 
-    def rest(self) -> Iterator[Sample]:
+    def flush(self) -> Iterator[Sample]:
         """Yield what is held, packed; the last sample of each sequence is filled up."""
-        held, self._held, self._tokens = self._held, [], 0
-        for chosen in packed([len(one) for one in held], self._size):
-            yield from (held[index] for index in chosen[:-1])
-            free = self._size - sum(len(held[index]) for index in chosen)
-            yield np.append(held[chosen[-1]], np.full(free, ~self._end))
+        samples, self._held, self._tokens = self._held, [], 0
+        for indices in pack([len(sample) for sample in samples], self._size):
+            yield from (samples[index] for index in indices[:-1])
+            free = self._size - sum(len(samples[index]) for index in indices)
+            yield np.append(samples[indices[-1]], np.full(free, ~self._end))
 
 
-def packed(lengths: list[int], size: int) -> list[list[int]]:
+def pack(lengths: list[int], size: int) -> list[list[int]]:
     """Return the samples of each sequence: the longest sample first, each where the least stays free (best fit
     decreasing, as TRL's `packing_strategy="bfd"`)."""
     rows = list[list[int]]()
     room = list[tuple[int, int]]()
-    for index in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
+    for index in sorted(range(len(lengths)), key=lambda sample: -lengths[sample]):
         free, row = size, len(rows)
-        if (at := bisect_left(room, (lengths[index], -1))) < len(room):
-            free, row = room.pop(at)
+        if (position := bisect_left(room, (lengths[index], -1))) < len(room):
+            free, row = room.pop(position)
         else:
             rows.append([])
         rows[row].append(index)

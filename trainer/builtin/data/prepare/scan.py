@@ -49,10 +49,10 @@ def scan(unit: Unit, task: Scan) -> None:
                 high, low = _HALVES.unpack(hashlib.blake2b(piece.content, digest_size=16).digest())
                 if reason is None and low < limit:
                     sample.append((count + len(rows), piece.text[:SAMPLE_CHARACTERS]))
-                shown = excerpts.setdefault(reason or "", [])
-                if len(shown) < EXCERPTS or low < shown[-1][0]:
+                reason_excerpts = excerpts.setdefault(reason or "", [])
+                if len(reason_excerpts) < EXCERPTS or low < reason_excerpts[-1][0]:
                     words = piece.text[:EXCERPT] or piece.content[:EXCERPT].decode(errors="replace")
-                    shown[:] = sorted([*shown, (low, span.file.name, words)])[:EXCERPTS]
+                    reason_excerpts[:] = sorted([*reason_excerpts, (low, span.file.name, words)])[:EXCERPTS]
                 rows.append((high, low, len(piece.content), KEPT if reason is None else REASONS.index(reason)))
                 if len(rows) == _FLUSH:
                     file.write(np.array(rows, dtype=RECORD).tobytes())

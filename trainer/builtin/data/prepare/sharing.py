@@ -58,7 +58,7 @@ class Sharing(Workers):
     def agree(self, path: Path) -> None:
         self._store.agree(path)
 
-    def each(self, stage: Stage) -> None:
+    def run_stage(self, stage: Stage) -> None:
         parts = parts_of(stage)
         watch = _Watch(self, stage, parts)
         watch.look()
@@ -70,8 +70,8 @@ class Sharing(Workers):
 
     def _in_turn(self, parts: list[Part]) -> list[Part]:
         """Return this worker's share, then the others' parts, the last ones first: their workers begin at the first."""
-        mine = parts[self._index :: self._count_of_workers]
-        return [*mine, *(part for part in reversed(parts) if part not in mine)]
+        own_parts = parts[self._index :: self._count_of_workers]
+        return [*own_parts, *(part for part in reversed(parts) if part not in own_parts)]
 
     def _make(self, part: Part) -> None:
         stage = part.stage
@@ -79,16 +79,16 @@ class Sharing(Workers):
         large = [path for item in stage.items for path in stage.large(item)]
         self._store.fetch(needs)
         rows = zip(stage.items, stage.sizes, strict=True)
-        self.run(stage, [(item, size) for item, size in rows if not stage.done(item)], lambda size: None)
+        self.run(stage, [(item, size) for item, size in rows if not stage.is_done(item)], lambda size: None)
         self._store.keep(part.name, part.files, large, part.documents)
         for path in {*needs, *large}:
             path.unlink(missing_ok=True)
 
-    def bring(self, part: Part) -> int:
+    def fetch_part(self, part: Part) -> int:
         """Write a finished part's small files here; return the number of its documents."""
-        return self._store.bring(part.name, {path.name: path for path in part.files})
+        return self._store.fetch_part(part.name, {path.name: path for path in part.files})
 
-    def finished(self, stage: Stage) -> set[str]:
+    def finished_parts(self, stage: Stage) -> set[str]:
         return self._store.names(f"{stage.name}-")
 
 
@@ -103,32 +103,32 @@ class _Watch:
 
     def look(self) -> set[str]:
         """Return the names of the finished parts, whose small files are here then."""
-        there = self._workers.finished(self._stage) & set(self._parts)
-        for name in sorted(there - self._brought):
+        finished_names = self._workers.finished_parts(self._stage) & set(self._parts)
+        for name in sorted(finished_names - self._brought):
             part = self._parts[name]
-            self._documents += self._workers.bring(part)
+            self._documents += self._workers.fetch_part(part)
             self._done += sum(part.stage.sizes)
             self._brought.add(name)
         self._tell()
-        return there
+        return finished_names
 
     def _tell(self) -> None:
         now = time.monotonic()
         self._first = self._first or (now, self._documents)
-        since, before = self._first
-        rate = round((self._documents - before) / (now - since), 1) if self._documents > before else None
+        start_s, base = self._first
+        rate = round((self._documents - base) / (now - start_s), 1) if self._documents > base else None
         self._workers.tally = Tally(len(self._brought), len(self._parts), self._documents, rate)
-        first, last = self._stage.span
+        span_start, span_end = self._stage.span
         share = self._done / max(1, sum(self._stage.sizes))
-        self._workers.progress(self._stage.name, first + (last - first) * share)
+        self._workers.progress(self._stage.name, span_start + (span_end - span_start) * share)
 
 
 def parts_of(stage: Stage) -> list[Part]:
     """Cut a stage into parts of consecutive items, which depend on the number of items alone."""
     step = max(1, min(MOST_ITEMS, len(stage.items) // LEAST_PARTS))
-    found = []
+    parts = []
     for start in range(0, len(stage.items), step):
         items: Sequence[Any] = stage.items[start : start + step]
-        own = replace(stage, items=items, sizes=stage.sizes[start : start + step])
-        found.append(Part(f"{stage.name}-{start // step:06d}", own))
-    return found
+        part_stage = replace(stage, items=items, sizes=stage.sizes[start : start + step])
+        parts.append(Part(f"{stage.name}-{start // step:06d}", part_stage))
+    return parts

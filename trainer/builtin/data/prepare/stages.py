@@ -75,5 +75,5 @@ def shards(task: Assemble, drafts: Sequence[Draft]) -> Stage:
     )
 
 
-def _products(out: Path, draft: Draft) -> tuple[Path, ...]:
-    return out / f"{draft.name}.bin", out / f"{draft.name}.idx"
+def _products(target: Path, draft: Draft) -> tuple[Path, ...]:
+    return target / f"{draft.name}.bin", target / f"{draft.name}.idx"

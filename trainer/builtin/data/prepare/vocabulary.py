@@ -48,13 +48,13 @@ def sample_of(work: Path, numbers: list[int], verdicts: Verdicts) -> Iterator[st
                 yield text
 
 
-def load_tokenizer(serialized: bytes, templated: bool = False) -> Tokenizer:
+def load_tokenizer(content: bytes, has_template: bool = False) -> Tokenizer:
     """Load a tokenizer for encoding: it treats special tokens in the text as text and adds or cuts nothing.
 
-    `templated`: the text has special tokens of a chat template, which mean themselves.
+    `has_template`: the text has special tokens of a chat template, which mean themselves.
     """
-    tokenizer = Tokenizer.from_str(serialized.decode())
-    tokenizer.encode_special_tokens = not templated
+    tokenizer = Tokenizer.from_str(content.decode())
+    tokenizer.encode_special_tokens = not has_template
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -76,11 +76,11 @@ def given_tokenizer(path: Path) -> bytes:
 
 def end_of(tokenizer: Tokenizer, name: str | None) -> int:
     """Return the id of the token that ends a document. Raises `DataError` when there is none."""
-    for each in (name,) if name else USUAL_ENDS:
-        if (found := tokenizer.token_to_id(each)) is not None:
-            return found
-    seen = f"looked for {name or ', '.join(USUAL_ENDS)}"
-    raise DataError("the tokenizer has no token that ends a document", seen, "name one with --end-of-document")
+    for token in (name,) if name else USUAL_ENDS:
+        if (token_id := tokenizer.token_to_id(token)) is not None:
+            return token_id
+    detail = f"looked for {name or ', '.join(USUAL_ENDS)}"
+    raise DataError("the tokenizer has no token that ends a document", detail, "name one with --end-of-document")
 
 
 def size_of(tokenizer: Tokenizer) -> int:

@@ -47,7 +47,7 @@ class Stage:
     needs: Callable[[Any], Sequence[Path]] = lambda item: ()
     """Large files of earlier stages that an item needs."""
 
-    def done(self, item: Any) -> bool:
+    def is_done(self, item: Any) -> bool:
         return self.files(item)[-1].exists()
 
 
@@ -62,25 +62,25 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def agree(self, path: Path) -> None:
         """Give all workers of a preparation the same file. Here there is one preparation, and it has its file."""
 
-    def each(self, stage: Stage) -> None:
+    def run_stage(self, stage: Stage) -> None:
         """Run the stage for every item that is not done; report progress by `sizes`."""
-        total, finished = max(1, sum(stage.sizes)), 0
+        total, finished_size = max(1, sum(stage.sizes)), 0
 
         def say(size: int) -> None:
-            nonlocal finished
-            finished += size
-            self.progress(stage.name, stage.span[0] + (stage.span[1] - stage.span[0]) * finished / total)
+            nonlocal finished_size
+            finished_size += size
+            self.progress(stage.name, stage.span[0] + (stage.span[1] - stage.span[0]) * finished_size / total)
 
-        rows = [(item, size, stage.done(item)) for item, size in zip(stage.items, stage.sizes, strict=True)]
-        say(sum(size for _, size, done in rows if done))
-        self.run(stage, [(item, size) for item, size, done in rows if not done], say)
+        rows = [(item, size, stage.is_done(item)) for item, size in zip(stage.items, stage.sizes, strict=True)]
+        say(sum(size for _, size, is_done in rows if is_done))
+        self.run(stage, [(item, size) for item, size, is_done in rows if not is_done], say)
 
     def run(self, stage: Stage, todo: list[tuple[Any, int]], say: Callable[[int], None]) -> None:
         """Run the stage for these items and their sizes."""
@@ -114,9 +114,9 @@ class Workers:
                     say(pending.pop(future)[1])
         except BrokenProcessPool as error:
             cure = "run the same command again with fewer --cores, or on a machine with more memory: it continues"
-            begun = [str(item) for item, _ in pending.values()][: self._count]
+            running_items = [str(item) for item, _ in pending.values()][: self._count]
             raise DataError(
-                "a worker was killed", f"at {' or '.join(begun)}, perhaps for lack of memory", cure
+                "a worker was killed", f"at {' or '.join(running_items)}, perhaps for lack of memory", cure
             ) from error
 
 
@@ -143,9 +143,9 @@ def memory_bytes() -> int:
     """Return the memory available now, within the limit of an enclosing control group."""
     rows = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     available = int(rows["MemAvailable"].split()[0]) * 1024
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
-        available = min(available, int(text) - int(used.read_text()))
+    limit, used_path = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used_path.exists() and (text := limit.read_text().strip()) != "max":
+        available = min(available, int(text) - int(used_path.read_text()))
     return available
 
 

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from tests.manifests import manifest_of, seal, shard_at
-from trainer.builtin.checkpoint.convert.export import export, renamed
+from trainer.builtin.checkpoint.convert.export import export, rename_tensors
 from trainer.builtin.model import Transformer
 from trainer.contract import ModelConfig, TrainConfig, attempt_folder, step_folder
 from trainer.errors import ConfigError, StorageError
@@ -92,10 +92,10 @@ def test_a_damaged_checkpoint_is_not_exported(
 
 def test_a_tensor_that_llama_does_not_know_is_refused() -> None:
     with pytest.raises(ConfigError, match="a tensor that Llama does not have"):
-        renamed({"blocks.0.attention.bias": torch.zeros(2)})
+        rename_tensors({"blocks.0.attention.bias": torch.zeros(2)})
 
 
 def test_every_tensor_of_the_model_has_its_place() -> None:
     small = Transformer(ModelConfig(layers=2, width=32, heads=2, context=16, vocabulary=300))
-    tensors = renamed(dict(small.state_dict()))
+    tensors = rename_tensors(dict(small.state_dict()))
     assert sum(t.numel() for t in tensors.values()) == sum(p.numel() for p in small.parameters())

@@ -13,7 +13,7 @@ import torch
 from tests.root import ROOT
 from tests.trainer.builtin.checkpoint.test_checkpoint_parts import Harmful
 from tests.trainer.warm import run_module
-from trainer.builtin.checkpoint.search import verified
+from trainer.builtin.checkpoint.search import unsound_shards
 from trainer.builtin.checkpoint.tiers import Tier
 
 
@@ -42,7 +42,7 @@ def test_a_legacy_folder_becomes_a_committed_step_and_only_once(folder: Path, tm
     (manifest,) = tier.committed()
     seen = (manifest.step, manifest.world_size, manifest.zero_stage, manifest.position, manifest.rng_included)
     assert seen == (7, 2, 1, 70, False) and manifest.loss is None, "nobody said what the loss was"
-    assert {shard.rank for shard in manifest.shards} == {0, 1} and not verified(manifest, tier.folder(7))
+    assert {shard.rank for shard in manifest.shards} == {0, 1} and not unsound_shards(manifest, tier.folder(7))
     again = take_in(folder, tmp_path / "shared")
     assert again.returncode == 74 and "already" in again.stderr
 
