@@ -225,7 +225,7 @@ class Observer:
             trainer_phase=status.phase if status else None,
             step=max(last.step, status.step if status else 0),
             committed_step=status.committed_step if status else -1,
-            ranks=last.ranks or (status.known() if status and ended is None else ()),
+            ranks=last.ranks or (status.rank_views() if status and ended is None else ()),
             unrecognised=status.unrecognised if status else None,
         )
 
