@@ -16,11 +16,11 @@ class TrainerError(Exception):
     exit_code = ExitCode.INTERNAL
     reason = "internal"
 
-    def __init__(self, what: str, seen: object = None, cure: str | None = None) -> None:
-        self.what, self.seen, self.cure = what, seen, cure
-        parts = [what]
-        if seen is not None:
-            parts.append(f"seen: {seen}")
+    def __init__(self, message: str, finding: object = None, cure: str | None = None) -> None:
+        self.what, self.seen, self.cure = message, finding, cure
+        parts = [message]
+        if finding is not None:
+            parts.append(f"seen: {finding}")
         if cure:
             parts.append(f"cure: {cure}")
         super().__init__("; ".join(parts))

@@ -39,16 +39,16 @@ def wait_for_name(host: str, deadline_s: float) -> str:
 
 def interface_of(address: str) -> str:
     """Return the interface that has an address (or, for loopback, its network)."""
-    wanted = ipaddress.ip_address(address)
-    near = None
+    target = ipaddress.ip_address(address)
+    neighbour = None
     for name, entries in psutil.net_if_addrs().items():
         for entry in entries:
             if entry.family != socket.AF_INET:
                 continue
             if entry.address == address:
                 return name
-            if entry.netmask and wanted in ipaddress.ip_network(f"{entry.address}/{entry.netmask}", strict=False):
-                near = near or name
-    if near is None:
+            if entry.netmask and target in ipaddress.ip_network(f"{entry.address}/{entry.netmask}", strict=False):
+                neighbour = neighbour or name
+    if neighbour is None:
         raise ConfigError("no interface has the pod's address", address, "set the pod IP by the downward API")
-    return near
+    return neighbour

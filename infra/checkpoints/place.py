@@ -19,7 +19,7 @@ from infra.errors import UserError
 from infra.plain_files import open_plain, plain_bytes
 from infra.record.objects import delete_objects, is_missing, object_or_none
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, parse_manifest, step_folder, step_of_folder
-from trainer.contract.listing import Listed, list_folder, listed
+from trainer.contract.listing import Listed, list_folder, parse_row
 from trainer.contract.rows import row_of
 
 _CHUNK = 4 * 2**20
@@ -194,7 +194,7 @@ class BucketPlace(Place):
             row_of(self.manifest_bytes(step), sizes[step].get, step, tier, campaign, "", partial(self._read, step))
             for step in sorted(sizes, reverse=True)
         )
-        return [listed(row) for row in rows]
+        return [parse_row(row) for row in rows]
 
     def _read(self, step: int, name: str) -> bytes:
         try:

@@ -64,7 +64,7 @@ def test_the_checkpoint_under_way_is_committed_on_both_tiers_and_told_before_the
 
 
 def test_a_checkpoint_that_fails_then_does_not_hide_why_the_training_ends(tmp_path: Path) -> None:
-    committer, beats = ended(tmp_path, StorageError("the disk is full", seen="0 bytes"))
+    committer, beats = ended(tmp_path, StorageError("the disk is full", finding="0 bytes"))
     assert committer.drained == [True] and beats[-1] == {"committed_step": 0}
 
 

@@ -50,9 +50,9 @@ class Prefix:
     patience_s: float = PATIENCE_S
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
 
-    def listed(self, below: str = "") -> dict[str, Held]:
-        """Return name -> object, for the names that begin with `below`."""
-        rows = self._ask(lambda: self._pages("list_objects_v2", below, "Contents"))
+    def listed(self, stem: str = "") -> dict[str, Held]:
+        """Return name -> object, for the names that begin with `stem`."""
+        rows = self._ask(lambda: self._pages("list_objects_v2", stem, "Contents"))
         return {
             row["Key"].removeprefix(f"{self._folder}/"): Held(row["Size"], row["LastModified"].timestamp())
             for row in rows
@@ -62,7 +62,7 @@ class Prefix:
         """Return an object's bytes and entity tag; None if there is none."""
 
         def get() -> tuple[bytes, str]:
-            answer = self._s3.get_object(**self._at(name))
+            answer = self._s3.get_object(**self._address(name))
             return answer["Body"].read(), answer["ETag"]
 
         try:
@@ -75,30 +75,30 @@ class Prefix:
         there, which may be the own one after a lost answer."""
         condition = {"IfNoneMatch": "*"} if instead_of is None else {"IfMatch": instead_of}
 
-        def put() -> bool:
+        def send() -> bool:
             try:
-                self._s3.put_object(**self._at(name), Body=content, **condition)
+                self._s3.put_object(**self._address(name), Body=content, **condition)
             except self._s3.exceptions.ClientError as error:
                 if _code(error) in _TAKEN:
                     return False
                 raise
             return True
 
-        return self._ask(put)
+        return self._ask(send)
 
     def upload(self, name: str, source: Path) -> None:
         """Upload a file, in parts if it is large."""
         from boto3.s3.transfer import TransferConfig
 
-        where, limits = self._at(name), TransferConfig(max_concurrency=_PARTS_AT_ONCE)
-        self._ask(lambda: self._s3.upload_file(str(source), where["Bucket"], where["Key"], Config=limits))
+        place, limits = self._address(name), TransferConfig(max_concurrency=_PARTS_AT_ONCE)
+        self._ask(lambda: self._s3.upload_file(str(source), place["Bucket"], place["Key"], Config=limits))
 
     def digest(self, name: str) -> str:
         """Read an object and return its SHA-256."""
 
         def read() -> str:
             digest = hashlib.sha256()
-            for piece in self._s3.get_object(**self._at(name))["Body"].iter_chunks(_CHUNK_BYTES):
+            for piece in self._s3.get_object(**self._address(name))["Body"].iter_chunks(_CHUNK_BYTES):
                 digest.update(piece)
             return digest.hexdigest()
 
@@ -108,70 +108,70 @@ class Prefix:
         """Pass the bytes [start, end) to `write` with their positions. Raises `StorageError` if there are fewer."""
 
         def read() -> None:
-            at = start
-            answer = self._s3.get_object(**self._at(name), Range=f"bytes={start}-{end - 1}")
+            position = start
+            answer = self._s3.get_object(**self._address(name), Range=f"bytes={start}-{end - 1}")
             for piece in answer["Body"].iter_chunks(_CHUNK_BYTES):
-                write(piece, at)
-                at += len(piece)
-            if at != end:
-                raise StorageError("an object is shorter than its shard", f"{self.url}/{name} ended at byte {at}")
+                write(piece, position)
+                position += len(piece)
+            if position != end:
+                raise StorageError("an object is shorter than its shard", f"{self.url}/{name} ended at byte {position}")
 
         self._ask(read)
 
     def remove(self, name: str) -> None:
         """Hide an object behind a delete marker; its versions stay until `forget`."""
-        self._ask(lambda: self._s3.delete_object(**self._at(name)))
+        self._ask(lambda: self._s3.delete_object(**self._address(name)))
 
-    def forget(self, below: str) -> None:
-        """Delete every version and delete marker of the names that begin with `below`: they would bill on."""
-        rows = self._ask(lambda: self._pages("list_object_versions", below, "Versions", "DeleteMarkers"))
-        named = [{"Key": row["Key"], "VersionId": row["VersionId"]} for row in rows]
-        for start in range(0, len(named), _DELETE_AT_ONCE):
-            some = {"Objects": named[start : start + _DELETE_AT_ONCE], "Quiet": True}
-            answer = self._ask(partial(self._s3.delete_objects, Bucket=self._bucket, Delete=some))
-            for refused in answer.get("Errors", ()):
-                raise PermissionError(f"{refused.get('Key')}: {refused.get('Code')}")
+    def forget(self, stem: str) -> None:
+        """Delete every version and delete marker of the names that begin with `stem`: they would bill on."""
+        rows = self._ask(lambda: self._pages("list_object_versions", stem, "Versions", "DeleteMarkers"))
+        versions = [{"Key": row["Key"], "VersionId": row["VersionId"]} for row in rows]
+        for start in range(0, len(versions), _DELETE_AT_ONCE):
+            batch = {"Objects": versions[start : start + _DELETE_AT_ONCE], "Quiet": True}
+            answer = self._ask(partial(self._s3.delete_objects, Bucket=self._bucket, Delete=batch))
+            for refusal in answer.get("Errors", ()):
+                raise PermissionError(f"{refusal.get('Key')}: {refusal.get('Code')}")
 
-    def abort_uploads(self, ours: Callable[[str], bool]) -> list[str]:
-        """Abort the unfinished uploads whose names are `ours`; return the names."""
-        aborted = []
+    def abort_uploads(self, is_ours: Callable[[str], bool]) -> list[str]:
+        """Abort the unfinished uploads whose names `is_ours` accepts; return the names."""
+        names = []
         for upload in self._ask(lambda: self._pages("list_multipart_uploads", "", "Uploads")):
             name = upload["Key"].removeprefix(f"{self._folder}/")
-            if ours(name):
+            if is_ours(name):
                 self._ask(partial(self._abort, name, upload["UploadId"]))
-                aborted.append(name)
-        return aborted
+                names.append(name)
+        return names
 
     def _abort(self, name: str, upload: str) -> None:
         try:
-            self._s3.abort_multipart_upload(**self._at(name), UploadId=upload)
+            self._s3.abort_multipart_upload(**self._address(name), UploadId=upload)
         except self._s3.exceptions.ClientError as error:
             if _code(error) != "NoSuchUpload":
                 raise
 
-    def _pages(self, operation: str, below: str, *kinds: str) -> list[dict[str, Any]]:
-        pages = self._s3.get_paginator(operation).paginate(Bucket=self._bucket, Prefix=f"{self._folder}/{below}")
+    def _pages(self, operation: str, stem: str, *kinds: str) -> list[dict[str, Any]]:
+        pages = self._s3.get_paginator(operation).paginate(Bucket=self._bucket, Prefix=f"{self._folder}/{stem}")
         return [row for page in pages for kind in kinds for row in page.get(kind, ())]
 
     def _ask(self, call: Callable[[], Answer]) -> Answer:
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
 
-        until, told = time.monotonic() + self.patience_s, False
+        deadline, has_emitted = time.monotonic() + self.patience_s, False
         for pause_s in chain(_PAUSES_S, repeat(_LONG_PAUSE_S)):
             try:
                 return call()
             except (ClientError, BotoCoreError, Boto3Error) as error:
                 trouble = kind_of(error)(f"{self.url}: {type(error).__name__}: {error}")
-                if lasting(trouble) or time.monotonic() >= until:
+                if lasting(trouble) or time.monotonic() >= deadline:
                     raise trouble from error
-                if not told:
+                if not has_emitted:
                     emit("storage_away", place=self.url, why=str(trouble)[:300])
-                told = True
+                has_emitted = True
             self.sleep(pause_s)
         raise AssertionError("the pauses have no end")
 
-    def _at(self, name: str) -> dict[str, str]:
+    def _address(self, name: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": f"{self._folder}/{name}"}
 
     @property

@@ -58,13 +58,13 @@ class BucketSource:
             import boto3
             from botocore.config import Config
 
-            once = Config(connect_timeout=_CONNECT_S, read_timeout=_READ_S, retries={"total_max_attempts": 1})
-            self._made = boto3.client("s3", config=once)
+            config = Config(connect_timeout=_CONNECT_S, read_timeout=_READ_S, retries={"total_max_attempts": 1})
+            self._made = boto3.client("s3", config=config)
         return self._made
 
 
-def source_of(where: str, mount: Path) -> ShardSource:
-    """Return the source at `where` of the configuration, or the data mount if that is empty."""
-    if where.startswith("s3://"):
-        return BucketSource(where)
-    return FolderSource(Path(where) if where else mount)
+def source_of(place: str, mount: Path) -> ShardSource:
+    """Return the source at `place` of the configuration, or the data mount if that is empty."""
+    if place.startswith("s3://"):
+        return BucketSource(place)
+    return FolderSource(Path(place) if place else mount)

@@ -36,9 +36,9 @@ def should_stop() -> bool:
     run = os.environ.get(_RUN)
     if not run:
         return False
-    asks = os.path.join(run, "asks")
-    if not os.path.exists(asks):
-        open(asks, "w").close()
+    request = os.path.join(run, "asks")
+    if not os.path.exists(request):
+        open(request, "w").close()
     return os.path.exists(os.path.join(run, "stop"))
 
 
@@ -57,9 +57,9 @@ def resume_from() -> str | None:
 
 def _version(path: str) -> list[int] | None:
     """Return number, bytes and newest time of change of a checkpoint's files: others, if it is written again."""
-    found = [os.path.join(top, name) for top, _, names in os.walk(path) for name in names]
+    files = [os.path.join(top, name) for top, _, names in os.walk(path) for name in names]
     try:
-        rows = [os.stat(file) for file in found or [path] if os.path.isfile(file)]
+        rows = [os.stat(file) for file in files or [path] if os.path.isfile(file)]
     except OSError:
         return None
     return [len(rows), sum(row.st_size for row in rows), max([row.st_mtime_ns for row in rows], default=0)]

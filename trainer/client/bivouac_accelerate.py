@@ -48,12 +48,12 @@ class Run:
         nodes hear of it at different steps. `loss` is rank 0's; a mean over the ranks is the script's to make."""
         if self._accelerator.is_local_main_process:
             bivouac.beat(step, loss=None if loss is None else float(loss))
-        asked = bivouac.should_stop()
+        should_stop = bivouac.should_stop()
         if os.environ.get("BIVOUAC_RUN") and self._accelerator.num_processes > 1:
-            told = torch.tensor([int(asked)], device=self._accelerator.device)
-            asked = bool(self._accelerator.reduce(told, "sum").item())
-        self.stopping = asked
-        return asked
+            votes = torch.tensor([int(should_stop)], device=self._accelerator.device)
+            should_stop = bool(self._accelerator.reduce(votes, "sum").item())
+        self.stopping = should_stop
+        return should_stop
 
     def save(self, step: int) -> None:
         """Save the whole state on every rank, and tell it once all have written theirs."""

@@ -40,8 +40,8 @@ class Writer(FileSystemWriter):
     """`FileSystemWriter`, which also leaves `.digests.json`: sizes and SHA-256 of all files, complete before
     `.metadata` appears. Every file is on the disk by then. Takes `FileSystemWriter`'s arguments, but `sync_files`."""
 
-    def __init__(self, path: str | os.PathLike[str], **more: Any) -> None:
-        super().__init__(path, **{**more, "sync_files": True})
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__(path, **{**options, "sync_files": True})
         self.fs: _Files = _Files()
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -50,16 +50,16 @@ class Writer(FileSystemWriter):
         results = super().write_data(plan, planner).value() if plan.items else []
         if results:
             results[0] = _Digested(**vars(results[0]), digests=dict(self.fs.digests))
-        done: Future[list[WriteResult]] = Future()
-        done.set_result(results)
-        return done
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(results)
+        return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write both files of the coordinator, which has the results of all ranks."""
         self.fs.of_all = None
         if getattr(self, "use_collectives", True):  # else each rank ends a checkpoint of its own
-            told = [one for ranks in results for one in ranks if isinstance(one, _Digested)]
-            self.fs.of_all = {name: known for one in told for name, known in one.digests.items()}
+            rank_results = [result for ranks in results for result in ranks if isinstance(result, _Digested)]
+            self.fs.of_all = {name: digest for result in rank_results for name, digest in result.digests.items()}
         super().finish(metadata, results)
 
 
@@ -110,10 +110,10 @@ class _Stream:
 
     def write(self, content: Any) -> int:
         # Small pieces stay in the processor's cache between digest and copy.
-        whole = memoryview(content).cast("B")
-        for start in range(0, len(whole), _PIECE_BYTES):
-            piece = whole[start : start + _PIECE_BYTES]
+        view = memoryview(content).cast("B")
+        for start in range(0, len(view), _PIECE_BYTES):
+            piece = view[start : start + _PIECE_BYTES]
             self.sha256.update(piece)
             self._file.write(piece)
-        self.size += len(whole)
-        return len(whole)
+        self.size += len(view)
+        return len(view)

@@ -43,13 +43,13 @@ class BivouacCallback(Callback):
         if trainer.local_rank == 0:
             loss = trainer.callback_metrics.get(self._loss)
             bivouac.beat(step, loss=None if loss is None else float(loss))
-        if os.environ.get("BIVOUAC_RUN") and _any(bivouac.should_stop(), trainer):
+        if os.environ.get("BIVOUAC_RUN") and _any_rank(bivouac.should_stop(), trainer):
             # Here, as `ModelCheckpoint` does: after the loop's end the epoch would count as done.
             trainer.save_checkpoint(os.path.join(self._folder, f"stop-step={step}.ckpt"))
             trainer.should_stop = True
 
 
-def _any(here: bool, trainer: Trainer) -> bool:
+def _any_rank(vote: bool, trainer: Trainer) -> bool:
     """Return whether it is so on any rank: nodes hear at different steps that they should stop, and ranks that disagree
     would wait for each other for ever."""
-    return bool(trainer.strategy.reduce_boolean_decision(here, all=False))
+    return bool(trainer.strategy.reduce_boolean_decision(vote, all=False))

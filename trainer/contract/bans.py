@@ -34,13 +34,13 @@ class Ban:
 
 def parse_bans(files: Mapping[str, bytes]) -> tuple[Ban, ...]:
     """Return the bans of name -> content, oldest first. Raises `ValueError` that names a file that is none."""
-    found = []
+    bans = []
     for name, content in sorted(files.items()):
         try:
-            found.append(Ban(**json.loads(content)))
+            bans.append(Ban(**json.loads(content)))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{name}: {error}") from error
-    return tuple(found)
+    return tuple(bans)
 
 
 def distrust(bans: Iterable[Ban], manifest: Manifest) -> str:

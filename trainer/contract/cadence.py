@@ -69,28 +69,28 @@ def choose(
     `stall_s` stops training (the host copy); `write_s` runs in the background until the save is durable. The choice is
     the more efficient of the two whole numbers of steps around Daly's optimum.
     """
-    fewest = max(1, math.ceil(stall_s / (MAX_OVERHEAD * step_s)), math.ceil(write_s / step_s))
-    most = max(1, min(steps // MIN_SAVES, int(MAX_WORK_AT_RISK_S / step_s)))
-    fewest = min(fewest, steps)
+    minimum = max(1, math.ceil(stall_s / (MAX_OVERHEAD * step_s)), math.ceil(write_s / step_s))
+    maximum = max(1, min(steps // MIN_SAVES, int(MAX_WORK_AT_RISK_S / step_s)))
+    minimum = min(minimum, steps)
     period = daly_period(stall_s, mtbf_s)
     exact = (period - stall_s) / step_s
-    below = max(1, math.floor(exact))
+    floor_steps = max(1, math.floor(exact))
 
-    def gain(every: int) -> float:
-        return efficiency(every * step_s + stall_s, stall_s, mtbf_s, restart_s)
+    def gain(interval: int) -> float:
+        return efficiency(interval * step_s + stall_s, stall_s, mtbf_s, restart_s)
 
-    best = max((below, below + 1), key=gain)
+    best = max((floor_steps, floor_steps + 1), key=gain)
     # The lower bound wins over the upper one: the next save cannot start before the last one is durable.
-    every, bound = best, "daly"
-    if every > most:
-        every, bound = most, "most"
-    if every < fewest:
-        every, bound = fewest, "fewest"
+    interval, bound = best, "daly"
+    if interval > maximum:
+        interval, bound = maximum, "most"
+    if interval < minimum:
+        interval, bound = minimum, "fewest"
     return Cadence(
-        every_steps=every,
+        every_steps=interval,
         daly_period_s=period,
         daly_steps=exact,
-        fewest_steps=fewest,
-        most_steps=most,
+        fewest_steps=minimum,
+        most_steps=maximum,
         bound=bound,
     )

@@ -80,8 +80,8 @@ class Manifest(Frozen):
         """Return the file's content with its seal; equal manifests give equal bytes."""
         unknown = set(_unknown(self.format))
         plain = self.model_copy(update={"seal": ""}).model_dump_json(exclude=unknown).encode()
-        sealed = self.model_copy(update={"seal": hashlib.sha256(plain).hexdigest()})
-        return sealed.model_dump_json(indent=1, exclude=unknown).encode() + b"\n"
+        manifest = self.model_copy(update={"seal": hashlib.sha256(plain).hexdigest()})
+        return manifest.model_dump_json(indent=1, exclude=unknown).encode() + b"\n"
 
 
 class Foreign(ValueError):

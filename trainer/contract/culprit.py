@@ -90,10 +90,10 @@ class Culprit(Frozen, extra="ignore"):
     def __str__(self) -> str:
         if not self.ranks:
             return f"no rank can be named: {self.why}"
-        named = ", ".join(map(str, self.ranks[:_MOST_NAMED])) + (" and more" if len(self.ranks) > _MOST_NAMED else "")
+        ranks = ", ".join(map(str, self.ranks[:_MOST_NAMED])) + (" and more" if len(self.ranks) > _MOST_NAMED else "")
         plural = "s" if len(self.ranks) > 1 else ""
-        where = f" on {', '.join(self.nodes[:_MOST_NAMED])}" if any(self.nodes) else ""
-        return f"rank{plural} {named}{where}: {self.why}"
+        place = f" on {', '.join(self.nodes[:_MOST_NAMED])}" if any(self.nodes) else ""
+        return f"rank{plural} {ranks}{place}: {self.why}"
 
 
 class Located(NamedTuple):
@@ -107,103 +107,105 @@ def find_culprit(ranks: Sequence[Located]) -> Culprit | None:
     In order: a rank that died or failed of its own; one that is frozen; one that others wait for, by the numbers of
     their exchanges; one that left no numbers where the others did; one that is steps behind.
     """
-    for sign, why in ((Sign.DIED, "died"), (Sign.STOPPED, "is stopped by a signal")):
-        if found := [one for one in ranks if one.seen.end == sign]:
-            told = next((one.seen.detail for one in found if one.seen.detail), "")
-            return _named(found, told or f"{why} {_at(found[0].seen)}")
-    signs = frozenset(Sign)
-    if own := [one for one in ranks if one.seen.end not in signs and one.seen.end not in {*OF_OTHERS, "done"}]:
-        return _named(own, f"{own[0].seen.end}: {own[0].seen.detail}"[:300])
-    lost = [one for one in ranks if one.seen.end in (Sign.ABORTED, PEER_LOST)]
-    if not lost:
+    for sign, reason in ((Sign.DIED, "died"), (Sign.STOPPED, "is stopped by a signal")):
+        if suspects := [member for member in ranks if member.seen.end == sign]:
+            detail = next((member.seen.detail for member in suspects if member.seen.detail), "")
+            return _blame(suspects, detail or f"{reason} {_state_of(suspects[0].seen)}")
+    ends = frozenset({*Sign, *OF_OTHERS, "done"})
+    if failures := [member for member in ranks if member.seen.end not in ends]:
+        return _blame(failures, f"{failures[0].seen.end}: {failures[0].seen.detail}"[:300])
+    waiters = [member for member in ranks if member.seen.end in (Sign.ABORTED, PEER_LOST)]
+    if not waiters:
         return None
-    return _behind(ranks) or _without_numbers(ranks) or _steps_behind(ranks) or _equal(ranks)
+    return _blame_blockers(ranks) or _without_numbers(ranks) or _steps_behind(ranks) or _equal(ranks)
 
 
-def _behind(ranks: Sequence[Located]) -> Culprit | None:
+def _blame_blockers(ranks: Sequence[Located]) -> Culprit | None:
     """Follow each wait to those that had not come to it, and from them on: who waits for nobody is at fault."""
-    waits_for = {one.seen.rank: _blockers(one, ranks) for one in ranks}
+    waits_for = {member.seen.rank: _blockers(member, ranks) for member in ranks}
     blocking = {rank for blockers in waits_for.values() for rank in blockers}
     ends = {rank for rank in blocking if not waits_for.get(rank)}
-    found = [one for one in ranks if one.seen.rank in ends]
-    if not found:
+    suspects = [member for member in ranks if member.seen.rank in ends]
+    if not suspects:
         return None
-    why = next(why for blockers in waits_for.values() for rank, why in blockers.items() if rank == found[0].seen.rank)
-    return _named(found, why)
+    suspect = suspects[0].seen.rank
+    return _blame(suspects, next(blockers[suspect] for blockers in waits_for.values() if suspect in blockers))
 
 
-def _blockers(one: Located, ranks: Sequence[Located]) -> dict[int, str]:
+def _blockers(waiter: Located, ranks: Sequence[Located]) -> dict[int, str]:
     """Return rank -> why, of those that a rank waits for in any group."""
-    found = dict[int, str]()
-    for name, mine in one.seen.groups.items():
-        if mine.waited_s is None:
+    reasons = dict[int, str]()
+    for name, exchanges in waiter.seen.groups.items():
+        if exchanges.waited_s is None:
             continue
-        for other in ranks:
-            theirs = other.seen.groups.get(name)
-            if theirs is not None and other is not one and (why := _lacks(mine, theirs)):
-                found[other.seen.rank] = f"{why} of group {name}, in which rank {one.seen.rank} waited {_seconds(mine)}"
-    return found
+        for peer in ranks:
+            peer_exchanges = peer.seen.groups.get(name)
+            if peer_exchanges is not None and peer is not waiter and (reason := _lacks(exchanges, peer_exchanges)):
+                reasons[peer.seen.rank] = (
+                    f"{reason} of group {name}, in which rank {waiter.seen.rank} waited {_seconds(exchanges)}"
+                )
+    return reasons
 
 
-def _lacks(mine: Exchanges, theirs: Exchanges) -> str:
-    """Return why the rank of `theirs` keeps the rank of `mine` waiting; empty when it does not."""
-    wanted = mine.waits_in
-    if theirs.enqueued < wanted:
-        return f"did not enter exchange {wanted}"
-    if 0 <= theirs.started < wanted <= mine.started:
-        return f"did not start exchange {wanted} on its GPU"
-    if theirs.waits_in == wanted and mine.timed_out and mine.waited_s is not None and theirs.waited_s is not None:
-        late_s = mine.waited_s - theirs.waited_s
-        if late_s > mine.waited_s / 2:
-            return f"came {late_s:.1f} s late to exchange {wanted}"
+def _lacks(waiter: Exchanges, peer: Exchanges) -> str:
+    """Return why the rank of `peer` keeps the rank of `waiter` waiting; empty when it does not."""
+    exchange = waiter.waits_in
+    if peer.enqueued < exchange:
+        return f"did not enter exchange {exchange}"
+    if 0 <= peer.started < exchange <= waiter.started:
+        return f"did not start exchange {exchange} on its GPU"
+    if peer.waits_in == exchange and waiter.timed_out and waiter.waited_s is not None and peer.waited_s is not None:
+        late_s = waiter.waited_s - peer.waited_s
+        if late_s > waiter.waited_s / 2:
+            return f"came {late_s:.1f} s late to exchange {exchange}"
     return ""
 
 
 def _without_numbers(ranks: Sequence[Located]) -> Culprit | None:
     """A rank that left no dump where others did: its process does not run any more, or not as far as to write one."""
-    silent = [one for one in ranks if not one.seen.groups]
+    silent = [member for member in ranks if not member.seen.groups]
     if not silent or len(silent) == len(ranks):
         return None
-    why = f"left no record of its exchanges where the others did; last seen {_at(silent[0].seen)}"
-    return _named(silent, why, proven=False)
+    reason = f"left no record of its exchanges where the others did; last seen {_state_of(silent[0].seen)}"
+    return _blame(silent, reason, proven=False)
 
 
 def _steps_behind(ranks: Sequence[Located]) -> Culprit | None:
-    if any(one.seen.groups for one in ranks):
+    if any(member.seen.groups for member in ranks):
         return None
-    last, first = min(one.seen.step for one in ranks), max(one.seen.step for one in ranks)
-    behind = [one for one in ranks if one.seen.step == last]
-    why = f"at step {last} when others had finished {first}"
-    return _named(behind, why, proven=False) if last < first else None
+    oldest_step, newest_step = min(member.seen.step for member in ranks), max(member.seen.step for member in ranks)
+    laggards = [member for member in ranks if member.seen.step == oldest_step]
+    reason = f"at step {oldest_step} when others had finished {newest_step}"
+    return _blame(laggards, reason, proven=False) if oldest_step < newest_step else None
 
 
 def _equal(ranks: Sequence[Located]) -> Culprit:
     waits = [
-        (mine.waited_s, name, mine)
-        for one in ranks
-        for name, mine in one.seen.groups.items()
-        if mine.waited_s is not None and mine.timed_out
+        (exchanges.waited_s, name, exchanges)
+        for member in ranks
+        for name, exchanges in member.seen.groups.items()
+        if exchanges.waited_s is not None and exchanges.timed_out
     ]
-    nodes = tuple(dict.fromkeys(one.node for one in ranks))
+    nodes = tuple(dict.fromkeys(member.node for member in ranks))
     if not waits:
         return Culprit(why="nothing tells the ranks apart", proven=False)
-    _, name, mine = max(waits, key=lambda wait: wait[0])
-    where = f"the network between {' and '.join(nodes)}" if len(nodes) == 2 else "the network between the nodes"
-    perhaps = f"perhaps {where}" if len(nodes) > 1 else "perhaps a link between its GPUs"
-    why = f"every rank had entered exchange {mine.waits_in} of group {name}; {perhaps}"
-    return Culprit(why=why, proven=False)
+    _, name, exchanges = max(waits, key=lambda wait: wait[0])
+    network = f"the network between {' and '.join(nodes)}" if len(nodes) == 2 else "the network between the nodes"
+    perhaps = f"perhaps {network}" if len(nodes) > 1 else "perhaps a link between its GPUs"
+    reason = f"every rank had entered exchange {exchanges.waits_in} of group {name}; {perhaps}"
+    return Culprit(why=reason, proven=False)
 
 
-def _named(found: Iterable[Located], why: str, proven: bool = True) -> Culprit:
-    rows = sorted(found, key=lambda one: one.seen.rank)
-    nodes = tuple(dict.fromkeys(one.node for one in rows))
-    return Culprit(ranks=tuple(one.seen.rank for one in rows), nodes=nodes, why=why, proven=proven)
+def _blame(suspects: Iterable[Located], reason: str, proven: bool = True) -> Culprit:
+    rows = sorted(suspects, key=lambda member: member.seen.rank)
+    nodes = tuple(dict.fromkeys(member.node for member in rows))
+    return Culprit(ranks=tuple(member.seen.rank for member in rows), nodes=nodes, why=reason, proven=proven)
 
 
-def _at(seen: RankSeen) -> str:
-    age = "" if seen.age_s is None else f", heartbeat {seen.age_s:.1f} s old"
-    return f"after step {seen.step}{f', {seen.phase}' if seen.phase else ''}{age}"
+def _state_of(rank: RankSeen) -> str:
+    age = "" if rank.age_s is None else f", heartbeat {rank.age_s:.1f} s old"
+    return f"after step {rank.step}{f', {rank.phase}' if rank.phase else ''}{age}"
 
 
-def _seconds(mine: Exchanges) -> str:
-    return f"{mine.waited_s or 0.0:.1f} s"
+def _seconds(exchanges: Exchanges) -> str:
+    return f"{exchanges.waited_s or 0.0:.1f} s"

@@ -139,8 +139,8 @@ class DataManifest(Frozen):
     @property
     def licence(self) -> str:
         """The stated licences of all sources."""
-        stated = dict.fromkeys(source.licence for source in self.sources if source.licence)
-        return ", ".join(stated)
+        licences = dict.fromkeys(source.licence for source in self.sources if source.licence)
+        return ", ".join(licences)
 
     @property
     def token_bytes(self) -> int:

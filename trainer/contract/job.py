@@ -129,10 +129,11 @@ class Status(Frozen):
     unrecognised: Unrecognised | None = Field(default=None, exclude_if=lambda content: content is None)
     """What lies in the job's folder and is no checkpoint that its format recognises. None: nothing, or not looked."""
 
-    def known(self) -> tuple[RankSeen, ...]:
+    def rank_views(self) -> tuple[RankSeen, ...]:
         """Return all that is told of the ranks, also while none is frozen and none has left a dump."""
         plain = (
-            RankSeen(rank=one.rank, step=one.step, phase=self.phase, age_s=one.heartbeat_age_s) for one in self.ranks
+            RankSeen(rank=rank.rank, step=rank.step, phase=self.phase, age_s=rank.heartbeat_age_s)
+            for rank in self.ranks
         )
         return self.seen or tuple(plain)
 
@@ -158,16 +159,16 @@ class Termination(Frozen):
         then the ranks."""
         shorter = (
             self.ranks,
-            tuple(one.model_copy(update={"detail": ""}) for one in self.ranks),
-            tuple(one.model_copy(update={"detail": "", "groups": {}}) for one in self.ranks),
+            tuple(rank.model_copy(update={"detail": ""}) for rank in self.ranks),
+            tuple(rank.model_copy(update={"detail": "", "groups": {}}) for rank in self.ranks),
             (),
         )
         ends = [{"ranks": ranks} for ranks in shorter] + [{"ranks": (), "detail": self.detail[:300]}]
-        return fitting(_told(self.model_copy(update=end)) for end in ends)
+        return fitting(_serialize(self.model_copy(update=end)) for end in ends)
 
 
-def _told(end: Termination) -> str:
-    ranks = [one.model_dump(mode="json", exclude_defaults=True) for one in end.ranks]
+def _serialize(end: Termination) -> str:
+    ranks = [rank.model_dump(mode="json", exclude_defaults=True) for rank in end.ranks]
     content = end.model_dump(mode="json", exclude={"ranks"}) | ({"ranks": ranks} if ranks else {})
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
 

@@ -95,40 +95,40 @@ class Audit(Frozen, extra="ignore"):
     """Sources that could not be read, with the reasons."""
 
     @property
-    def proved(self) -> bool:
+    def passes(self) -> bool:
         return not self.findings and self.consumed == self.planned
 
 
 def audit(
     rows: tuple[Consumed, ...],
-    planned: int,
-    executed: Iterable[Executed],
+    sequences: int,
+    log_lines: Iterable[Executed],
     expected: Mapping[int, int] | None,
-    unlooked: Iterable[str] = (),
+    unread_sources: Iterable[str] = (),
 ) -> Audit:
-    """Audit `planned` sequences. `expected`: step -> digest of its samples by seed and data, if derived."""
-    findings = list(_ranges(rows, planned))
-    found, told = list(executed), list(unlooked)
-    by_start = {(line.attempt, line.generation, line.step): line.samples for line in found}
+    """Audit the planned `sequences`. `expected`: step -> digest of its samples by seed and data, if derived."""
+    findings = list(_ranges(rows, sequences))
+    lines, notes = list(log_lines), list(unread_sources)
+    by_start = {(line.attempt, line.generation, line.step): line.samples for line in lines}
     steps_of = ((step, (row.attempt, row.generation, step)) for row, step in _steps(rows))
-    logged = {step: by_start[at] for step, at in steps_of if at in by_start}
+    log_digests = {step: by_start[key] for step, key in steps_of if key in by_start}
     steps = sum(row.last_step - row.first_step + 1 for row in rows)
     if expected is not None:
         findings += _chain(rows, expected, "data set and seed give other samples than were consumed")
-    if len(logged) == steps:
-        findings += _chain(rows, logged, "the log has other samples than the ledger")
+    if len(log_digests) == steps:
+        findings += _chain(rows, log_digests, "the log has other samples than the ledger")
     elif steps:
-        told.append(f"the log holds {len(logged)} of {steps} steps: the chain was not checked by it")
-    findings += _twice(found)
+        notes.append(f"the log holds {len(log_digests)} of {steps} steps: the chain was not checked by it")
+    findings += _contradictions(lines)
     return Audit(
-        planned=planned,
-        consumed=_covered(rows, planned),
+        planned=sequences,
+        consumed=_count_planned(rows, sequences),
         rows=rows,
         findings=tuple(findings[:_SHOWN]),
-        repeated_steps=len(by_start) - len({line.step for line in found}),
-        checked_by_log=len(logged),
+        repeated_steps=len(by_start) - len({line.step for line in lines}),
+        checked_by_log=len(log_digests),
         checked_by_data=0 if expected is None else steps,
-        unlooked=tuple(told),
+        unlooked=tuple(notes),
     )
 
 
@@ -136,38 +136,40 @@ def _steps(rows: tuple[Consumed, ...]) -> Iterator[tuple[Consumed, int]]:
     return ((row, step) for row in rows for step in range(row.first_step, row.last_step + 1))
 
 
-def _ranges(rows: tuple[Consumed, ...], planned: int) -> Iterator[AuditFinding]:
+def _ranges(rows: tuple[Consumed, ...], sequences: int) -> Iterator[AuditFinding]:
     """Yield gaps, overlaps, and positions beyond the plan."""
-    at = 0
+    position = 0
     for row in sorted(rows, key=lambda row: (row.first_position, row.end_position)):
-        who = f"steps {row.first_step} to {row.last_step} of attempt {row.attempt}"
-        if row.first_position > at:
-            why = f"no committed step consumed them; next are {who}"
-            yield AuditFinding(kind="missing", first_position=at, end_position=row.first_position, why=why)
-        elif row.first_position < at:
-            end = min(at, row.end_position)
+        steps = f"steps {row.first_step} to {row.last_step} of attempt {row.attempt}"
+        if row.first_position > position:
+            reason = f"no committed step consumed them; next are {steps}"
+            yield AuditFinding(kind="missing", first_position=position, end_position=row.first_position, why=reason)
+        elif row.first_position < position:
+            end = min(position, row.end_position)
             yield AuditFinding(
-                kind="repeated", first_position=row.first_position, end_position=end, why=f"again in {who}"
+                kind="repeated", first_position=row.first_position, end_position=end, why=f"again in {steps}"
             )
-        if row.end_position > planned:
-            first = max(planned, row.first_position)
-            yield AuditFinding(kind="beyond", first_position=first, end_position=row.end_position, why=f"in {who}")
-        at = max(at, row.end_position)
-    if at < planned:
-        yield AuditFinding(kind="missing", first_position=at, end_position=planned, why="training ended before them")
+        if row.end_position > sequences:
+            begin = max(sequences, row.first_position)
+            yield AuditFinding(kind="beyond", first_position=begin, end_position=row.end_position, why=f"in {steps}")
+        position = max(position, row.end_position)
+    if position < sequences:
+        yield AuditFinding(
+            kind="missing", first_position=position, end_position=sequences, why="training ended before them"
+        )
 
 
-def _covered(rows: tuple[Consumed, ...], planned: int) -> int:
+def _count_planned(rows: tuple[Consumed, ...], sequences: int) -> int:
     """Return the number of planned sequences in any row."""
-    at = covered = 0
+    position = count = 0
     for row in sorted(rows, key=lambda row: row.first_position):
-        first, end = max(at, row.first_position), min(row.end_position, planned)
-        covered += max(0, end - first)
-        at = max(at, end)
-    return covered
+        begin, end = max(position, row.first_position), min(row.end_position, sequences)
+        count += max(0, end - begin)
+        position = max(position, end)
+    return count
 
 
-def _chain(rows: tuple[Consumed, ...], digests: Mapping[int, int], why: str) -> Iterator[AuditFinding]:
+def _chain(rows: tuple[Consumed, ...], digests: Mapping[int, int], fault: str) -> Iterator[AuditFinding]:
     """Follow the chain row by row. Yield a row that does not match, and continue from its recorded digest."""
     chain = CHAIN_START
     for row in rows:
@@ -175,17 +177,17 @@ def _chain(rows: tuple[Consumed, ...], digests: Mapping[int, int], why: str) -> 
             position = row.first_position + (step - row.first_step) * row.global_batch
             chain = next_link(chain, step, position, row.global_batch, digests[step])
         if chain != row.chain:
-            seen = f"{why}: steps {row.first_step} to {row.last_step} of attempt {row.attempt}"
-            first, end = row.first_position, row.end_position
-            yield AuditFinding(kind="other-samples", first_position=first, end_position=end, why=seen)
+            reason = f"{fault}: steps {row.first_step} to {row.last_step} of attempt {row.attempt}"
+            begin, end = row.first_position, row.end_position
+            yield AuditFinding(kind="other-samples", first_position=begin, end_position=end, why=reason)
         chain = row.chain
 
 
-def _twice(executed: list[Executed]) -> Iterator[AuditFinding]:
+def _contradictions(lines: list[Executed]) -> Iterator[AuditFinding]:
     """Yield steps that had other samples in a second attempt or generation."""
-    first: dict[int, Executed] = {}
-    for line in sorted(executed):
-        known = first.setdefault(line.step, line)
-        if known.samples != line.samples:
-            why = f"step {line.step} had other samples in attempt {line.attempt} than in attempt {known.attempt}"
-            yield AuditFinding(kind="other-samples", first_position=-1, end_position=-1, why=why)
+    first_runs: dict[int, Executed] = {}
+    for line in sorted(lines):
+        first_run = first_runs.setdefault(line.step, line)
+        if first_run.samples != line.samples:
+            reason = f"step {line.step} had other samples in attempt {line.attempt} than in attempt {first_run.attempt}"
+            yield AuditFinding(kind="other-samples", first_position=-1, end_position=-1, why=reason)

@@ -66,10 +66,10 @@ class Listing(Frozen):
 
 def list_folder(folder: Path, tier: str, campaign: str = "", node: str = "") -> list[Listed]:
     """Return the steps in a folder of `step-<8 digits>` folders, newest first, unreadable ones included."""
-    return [listed(row) for row in rows_of(folder, tier, campaign, node)]
+    return [parse_row(row) for row in rows_of(folder, tier, campaign, node)]
 
 
-def listed(row: Row) -> Listed:
+def parse_row(row: Row) -> Listed:
     """Return a row as a model; a manifest with a valid seal over wrong types is damaged too."""
     try:
         return Listed.model_validate(row)

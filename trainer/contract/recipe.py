@@ -30,7 +30,7 @@ class Source(Frozen):
         return self.location.startswith("s3://")
 
     @property
-    def shown(self) -> str:
+    def public_location(self) -> str:
         """The location in the manifest, equal on every machine."""
         return self.location.rstrip("/") if self.remote else Path(self.location).name
 

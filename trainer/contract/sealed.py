@@ -113,17 +113,17 @@ def _float(number: float) -> str:
     return mantissa + ("e" + str(int(power)) if exponent else "")
 
 
-def newest_sound(committed: Iterable[int], sound: Callable[[int], bool]) -> int | None:
+def newest_sound(committed_steps: Iterable[int], sound: Callable[[int], bool]) -> int | None:
     """Return the newest step that is sound, None if none is; `sound` is asked for no older one."""
-    return next((step for step in sorted(committed, reverse=True) if sound(step)), None)
+    return next((step for step in sorted(committed_steps, reverse=True) if sound(step)), None)
 
 
 def removable(
-    committed: Collection[int], keep: int, unsound: Collection[int], protected: Collection[int] = ()
+    committed_steps: Collection[int], keep: int, unsound: Collection[int], protected_steps: Collection[int] = ()
 ) -> list[int]:
     """Return the steps that may go, newest first. The newest `keep` that are not known to be `unsound` stay, at least
-    one, and so do the `protected` ones. A step newer than all of these stays whatever it is: it may be read again."""
-    steps = sorted(committed, reverse=True)
+    one, and so do the `protected_steps`. A step newer than all of these stays whatever it is: it may be read again."""
+    steps = sorted(committed_steps, reverse=True)
     sound_steps = [step for step in steps if step not in unsound]
-    kept_steps = {*sound_steps[: max(keep, 1)], *protected}
+    kept_steps = {*sound_steps[: max(keep, 1)], *protected_steps}
     return [step for step in steps if step not in kept_steps and any(step < newer for newer in kept_steps)]

@@ -264,8 +264,8 @@ class TrainConfig(Frozen, allow_inf_nan=False):
     def first_step_s(self) -> float:
         return max(self.collective_timeout_s, self.first_step_timeout_s or 0.0)
 
-    def sums_in_float32(self, which: Literal["accumulate", "reduce"]) -> bool:
-        return (getattr(self.gradients, which) or self.precision) == "float32"
+    def sums_in_float32(self, operation: Literal["accumulate", "reduce"]) -> bool:
+        return (getattr(self.gradients, operation) or self.precision) == "float32"
 
     def tokens_per_step(self) -> int:
         return self.global_batch * self.model.context

@@ -67,7 +67,7 @@ class Tree(NamedTuple):
             "folders": sorted(self.folders),
         }
         rare = {"part": self.part, "through": dict(sorted(self.through.items()))}
-        return json.dumps({**body, **{name: said for name, said in rare.items() if said}}, indent=1).encode() + b"\n"
+        return json.dumps({**body, **{name: value for name, value in rare.items() if value}}, indent=1).encode() + b"\n"
 
 
 def text_of(path: str) -> str:
@@ -83,12 +83,12 @@ def path_of(text: str) -> str:
 def printable(text: str) -> str:
     """Return a name for people: what no terminal should get, and the backslash, stand as `\\xNN` for each byte."""
 
-    def shown(letter: str) -> str:
+    def escape(letter: str) -> str:
         if letter.isprintable() and letter != "\\":
             return letter
         return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogateescape"))
 
-    return "".join(map(shown, text))
+    return "".join(map(escape, text))
 
 
 def tree_name(node: int, sealing: int) -> str:
@@ -121,8 +121,8 @@ def parse_tree(content: bytes) -> Tree:
         files = {str(path): TreeFile(str(file["shard"]), int(file["mode"])) for path, file in body["files"].items()}
         links = {str(path): str(target) for path, target in body["links"].items()}
         folders = [str(path) for path in body["folders"]]
-        through = {str(path): str(target) for path, target in body.get("through", {}).items()}
-        tree = Tree(str(body["root"]), str(body["kind"]), files, links, folders, body.get("part") is True, through)
+        detours = {str(path): str(target) for path, target in body.get("through", {}).items()}
+        tree = Tree(str(body["root"]), str(body["kind"]), files, links, folders, body.get("part") is True, detours)
         if body["format"] != 1:
             raise ValueError("its format is {}".format(body["format"]))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -131,14 +131,14 @@ def parse_tree(content: bytes) -> Tree:
     return tree
 
 
-def merged(trees: Sequence[Tree]) -> Tree:
+def merge(trees: Sequence[Tree]) -> Tree:
     """Return the tree of all nodes' files. Raises `ValueError` for trees of different checkpoints."""
-    first = trees[0]
+    reference = trees[0]
     files: dict[str, TreeFile] = {}
     links: dict[str, str] = {}
     for tree in trees:
-        if (tree.root, tree.kind) != (first.root, first.kind):
-            raise ValueError(f"two nodes have different checkpoints: {first.root!r} and {tree.root!r}")
+        if (tree.root, tree.kind) != (reference.root, reference.kind):
+            raise ValueError(f"two nodes have different checkpoints: {reference.root!r} and {tree.root!r}")
         for path, file in tree.files.items():
             if files.setdefault(path, file).shard != file.shard:
                 raise ValueError(f"two nodes have different shards for {path!r}")
@@ -146,10 +146,10 @@ def merged(trees: Sequence[Tree]) -> Tree:
             if links.setdefault(path, target) != target:
                 raise ValueError(f"two nodes have different links at {path!r}")
     folders = sorted({path for tree in trees for path in tree.folders})
-    through = {path: target for tree in trees for path, target in tree.through.items()}
-    together = Tree(first.root, first.kind, files, links, folders, any(tree.part for tree in trees), through)
-    _check(together)
-    return together
+    detours = {path: target for tree in trees for path, target in tree.through.items()}
+    union = Tree(reference.root, reference.kind, files, links, folders, any(tree.part for tree in trees), detours)
+    _check(union)
+    return union
 
 
 def tree_of(shards: Iterable[str], read: Callable[[str], bytes]) -> Tree | None:
@@ -160,16 +160,16 @@ def tree_of(shards: Iterable[str], read: Callable[[str], bytes]) -> Tree | None:
     """
     names = list(shards)
     if trees := [parse_tree(read(name)) for name in names if is_tree(name)]:
-        tree = merged(trees)
-        there = {name.rpartition("/")[2] for name in names}
-        if lost := [file.shard for file in tree.files.values() if file.shard not in there]:
-            raise ValueError(f"its tree names {lost[0]}, which is no shard of it")
+        tree = merge(trees)
+        shard_names = {name.rpartition("/")[2] for name in names}
+        if absent_shards := [file.shard for file in tree.files.values() if file.shard not in shard_names]:
+            raise ValueError(f"its tree names {absent_shards[0]}, which is no shard of it")
         return tree
-    quoted = [name.rpartition("/")[2] for name in names]
-    paths = [unquote(name, errors="surrogateescape").partition(_BELOW) for name in quoted]
-    if not paths or not (all(below for _, below, _ in paths) or len(paths) == 1):
+    quoted_paths = [name.rpartition("/")[2] for name in names]
+    paths = [unquote(name, errors="surrogateescape").partition(_BELOW) for name in quoted_paths]
+    if not paths or not (all(separator for _, separator, _ in paths) or len(paths) == 1):
         return None
-    files = {path: TreeFile(name, 0o644) for name, (_, _, path) in zip(quoted, paths)}
+    files = {path: TreeFile(name, 0o644) for name, (_, _, path) in zip(quoted_paths, paths)}
     tree = Tree(paths[0][0], FOLDER if paths[0][1] else FILE, files)
     if any(root != tree.root for root, _, _ in paths):
         raise ValueError("its files are of different checkpoints")
@@ -204,13 +204,13 @@ def lay_out(
         target.mkdir(parents=True, exist_ok=True)
     files = [(file, target / path_of(path) if path else target) for path, file in tree.files.items()]
     place(files)
-    for file, at in files if modes else ():
-        at.chmod(file.mode & 0o777)
-    for path, linked in tree.links.items():  # after the files, so that none is written through a link
-        at = target / path_of(path)
+    for file, destination in files if modes else ():
+        destination.chmod(file.mode & 0o777)
+    for path, link_target in tree.links.items():  # after the files, so that none is written through a link
+        destination = target / path_of(path)
         with contextlib.suppress(FileNotFoundError):
-            at.unlink()
-        at.symlink_to(path_of(linked))
+            destination.unlink()
+        destination.symlink_to(path_of(link_target))
 
 
 def _check(tree: Tree) -> None:
@@ -228,10 +228,10 @@ def _check(tree: Tree) -> None:
     leaves = [*tree.files, *tree.links]
     if len({*leaves, *tree.folders}) != len(leaves) + len(set(tree.folders)):
         raise ValueError("one path is two things")
-    within = set(leaves)
+    leaf_paths = set(leaves)
     for path in (*leaves, *tree.folders):
         parts = path.split("/")
-        if any("/".join(parts[:depth]) in within for depth in range(1, len(parts))):
+        if any("/".join(parts[:depth]) in leaf_paths for depth in range(1, len(parts))):
             raise ValueError(f"a path leads through a file or a link: {path!r}")
     for file in tree.files.values():
         if _SHARD.fullmatch(file.shard) is None or not 0 <= file.mode <= 0o7777:
@@ -246,16 +246,16 @@ def link_inside(path: str, target: str) -> str | None:
 
     Steps up stand only at a target's beginning. So it stays inside whatever other links it leads through.
     """
-    parts, at = target.split("/"), path.split("/")[:-1]
+    parts, folders = target.split("/"), path.split("/")[:-1]
     if target in (".", "./"):
         parts = []
     while parts and parts[0] == "..":
-        if not at:
+        if not folders:
             return None
-        parts, at = parts[1:], at[:-1]
+        parts, folders = parts[1:], folders[:-1]
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         return None
-    return "/".join((*at, *parts))
+    return "/".join((*folders, *parts))
 
 
 def _check_path(path: str) -> None:

@@ -22,19 +22,19 @@ _NOTHING = "\0"
 """Stands in a path for a variable without a value; no variable may hold it."""
 
 
-def expand(text: str, known: Mapping[str, str], unset: set[str], empty: str = "") -> str:
+def expand(text: str, values: Mapping[str, str], unset: set[str], empty: str = "") -> str:
     """Return the text with its variables' values, `empty` for none. A name that is not known goes into `unset`."""
 
     def value(match: re.Match[str]) -> str:
         if match["dollar"]:
             return "$"
         name = _name_in(match)
-        held = known.get(name, "")
+        content = values.get(name, "")
         if match["sign"]:
-            return (match["text"] if held else "") if match["sign"] == "+" else held or match["text"]
-        if name not in known:
+            return (match["text"] if content else "") if match["sign"] == "+" else content or match["text"]
+        if name not in values:
             unset.add(name)
-        return held or empty
+        return content or empty
 
     return _REFERENCE.sub(value, text)
 
@@ -52,49 +52,49 @@ def _name_in(match: re.Match[str]) -> str:
 
 def unreadable(text: str) -> str:
     """Return the first `${` or `$(` that names no variable, with what follows; empty where there is none."""
-    rest = re.search(r"\$[{(].*", _REFERENCE.sub(" ", text))
-    return rest[0][:40] if rest else ""
+    match = re.search(r"\$[{(].*", _REFERENCE.sub(" ", text))
+    return match[0][:40] if match else ""
 
 
-def words(command: Sequence[str], known: Mapping[str, str], unset: set[str]) -> list[str]:
+def words(command: Sequence[str], values: Mapping[str, str], unset: set[str]) -> list[str]:
     """Return the command with values for variables. A word with `${NAME:+...}` that becomes empty is left out: so a
     flag is there only where its variable has a value."""
-    script, whole = shell_script(command), []
-    for at, word in enumerate(command):
-        value = word if at == script else expand(word, known, unset)
+    script, result = shell_script(command), []
+    for index, word in enumerate(command):
+        value = word if index == script else expand(word, values, unset)
         if value or not any(match["sign"] == "+" for match in _REFERENCE.finditer(word)):
-            whole.append(value)
-    return whole
+            result.append(value)
+    return result
 
 
 def shell_script(command: Sequence[str]) -> int:
     """Return the place of the word that a shell reads as its script, after `-c`; -1: there is none."""
-    for at in range(2, len(command)):
+    for index in range(2, len(command)):
         # The last word before `-c` that is no option; `pipefail` belongs to `-o`.
-        before = [word for word in command[: at - 1] if not word.startswith(("-", "+")) and word != "pipefail"]
-        if _READS_A_SCRIPT.fullmatch(command[at - 1]) and before and os.path.basename(before[-1]) in _SHELLS:
-            return at
+        head = [word for word in command[: index - 1] if not word.startswith(("-", "+")) and word != "pipefail"]
+        if _READS_A_SCRIPT.fullmatch(command[index - 1]) and head and os.path.basename(head[-1]) in _SHELLS:
+            return index
     return -1
 
 
 def environment(
-    own: Mapping[str, str], fixed: Mapping[str, str], container: Mapping[str, str], unset: set[str]
+    job: Mapping[str, str], constants: Mapping[str, str], container: Mapping[str, str], unset: set[str]
 ) -> dict[str, str]:
-    """Return the job's own variables with values for those that they name: `fixed` ones, others of its own, then the
+    """Return the job's own variables with values for those that they name: `constants`, others of its own, then the
     container's. In its own value a variable is the container's. An empty entry of a path is left out, since it would
     be the working folder."""
     values: dict[str, str] = {}
 
-    def value(name: str, above: Sequence[str]) -> str:
+    def value(name: str, ancestors: Sequence[str]) -> str:
         if name in values:
             return values[name]
-        known, within = {**container, **fixed}, (*above, name)
-        for other in {name for name, _ in references(own[name])} & set(own) - set(fixed) - set(within):
-            known[other] = value(other, within)
-        text = expand(own[name], known, unset, _NOTHING)
+        scope, chain = {**container, **constants}, (*ancestors, name)
+        for dependency in {name for name, _ in references(job[name])} & set(job) - set(constants) - set(chain):
+            scope[dependency] = value(dependency, chain)
+        text = expand(job[name], scope, unset, _NOTHING)
         values[name] = ":".join(part.replace(_NOTHING, "") for part in text.split(":") if part != _NOTHING)
         return values[name]
 
-    for name in own:
+    for name in job:
         value(name, ())
     return values

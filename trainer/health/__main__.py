@@ -34,32 +34,32 @@ def main() -> int:
         print(error, file=sys.stderr)
         return int(error.exit_code)
     probes = list(node_probes(expectation, options.local, options.shared, look))
-    linked = expectation.gpus is not None and expectation.gpus.nvlinks > 0
-    before = nvlinks.read_errors(look) if linked else None
+    has_links = expectation.gpus is not None and expectation.gpus.nvlinks > 0
+    counters = nvlinks.read_errors(look) if has_links else None
     with tempfile.TemporaryDirectory(prefix="bivouac-health-") as work:
-        seen = collective.run(place, expectation, options.expectation, options.join_timeout_s, Path(work))
-    if before is not None:
-        probes.append(nvlinks.errors_probe(before, nvlinks.read_errors(look), expectation.limits.nvlink_errors_per_s))
-    probes += seen.probes
-    if seen.error is not None:
-        probes.append(Probe(name="fabric", ok=False, seen=seen.error[:400], wanted="an all-reduce over all nodes"))
-    probes += _of_nccl(expectation, seen, place.node_count)
+        result = collective.run(place, expectation, options.expectation, options.join_timeout_s, Path(work))
+    if counters is not None:
+        probes.append(nvlinks.errors_probe(counters, nvlinks.read_errors(look), expectation.limits.nvlink_errors_per_s))
+    probes += result.probes
+    if result.error is not None:
+        probes.append(Probe(name="fabric", ok=False, seen=result.error[:400], wanted="an all-reduce over all nodes"))
+    probes += _of_nccl(expectation, result, place.node_count)
     if expectation.dcgm_level is not None and expectation.gpus is not None:
         # Last: it occupies the GPUs, from level 2 on for minutes.
         probes.append(diagnose(expectation.dcgm_level, look, expectation.gpus.pcie))
-    bandwidth = None if seen.bus_bandwidth_gb_s is None else round(seen.bus_bandwidth_gb_s, 4)
+    bandwidth = None if result.bus_bandwidth_gb_s is None else round(result.bus_bandwidth_gb_s, 4)
     report = HealthReport(node=place.node_name, probes=tuple(probes), bus_bandwidth_gb_s=bandwidth)
     print(report.model_dump_json(), flush=True)
-    write_termination(message.of(report))
+    write_termination(message.serialize(report))
     return int(ExitCode.DONE if report.fit else ExitCode.INTERNAL)
 
 
-def _of_nccl(expectation: Expectation, seen: Collective, nodes: int) -> Iterator[Probe]:
+def _of_nccl(expectation: Expectation, result: Collective, nodes: int) -> Iterator[Probe]:
     """Yield the probes that need NCCL's log of the collective."""
-    log = seen.log
-    told = log is not None and bool(log.providers or log.networks)
+    log = result.log
+    names_network = log is not None and bool(log.providers or log.networks)
     # A collective that failed before NCCL chose a network does not judge the network.
-    if expectation.efa_devices and nodes > 1 and (told or seen.error is None):
+    if expectation.efa_devices and nodes > 1 and (names_network or result.error is None):
         yield fabrics.nccl_probe(log or parse_nccl(""), expectation.efa_devices, expectation.gpudirect)
     yield from carried_probes(log)
 

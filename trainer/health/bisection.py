@@ -14,44 +14,44 @@ _PAIRINGS = 3
 
 
 @dataclass(frozen=True)
-class Located:
+class SlowNodes:
     slow: Group
     """Nodes that are slow with a sound node. Empty if none can be blamed: each is sound with some others, or none is
     sound with any."""
     rounds: int
 
 
-def locate(nodes: Sequence[int], sound: Sound) -> Located:
+def locate(nodes: Sequence[int], sound: Sound) -> SlowNodes:
     """Locate the slow ones when all `nodes` together are too slow, in about 2 log2(n) rounds. Pure except for `sound`.
 
     Every process of the gang runs it on the same results and so measures the same groups in the same order.
     """
     rounds = 0
 
-    def measured(groups: Sequence[Group]) -> Sequence[bool]:
+    def measure(groups: Sequence[Group]) -> Sequence[bool]:
         nonlocal rounds
         rounds += 1
         return sound(groups)
 
-    cleared, suspects = _halved(tuple(nodes), measured)
-    if not cleared:
+    sound_nodes, suspects = _halve(tuple(nodes), measure)
+    if not sound_nodes:
         for pairs in list(_pairings(suspects))[:_PAIRINGS]:
-            cleared += [node for pair, ok in zip(pairs, measured(pairs), strict=True) if ok for node in pair]
-            if cleared:
+            sound_nodes += [node for pair, ok in zip(pairs, measure(pairs), strict=True) if ok for node in pair]
+            if sound_nodes:
                 break
-        suspects = [node for node in suspects if node not in cleared]
+        suspects = [node for node in suspects if node not in sound_nodes]
     slow: list[int] = []
-    while suspects and cleared:
-        asked, suspects = suspects[: len(cleared)], suspects[len(cleared) :]
-        pairs = [(suspect, reference) for suspect, reference in zip(asked, cleared, strict=False)]
-        for suspect, ok in zip(asked, measured(pairs), strict=True):
-            (cleared if ok else slow).append(suspect)
-    return Located(tuple(sorted(slow)), rounds)
+    while suspects and sound_nodes:
+        candidates, suspects = suspects[: len(sound_nodes)], suspects[len(sound_nodes) :]
+        pairs = [(suspect, reference) for suspect, reference in zip(candidates, sound_nodes, strict=False)]
+        for suspect, ok in zip(candidates, measure(pairs), strict=True):
+            (sound_nodes if ok else slow).append(suspect)
+    return SlowNodes(tuple(sorted(slow)), rounds)
 
 
-def _halved(nodes: Group, measured: Sound) -> tuple[list[int], list[int]]:
+def _halve(nodes: Group, measure: Sound) -> tuple[list[int], list[int]]:
     """Return (nodes of sound groups, nodes of slow groups that are too small to halve)."""
-    cleared, suspects, slow = list[int](), list[int](), [nodes]
+    sound_nodes, suspects, slow = list[int](), list[int](), [nodes]
     while slow:
         halves: list[Group] = []
         for group in slow:
@@ -64,12 +64,12 @@ def _halved(nodes: Group, measured: Sound) -> tuple[list[int], list[int]]:
                 else:
                     halves.append(half)
         slow = []
-        for half, ok in zip(halves, measured(halves) if halves else (), strict=True):
+        for half, ok in zip(halves, measure(halves) if halves else (), strict=True):
             if ok:
-                cleared += half
+                sound_nodes += half
             else:
                 slow.append(half)
-    return cleared, suspects
+    return sound_nodes, suspects
 
 
 def _pairings(nodes: Sequence[int]) -> Iterator[list[Group]]:
@@ -77,6 +77,6 @@ def _pairings(nodes: Sequence[int]) -> Iterator[list[Group]]:
     ring: list[int | None] = [*nodes, *([None] if len(nodes) % 2 else [])]
     for _ in range(len(ring) - 1):
         half = len(ring) // 2
-        several = zip(ring[:half], reversed(ring[half:]), strict=True)
-        yield [(one, other) for one, other in several if one is not None and other is not None]
+        pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
+        yield [(left, right) for left, right in pairs if left is not None and right is not None]
         ring = [ring[0], ring[-1], *ring[1:-1]]

@@ -26,23 +26,23 @@ def carried_probes(log: NcclLog | None, environment: Mapping[str, str] = os.envi
     if log is None:
         return
     # Only the first rank of all prints NCCL's version.
-    yield _carried("nccl", log.nccl or loaded_nccl(), wheel_nccl())
+    yield _version_probe("nccl", log.nccl or loaded_nccl(), wheel_nccl())
     if log.plugin is not None:
-        yield _carried("aws-ofi-nccl", log.plugin, environment.get(PLUGIN_VARIABLE))
+        yield _version_probe("aws-ofi-nccl", log.plugin, environment.get(PLUGIN_VARIABLE))
 
 
-def _carried(component: str, seen: str | None, stated: str | None) -> Probe:
-    if seen is not None and stated is None:
-        wanted = "reported only: the image does not say which one it carries"
-        return Probe(name=f"version {component}", ok=True, seen=seen, wanted=wanted)
-    return version_probe(component, seen, stated or "", f"the image carries {stated}: {_ANOTHER}")
+def _version_probe(component: str, version: str | None, stated_version: str | None) -> Probe:
+    if version is not None and stated_version is None:
+        target = "reported only: the image does not say which one it carries"
+        return Probe(name=f"version {component}", ok=True, seen=version, wanted=target)
+    return version_probe(component, version, stated_version or "", f"the image carries {stated_version}: {_ANOTHER}")
 
 
 def wheel_nccl() -> str | None:
     """Return the version of torch's NCCL wheel; None if torch was built with another NCCL."""
-    for one in metadata.distributions():
-        if re.fullmatch(r"nvidia[-_]nccl[-_]cu\d+", str(one.metadata["Name"])):
-            return str(one.version)
+    for package in metadata.distributions():
+        if re.fullmatch(r"nvidia[-_]nccl[-_]cu\d+", str(package.metadata["Name"])):
+            return str(package.version)
     return None
 
 
@@ -55,5 +55,5 @@ def loaded_nccl() -> str | None:
         ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
     except (OSError, AttributeError):
         return None
-    major, rest = divmod(number.value, 10_000)
-    return f"{major}.{rest // 100}.{rest % 100}"
+    major, remainder = divmod(number.value, 10_000)
+    return f"{major}.{remainder // 100}.{remainder % 100}"

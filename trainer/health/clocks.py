@@ -29,42 +29,42 @@ def clock_probes(skew_s: float, time_source: str | None, look: Look) -> Iterator
         yield _against(time_source, skew_s)
 
 
-def tracking_probe(seen: clock.Tracking, skew_s: float) -> Probe:
+def tracking_probe(tracking: clock.Tracking, skew_s: float) -> Probe:
     """Judge chrony's bound on the error, not its estimate."""
-    ok = seen.synchronised and seen.bound_s <= skew_s
-    said = f"off by at most {seen.bound_s:.6f} s" if seen.synchronised else "not synchronised"
-    return Probe(name="chrony", ok=ok, seen=f"{said}, source {seen.reference}", wanted=f"within {skew_s} s")
+    ok = tracking.synchronised and tracking.bound_s <= skew_s
+    bound = f"off by at most {tracking.bound_s:.6f} s" if tracking.synchronised else "not synchronised"
+    return Probe(name="chrony", ok=ok, seen=f"{bound}, source {tracking.reference}", wanted=f"within {skew_s} s")
 
 
 def _against(url: str, skew_s: float) -> Probe:
     """Compare the clock with the `Date` of an answer of AWS."""
-    wanted = f"within {skew_s} s of AWS (whose Date counts whole seconds)"
-    began = time.time()
+    target = f"within {skew_s} s of AWS (whose Date counts whole seconds)"
+    start = time.time()
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_ANSWER_S) as answer:
             date = answer.headers["Date"]
     except urllib.error.HTTPError as error:  # an answer all the same
         date = error.headers["Date"]
     except OSError as error:
-        return blind("clock_aws", f"{url}: {error}", wanted, "the node needs its way to S3")
-    ended = time.time()
+        return blind("clock_aws", f"{url}: {error}", target, "the node needs its way to S3")
+    end = time.time()
     try:
-        theirs = parsedate_to_datetime(date).timestamp()
+        server_time = parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
-        return blind("clock_aws", f"{url} answers with Date {date!r}", wanted)
-    return date_probe(began, ended, theirs, skew_s)
+        return blind("clock_aws", f"{url} answers with Date {date!r}", target)
+    return date_probe(start, end, server_time, skew_s)
 
 
-def date_probe(began: float, ended: float, theirs: float, skew_s: float) -> Probe:
+def date_probe(start: float, end: float, server_time: float, skew_s: float) -> Probe:
     """Judge the least offset between the request's duration and AWS's second; all in Unix seconds."""
-    early, late = theirs - ended, began - (theirs + _DATE_STEP_S)
-    off = max(early, late, 0.0)
+    early, late = server_time - end, start - (server_time + _DATE_STEP_S)
+    offset_s = max(early, late, 0.0)
     return Probe(
         name="clock_aws",
-        ok=off <= skew_s,
-        seen=f"off by at least {off:.3f} s",
+        ok=offset_s <= skew_s,
+        seen=f"off by at least {offset_s:.3f} s",
         wanted=f"within {skew_s} s of AWS (whose Date counts whole seconds)",
-        cure="chronyd of the node must follow 169.254.169.123" if off > skew_s else "",
+        cure="chronyd of the node must follow 169.254.169.123" if offset_s > skew_s else "",
     )
 
 
@@ -75,18 +75,19 @@ def skew_probe(me: int, names: Callable[[], Sequence[str]], clocks: Sequence[flo
     Without a majority that agrees, as with two nodes that differ, no node is blamed.
     """
     middle = statistics.median_low(clocks)
-    off = [one - middle for one in clocks]
-    if 2 * sum(abs(one) <= skew_s for one in off) <= len(off):
-        last, first = off.index(min(off)), off.index(max(off))
-        known = names()
-        seen = f"{known[first]} is {off[first] - off[last]:.3f} s ahead of {known[last]}, and no majority agrees"
+    offsets = [offset - middle for offset in clocks]
+    if 2 * sum(abs(offset) <= skew_s for offset in offsets) <= len(offsets):
+        slowest, fastest = offsets.index(min(offsets)), offsets.index(max(offsets))
+        node_names = names()
+        lead_s = offsets[fastest] - offsets[slowest]
+        finding = f"{node_names[fastest]} is {lead_s:.3f} s ahead of {node_names[slowest]}, and no majority agrees"
         cure = "chronyd of each node must follow 169.254.169.123"
-        return blind("clock_skew_s", seen, f"a majority within {skew_s} s", cure)
-    ok = abs(off[me]) <= skew_s
+        return blind("clock_skew_s", finding, f"a majority within {skew_s} s", cure)
+    ok = abs(offsets[me]) <= skew_s
     return Probe(
         name="clock_skew_s",
         ok=ok,
-        seen=f"{off[me]:+.3f}",
+        seen=f"{offsets[me]:+.3f}",
         wanted=f"within {skew_s} of the gang's median",
         cure="" if ok else "chronyd of the node must follow 169.254.169.123",
     )

@@ -52,10 +52,10 @@ def run(place: Place, expectation: Expectation, expectation_file: Path, timeout_
     workers = [
         subprocess.Popen(
             [sys.executable, "-m", "trainer.health.fabric", "--expectation", str(expectation_file), "--local-rank",
-             str(number), "--locals", str(count), "--join-timeout-s", str(timeout_s), "--out", str(out)],
+             str(number), "--locals", str(count), "--join-timeout-s", str(timeout_s), "--out", str(file)],
             env=environment, stdout=sys.stderr,
         )
-        for number, out in enumerate(outs)
+        for number, file in enumerate(outs)
     ]  # fmt: skip
     try:
         silent = _wait(workers, outs, time.monotonic() + timeout_s + _MEASURING_S)
@@ -64,37 +64,39 @@ def run(place: Place, expectation: Expectation, expectation_file: Path, timeout_
             worker.kill()
             worker.wait()
     text = "\n".join(path.read_text(errors="replace") for path in sorted(work.glob("nccl-*.log")))
-    return _found(outs, silent, parse_nccl(text) if text else None)
+    return _collect(outs, silent, parse_nccl(text) if text else None)
 
 
-def _wait(workers: list[subprocess.Popen[bytes]], outs: list[Path], until: float) -> str | None:
+def _wait(workers: list[subprocess.Popen[bytes]], outs: list[Path], deadline: float) -> str | None:
     """Wait until all have written their results; return why one has not."""
     left = None
-    while not all(out.exists() for out in outs):
+    while not all(file.exists() for file in outs):
         now = time.monotonic()
-        dead = [number for number, one in enumerate(workers) if one.poll() is not None and not outs[number].exists()]
-        failed = any(_error(out) for out in outs if out.exists())
-        if (dead or failed) and left is None:
+        dead = [
+            number for number, worker in enumerate(workers) if worker.poll() is not None and not outs[number].exists()
+        ]
+        has_failed = any(_error(file) for file in outs if file.exists())
+        if (dead or has_failed) and left is None:
             left = now + _LEFT_S
-        if now > until or (left is not None and now > left):
+        if now > deadline or (left is not None and now > left):
             if dead:
                 return f"process {dead[0]} of the node died with {workers[dead[0]].returncode}"
-            return None if failed else "the collective has not ended in time"
+            return None if has_failed else "the collective has not ended in time"
         time.sleep(_POLL_S)
     return None
 
 
-def _error(out: Path) -> str | None:
-    error = json.loads(out.read_text())["error"]
+def _error(file: Path) -> str | None:
+    error = json.loads(file.read_text())["error"]
     return None if error is None else str(error)
 
 
-def _found(outs: list[Path], silent: str | None, log: NcclLog | None) -> Collective:
+def _collect(outs: list[Path], silent: str | None, log: NcclLog | None) -> Collective:
     """Return the first process's result, with the error of any process."""
-    there = [json.loads(out.read_text()) for out in outs if out.exists()]
-    error = next((one["error"] for one in there if one["error"]), None) or silent
+    results = [json.loads(file.read_text()) for file in outs if file.exists()]
+    error = next((entry["error"] for entry in results if entry["error"]), None) or silent
     if not outs[0].exists():
         return Collective((), None, log, error or "the first process found nothing")
-    first = json.loads(outs[0].read_text())
-    probes = tuple(Probe.model_validate(one) for one in first["probes"])
-    return Collective(probes, first["bus_bandwidth_gb_s"], log, error)
+    first_result = json.loads(outs[0].read_text())
+    probes = tuple(Probe.model_validate(entry) for entry in first_result["probes"])
+    return Collective(probes, first_result["bus_bandwidth_gb_s"], log, error)

@@ -29,7 +29,7 @@ _POLL_S = 0.1
 def diagnose(level: int, look: Look, link: PcieLink | None = None) -> Probe:
     """Run `dcgmi diag` at this level, with an engine of its own. `link`: where the type wires fewer lanes than the card
     has, which DCGM would call broken."""
-    name, wanted = f"dcgm_{level}", f"`dcgmi diag -r {level}` passes"
+    name, target = f"dcgm_{level}", f"`dcgmi diag -r {level}` passes"
     try:
         with engine() as host, tempfile.NamedTemporaryFile("w", prefix="bivouac-dcgm-", suffix=".yaml") as overlay:
             command = ["dcgmi", "diag", "--host", host, "-r", str(level), "--json"]
@@ -40,7 +40,7 @@ def diagnose(level: int, look: Look, link: PcieLink | None = None) -> Probe:
             output = look(*command, timeout_s=DCGM_LONGEST_S[level])
         return diagnostic_probe(dcgm.parse(output.text or output.errors), level)
     except (CannotLook, ValueError) as error:
-        return blind(name, error, wanted, _CURE)
+        return blind(name, error, target, _CURE)
 
 
 def sku_overlay(link: PcieLink) -> str:
@@ -49,8 +49,8 @@ def sku_overlay(link: PcieLink) -> str:
 
     Not `--parameters`: by aws/aws-k8s-tester pull 806, DCGM 4.6 does not pass these subtests' parameters on.
     """
-    least = {"min_pci_generation": 1.0, "min_pci_width": float(link.lanes)}
-    pcie = {"is_allowed": True, "h2d_d2h_single_pinned": least, "h2d_d2h_single_unpinned": least}
+    minimum = {"min_pci_generation": 1.0, "min_pci_width": float(link.lanes)}
+    pcie = {"is_allowed": True, "h2d_d2h_single_pinned": minimum, "h2d_d2h_single_unpinned": minimum}
     skus = [{"name": f"device {link.device}", "id": link.device, "pcie": pcie}]
     return json.dumps({"version": "4", "spec": "dcgm-diag-v1", "skus": skus})
 
@@ -65,26 +65,26 @@ def engine() -> Iterator[str]:
         socket, log = Path(folder, "socket"), Path(folder, "log")
         command = ["nv-hostengine", "--no-daemon", "--domain-socket", str(socket)]
         command += ["--pid", str(Path(folder, "pid")), "--log-filename", str(log)]
-        said = Path(folder, "said")
-        with said.open("wb") as words:
+        output_file = Path(folder, "said")
+        with output_file.open("wb") as words:
             try:
                 running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=words, stderr=words)
             except OSError as error:
                 raise CannotLook(f"nv-hostengine: {error.strerror or error}: DCGM is not in the image") from error
         try:
-            _await(running, socket, said)
+            _await(running, socket, output_file)
             yield f"unix://{socket}"
         finally:
             _end(running)
 
 
-def _await(running: subprocess.Popen[bytes], socket: Path, said: Path) -> None:
-    until = time.monotonic() + _STARTING_S
+def _await(running: subprocess.Popen[bytes], socket: Path, output_file: Path) -> None:
+    deadline = time.monotonic() + _STARTING_S
     while not _listens(socket):
-        words = " ".join(said.read_text(errors="replace").split())[-160:] or "no output"
+        words = " ".join(output_file.read_text(errors="replace").split())[-160:] or "no output"
         if running.poll() is not None:
             raise CannotLook(f"nv-hostengine ended with {running.returncode}: {words}")
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise CannotLook(f"nv-hostengine does not listen after {_STARTING_S:.0f} s: {words}")
         time.sleep(_POLL_S)
 
@@ -108,16 +108,22 @@ def _end(running: subprocess.Popen[bytes]) -> None:
         running.wait()
 
 
-def diagnostic_probe(seen: dcgm.Diagnostic, level: int) -> Probe:
+def diagnostic_probe(diagnostic: dcgm.Diagnostic, level: int) -> Probe:
     """Judge a diagnostic; one that skipped all tests could not look."""
-    name, wanted = f"dcgm_{level}", f"`dcgmi diag -r {level}` passes"
-    if not seen.executed:
-        return blind(name, f"DCGM {seen.version} skipped all of its {len(seen.results)} tests", wanted)
-    failed = [
-        f"{one.test} on GPU {one.gpus}: {' '.join(one.warnings) or one.status}" for one in seen.results if one.failed
+    name, target = f"dcgm_{level}", f"`dcgmi diag -r {level}` passes"
+    if not diagnostic.executed_count:
+        return blind(name, f"DCGM {diagnostic.version} skipped all of its {len(diagnostic.results)} tests", target)
+    failures = [
+        f"{row.test} on GPU {row.gpus}: {' '.join(row.warnings) or row.status}"
+        for row in diagnostic.results
+        if row.is_failure
     ]
-    skipped = sorted({one.test for one in seen.results if one.status.startswith("skip")})
-    passed = f"{seen.executed} results, none failed" + (f"; skipped: {', '.join(skipped)}" if skipped else "")
+    skips = sorted({row.test for row in diagnostic.results if row.status.startswith("skip")})
+    summary = f"{diagnostic.executed_count} results, none failed" + (f"; skipped: {', '.join(skips)}" if skips else "")
     return Probe(
-        name=name, ok=not failed, seen="; ".join(failed) or passed, wanted=wanted, cure=_REPLACE if failed else ""
+        name=name,
+        ok=not failures,
+        seen="; ".join(failures) or summary,
+        wanted=target,
+        cure=_REPLACE if failures else "",
     )

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from trainer.contract import Expectation, Probe
 from trainer.errors import TrainerError
-from trainer.health.bisection import Group, Located, locate
+from trainer.health.bisection import Group, SlowNodes, locate
 from trainer.health.clocks import skew_probe
 from trainer.network import split_endpoint
 from trainer.place import place_of
@@ -78,11 +78,11 @@ class Fabric:
         rounds = []
         for _ in range(_ROUNDS):
             dist.barrier(group=control)
-            mine = torch.tensor([time.time()], dtype=torch.float64)
-            all_ = [torch.empty_like(mine) for _ in firsts]
-            dist.all_gather(all_, mine, group=control)
-            rounds.append([float(one - all_[0]) for one in all_])
-        return [statistics.median(seen) for seen in zip(*rounds, strict=True)]
+            node_time = torch.tensor([time.time()], dtype=torch.float64)
+            times = [torch.empty_like(node_time) for _ in firsts]
+            dist.all_gather(times, node_time, group=control)
+            rounds.append([float(peer_time - times[0]) for peer_time in times])
+        return [statistics.median(offsets) for offsets in zip(*rounds, strict=True)]
 
     def measure(self, groups: Sequence[Group], mib: int) -> list[Reading]:
         """All-reduce `mib` MiB in each group of nodes, all at the same time. Return the same list everywhere."""
@@ -106,17 +106,17 @@ class Fabric:
         elements = size_bytes // 4
         # Small integers have exact sums in float32, and each element differs from its neighbours.
         pattern = torch.arange(elements, dtype=torch.float32, device=self.device) % 251
-        wanted = pattern * ranks + ranks * (ranks - 1) / 2
+        expected = pattern * ranks + ranks * (ranks - 1) / 2
         best, right = float("inf"), True
         for _ in range(_ROUNDS):
             tensor = pattern + index
             dist.barrier(group=group)
-            started = time.monotonic()
+            start = time.monotonic()
             dist.all_reduce(tensor, group=group)
             if self.device.type == "cuda":
                 torch.cuda.synchronize()
-            best = min(best, time.monotonic() - started)
-            right = right and torch.equal(tensor, wanted)
+            best = min(best, time.monotonic() - start)
+            right = right and torch.equal(tensor, expected)
         worst = torch.tensor([best, 0.0 if right else 1.0], device=self.device)
         dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=group)
         slowest, wrong = worst.tolist()
@@ -130,19 +130,19 @@ def prove(fabric: Fabric, expectation: Expectation) -> Iterator[Probe | float]:
         # All have the same clocks, so either all exchange their names or none does.
         yield skew_probe(fabric.place.node_rank, fabric.names, clocks, expectation.clock_skew_s)
     nodes = tuple(range(fabric.place.node_count))
-    (whole,) = fabric.measure([nodes], expectation.all_reduce_mib)
+    (reading,) = fabric.measure([nodes], expectation.all_reduce_mib)
     single, floor = fabric.world == 1, expectation.bus_bandwidth_gb_s
-    yield whole.bus_bandwidth_gb_s
+    yield reading.bus_bandwidth_gb_s
     yield Probe(
         name="all_reduce",
-        ok=whole.right,
-        seen="the right sum" if whole.right else "a wrong sum",
+        ok=reading.right,
+        seen="the right sum" if reading.right else "a wrong sum",
         wanted="the right sum",
     )
-    fast = single or whole.bus_bandwidth_gb_s >= floor
-    seen = "one process alone" if single else f"{whole.bus_bandwidth_gb_s:.3f}"
-    yield Probe(name="bus_bandwidth_gb_s", ok=fast, seen=seen, wanted=f">= {floor}")
-    if not (whole.right and fast) and len(nodes) > 2:
+    fast = single or reading.bus_bandwidth_gb_s >= floor
+    finding = "one process alone" if single else f"{reading.bus_bandwidth_gb_s:.3f}"
+    yield Probe(name="bus_bandwidth_gb_s", ok=fast, seen=finding, wanted=f">= {floor}")
+    if not (reading.right and fast) and len(nodes) > 2:
         yield _blame(fabric, expectation, nodes)
 
 
@@ -153,52 +153,52 @@ def _blame(fabric: Fabric, expectation: Expectation, nodes: Group) -> Probe:
     def sound(groups: Sequence[Group]) -> list[bool]:
         readings = fabric.measure(groups, expectation.all_reduce_mib)
         worst.update(zip(groups, readings, strict=True))
-        return [one.right and one.bus_bandwidth_gb_s >= expectation.bus_bandwidth_gb_s for one in readings]
+        return [reading.right and reading.bus_bandwidth_gb_s >= expectation.bus_bandwidth_gb_s for reading in readings]
 
-    located = locate(nodes, sound)
-    return blame_probe(fabric.place.node_rank, fabric.names(), located, worst, expectation.bus_bandwidth_gb_s)
+    slow_nodes = locate(nodes, sound)
+    return blame_probe(fabric.place.node_rank, fabric.names(), slow_nodes, worst, expectation.bus_bandwidth_gb_s)
 
 
 def blame_probe(
-    me: int, names: Sequence[str], located: Located, readings: dict[Group, Reading], floor_gb_s: float
+    me: int, names: Sequence[str], slow_nodes: SlowNodes, readings: dict[Group, Reading], floor_gb_s: float
 ) -> Probe:
     """Judge whether this node makes the gang slow; `readings`: results of the measured groups."""
-    wanted = f"sound with others, >= {floor_gb_s} GB/s"
-    slow = ", ".join(names[node] for node in located.slow)
-    if me not in located.slow:
-        whose = f"the slow node is {slow}" if slow else f"no single node is to blame after {located.rounds} rounds"
-        return Probe(name="slow_node", ok=True, seen=whose, wanted=wanted)
-    pairs = [(group, one) for group, one in readings.items() if len(group) == 2 and me in group]
-    said = "; ".join(
-        f"{one.bus_bandwidth_gb_s:.3f} GB/s{'' if one.right else ' and a wrong sum'} with "
+    target = f"sound with others, >= {floor_gb_s} GB/s"
+    slow = ", ".join(names[node] for node in slow_nodes.slow)
+    if me not in slow_nodes.slow:
+        finding = f"the slow node is {slow}" if slow else f"no single node is to blame after {slow_nodes.rounds} rounds"
+        return Probe(name="slow_node", ok=True, seen=finding, wanted=target)
+    pairs = [(group, reading) for group, reading in readings.items() if len(group) == 2 and me in group]
+    finding = "; ".join(
+        f"{reading.bus_bandwidth_gb_s:.3f} GB/s{'' if reading.right else ' and a wrong sum'} with "
         + ", ".join(names[node] for node in group if node != me)
-        for group, one in pairs
+        for group, reading in pairs
     )
-    return Probe(name="slow_node", ok=False, seen=said, wanted=wanted, cure="replace this node")
+    return Probe(name="slow_node", ok=False, seen=finding, wanted=target, cure="replace this node")
 
 
 def main() -> int:
     """Join, measure, and write the results as JSON to `--out`; the exit code is always 0."""
     options = _parse()
     expectation = Expectation.model_validate_json(options.expectation.read_bytes())
-    found: dict[str, object] = {"probes": [], "bus_bandwidth_gb_s": None, "error": None}
+    report: dict[str, object] = {"probes": [], "bus_bandwidth_gb_s": None, "error": None}
     probes = list[Probe]()
     try:
         place = place_of(os.environ)
         fabric = Fabric(place, options.local_rank, options.locals, timedelta(seconds=options.join_timeout_s))
         try:
-            for one in prove(fabric, expectation):
-                if isinstance(one, Probe):
-                    probes.append(one)
+            for result in prove(fabric, expectation):
+                if isinstance(result, Probe):
+                    probes.append(result)
                 else:
-                    found["bus_bandwidth_gb_s"] = one
+                    report["bus_bandwidth_gb_s"] = result
         finally:
             dist.destroy_process_group()
     except (TrainerError, RuntimeError, OSError) as error:
-        found["error"] = str(error).splitlines()[0][:400]
-    found["probes"] = [one.model_dump(mode="json") for one in probes]
+        report["error"] = str(error).splitlines()[0][:400]
+    report["probes"] = [result.model_dump(mode="json") for result in probes]
     temporary = options.out.with_suffix(".part")
-    temporary.write_text(json.dumps(found))
+    temporary.write_text(json.dumps(report))
     temporary.rename(options.out)
     return 0
 

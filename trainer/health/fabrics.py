@@ -19,45 +19,45 @@ _NCCL_CURE = (
 )
 
 
-def efa_probes(wanted: int, look: Look, sysfs: Path = SYSFS) -> Iterator[Probe]:
+def efa_probes(count: int, look: Look, sysfs: Path = SYSFS) -> Iterator[Probe]:
     """Count the EFA devices of the kernel and of libfabric; yield nothing if the type has none."""
-    if not wanted:
+    if not count:
         return
-    yield _counted("efa_devices", of_sysfs(sysfs), wanted, "in /sys/class/infiniband")
+    yield _count_probe("efa_devices", of_sysfs(sysfs), count, "in /sys/class/infiniband")
     for name in ("/opt/amazon/efa/bin/fi_info", "fi_info"):
         try:
             output = look(name, "-p", "efa", "-t", "FI_EP_RDM")
         except CannotLook:
             continue
         # It ends with an error when it finds no device: count 0.
-        yield _counted("efa_libfabric", fabric.parse_fi_info(output.text), wanted, "by fi_info")
+        yield _count_probe("efa_libfabric", fabric.parse_fi_info(output.text), count, "by fi_info")
         return
-    yield blind("efa_libfabric", "there is no fi_info in the image", f"{wanted} devices", "bake the EFA installer in")
+    yield blind("efa_libfabric", "there is no fi_info in the image", f"{count} devices", "bake the EFA installer in")
 
 
 def of_sysfs(sysfs: Path) -> tuple[str, ...]:
     """Return Amazon's RDMA devices."""
     if not sysfs.is_dir():
         return ()
-    found = []
+    devices = []
     for device in sorted(sysfs.iterdir()):
         try:
             vendor = (device / "device" / "vendor").read_text().strip()
         except OSError:
             continue
         if vendor == fabric.EFA_VENDOR:
-            found.append(device.name)
-    return tuple(found)
+            devices.append(device.name)
+    return tuple(devices)
 
 
-def _counted(name: str, devices: tuple[str, ...], wanted: int, where: str) -> Probe:
-    ok = len(devices) == wanted
+def _count_probe(name: str, devices: tuple[str, ...], count: int, source: str) -> Probe:
+    ok = len(devices) == count
     return Probe(
-        name=name, ok=ok, seen=f"{len(devices)} {where}", wanted=f"{wanted} EFA devices", cure="" if ok else _CURE
+        name=name, ok=ok, seen=f"{len(devices)} {source}", wanted=f"{count} EFA devices", cure="" if ok else _CURE
     )
 
 
-def nccl_probe(log: NcclLog, wanted: int, gpudirect: bool = False) -> Probe:
+def nccl_probe(log: NcclLog, count: int, gpudirect: bool = False) -> Probe:
     """Require the EFA provider, all devices, GPUDirect if the type has it, and no channel between nodes over another
     network.
 
@@ -67,12 +67,12 @@ def nccl_probe(log: NcclLog, wanted: int, gpudirect: bool = False) -> Probe:
     wrong = []
     if log.providers != ("efa",):
         wrong.append(f"provider {', '.join(log.providers) or 'none'}")
-    elif log.nics != (wanted,):
-        told = f"found {' and '.join(map(str, log.nics))} devices"
-        wrong.append(told if log.nics else "NCCL does not say how many devices it found")
-    others = [name for name in (*log.networks, *log.channels) if "Libfabric" not in name]
-    if others:
-        wrong.append(f"network {', '.join(dict.fromkeys(others))}")
+    elif log.nics != (count,):
+        finding = f"found {' and '.join(map(str, log.nics))} devices"
+        wrong.append(finding if log.nics else "NCCL does not say how many devices it found")
+    networks = [name for name in (*log.networks, *log.channels) if "Libfabric" not in name]
+    if networks:
+        wrong.append(f"network {', '.join(dict.fromkeys(networks))}")
     elif not log.networks and not log.channels:
         wrong.append("NCCL names no network")
     ends = sum(log.channels.values())
@@ -80,12 +80,12 @@ def nccl_probe(log: NcclLog, wanted: int, gpudirect: bool = False) -> Probe:
     if gpudirect and ends and not log.gdr_channels:
         wrong.append("no channel between nodes by GPUDirect RDMA: all go through the hosts' memory")
     direct = f", {log.gdr_channels} of {ends} channel ends by GPUDirect" if ends else ""
-    using = f"provider efa{' (' + ', '.join(log.fabrics) + ')' if log.fabrics else ''}, {wanted} devices{direct}"
+    using = f"provider efa{' (' + ', '.join(log.fabrics) + ')' if log.fabrics else ''}, {count} devices{direct}"
     return Probe(
         name="nccl_efa",
         ok=not wrong,
         seen="; ".join(wrong) or using,
-        wanted=f"provider efa with {wanted} devices{' by GPUDirect RDMA' if gpudirect else ''} and no other network",
+        wanted=f"provider efa with {count} devices{' by GPUDirect RDMA' if gpudirect else ''} and no other network",
         cure=_NCCL_CURE if wrong else "",
     )
 
@@ -93,9 +93,9 @@ def nccl_probe(log: NcclLog, wanted: int, gpudirect: bool = False) -> Probe:
 def kernel_module(look: Look) -> str | None:
     """Return the version of the kernel's EFA module; None if unknown."""
     try:
-        said = text_of(look("cat", "/sys/module/efa/version"), "efa")
+        version = text_of(look("cat", "/sys/module/efa/version"), "efa")
     except CannotLook:
         return None
     # Amazon's module says 2.17.3g where its package and installer say 2.17.3.
-    number = re.match(r"\d+(\.\d+)*", said.strip())
+    number = re.match(r"\d+(\.\d+)*", version.strip())
     return number and number[0]

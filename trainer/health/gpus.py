@@ -25,10 +25,12 @@ def gpu_probes(expectation: GpuExpectation, limits: Limits, look: Look, driver: 
         yield from query_probes(smi, expectation, limits)
         if driver is not None:
             yield version_probe("driver", smi.driver, driver)
-    yield _looked("xid", "no fatal Xid", lambda: xid_probe(_kernel_log(look), limits.xids), _KERNEL_CURE)
+    yield _probe_or_blind("xid", "no fatal Xid", lambda: xid_probe(_kernel_log(look), limits.xids), _KERNEL_CURE)
     if expectation.nvlinks:
-        wanted = f"{expectation.nvlinks} active links per GPU"
-        yield _looked("nvlinks", wanted, lambda: links_of(_said(look, "nvidia-smi", "nvlink", "-s"), expectation))
+        target = f"{expectation.nvlinks} active links per GPU"
+        yield _probe_or_blind(
+            "nvlinks", target, lambda: links_of(_output_of(look, "nvidia-smi", "nvlink", "-s"), expectation)
+        )
 
 
 def suspicion(look: Look) -> str:
@@ -40,11 +42,11 @@ def suspicion(look: Look) -> str:
     if len(smi.gpus) != smi.attached:
         return f"{len(smi.gpus)} of {smi.attached} GPUs answer"
     judges = {"ecc": lambda gpu: _memory_errors(gpu, 0), "row_remapping": _remapping, "recovery": _recovery}
-    wrong = (probe for name, judge in judges.items() if not (probe := _each(name, smi.gpus, judge, "")).ok)
+    wrong = (probe for name, judge in judges.items() if not (probe := _probe_all(name, smi.gpus, judge, "")).ok)
     return next((f"{probe.name}: {probe.seen}" for probe in wrong), "")
 
 
-def _said(look: Look, *command: str) -> str:
+def _output_of(look: Look, *command: str) -> str:
     return text_of(look(*command), " ".join(command))
 
 
@@ -54,25 +56,25 @@ _KERNEL_BEGINS = "Linux version"
 
 def _kernel_log(look: Look) -> str:
     """Return the kernel's log. Raises `CannotLook` if the node wrote none: an empty file proves nothing."""
-    log = _said(look, "cat", KERNEL_LOG)
+    log = _output_of(look, "cat", KERNEL_LOG)
     if _KERNEL_BEGINS not in log:
         raise CannotLook(f"{KERNEL_LOG} does not hold the kernel's first line")
     return log
 
 
-def _looked(name: str, wanted: str, probe: Callable[[], Probe], cure: str = "") -> Probe:
+def _probe_or_blind(name: str, target: str, probe: Callable[[], Probe], cure: str = "") -> Probe:
     try:
         return probe()
     except (CannotLook, ValueError) as error:
-        return blind(name, error, wanted, cure)
+        return blind(name, error, target, cure)
 
 
 def query_probes(smi: Smi, expectation: GpuExpectation, limits: Limits) -> Iterator[Probe]:
     """Yield the probes of `nvidia-smi -q -x`: number, kind, memory errors, pending resets, clocks, lanes, switch."""
     # A whole word: an L40S is not an L4.
-    named = re.compile(rf"\b{re.escape(expectation.product)}\b")
-    fitting = [one for one in smi.gpus if named.search(one.product)]
-    names = ", ".join(sorted({one.product for one in smi.gpus})) or "none"
+    pattern = re.compile(rf"\b{re.escape(expectation.product)}\b")
+    fitting = [card for card in smi.gpus if pattern.search(card.product)]
+    names = ", ".join(sorted({card.product for card in smi.gpus})) or "none"
     yield Probe(
         name="gpus",
         ok=len(fitting) == smi.attached == expectation.count,
@@ -80,32 +82,32 @@ def query_probes(smi: Smi, expectation: GpuExpectation, limits: Limits) -> Itera
         wanted=f"{expectation.count} {expectation.product}",
         cure=_REPLACE,
     )
-    yield _each(
+    yield _probe_all(
         "gpu_memory",
         smi.gpus,
         lambda gpu: _memory(gpu, expectation.memory_gib),
         f">= {expectation.memory_gib:.0f} GiB each",
     )
-    yield _each("mig", smi.gpus, lambda gpu: "partitioned" if gpu.mig else None, "not partitioned")
-    yield _each("ecc_mode", smi.gpus, lambda gpu: "off" if gpu.ecc is False else None, "on")
-    most = limits.uncorrectable_errors
-    wanted = f"<= {most} uncorrectable errors since boot, none over the GPU's own threshold"
-    yield _each("ecc", smi.gpus, lambda gpu: _memory_errors(gpu, most), wanted)
-    yield _each("row_remapping", smi.gpus, _remapping, "nothing failed, nothing waits for a reset")
-    yield _each("recovery", smi.gpus, _recovery, "the driver recommends nothing")
-    yield _each(
-        "throttling", smi.gpus, lambda gpu: _throttled(gpu, limits.slowdowns), "no slowdown by hardware or heat"
+    yield _probe_all("mig", smi.gpus, lambda gpu: "partitioned" if gpu.mig else None, "not partitioned")
+    yield _probe_all("ecc_mode", smi.gpus, lambda gpu: "off" if gpu.ecc is False else None, "on")
+    maximum = limits.uncorrectable_errors
+    target = f"<= {maximum} uncorrectable errors since boot, none over the GPU's own threshold"
+    yield _probe_all("ecc", smi.gpus, lambda gpu: _memory_errors(gpu, maximum), target)
+    yield _probe_all("row_remapping", smi.gpus, _remapping, "nothing failed, nothing waits for a reset")
+    yield _probe_all("recovery", smi.gpus, _recovery, "the driver recommends nothing")
+    yield _probe_all(
+        "throttling", smi.gpus, lambda gpu: _slowdown(gpu, limits.slowdowns), "no slowdown by hardware or heat"
     )
     lanes = None if expectation.pcie is None else expectation.pcie.lanes
-    yield _each("clock_limits", smi.gpus, lambda gpu: _limits(gpu, lanes), "power limit and lanes as built")
+    yield _probe_all("clock_limits", smi.gpus, lambda gpu: _limits(gpu, lanes), "power limit and lanes as built")
     if expectation.nvswitch:
-        yield _each("fabric_manager", smi.gpus, _fabric, "Completed, Success")
+        yield _probe_all("fabric_manager", smi.gpus, _fabric, "Completed, Success")
 
 
-def _each(name: str, gpus: Iterable[Gpu], judge: Callable[[Gpu], str | None], wanted: str) -> Probe:
+def _probe_all(name: str, gpus: Iterable[Gpu], judge: Callable[[Gpu], str | None], target: str) -> Probe:
     """Make one probe over all GPUs; `judge` returns the fault of one, or None."""
     bad = [f"GPU {number} ({gpu.bus_id}): {wrong}" for number, gpu in enumerate(gpus) if (wrong := judge(gpu))]
-    return Probe(name=name, ok=not bad, seen="; ".join(bad) or "all well", wanted=wanted, cure=_REPLACE if bad else "")
+    return Probe(name=name, ok=not bad, seen="; ".join(bad) or "all well", wanted=target, cure=_REPLACE if bad else "")
 
 
 def _memory(gpu: Gpu, wanted_gib: float) -> str | None:
@@ -114,8 +116,8 @@ def _memory(gpu: Gpu, wanted_gib: float) -> str | None:
     return f"{gpu.memory_mib / 1024:.1f} GiB"
 
 
-def _memory_errors(gpu: Gpu, most: int) -> str | None:
-    if (gpu.uncorrectable_since_boot or 0) > most:
+def _memory_errors(gpu: Gpu, maximum: int) -> str | None:
+    if (gpu.uncorrectable_since_boot or 0) > maximum:
         return f"{gpu.uncorrectable_since_boot} uncorrectable since boot, {gpu.uncorrectable_in_life} in its life"
     if gpu.sram_threshold_exceeded:
         return f"SRAM errors over NVIDIA's threshold, {gpu.uncorrectable_in_life} uncorrectable in its life"
@@ -134,14 +136,14 @@ def _recovery(gpu: Gpu) -> str | None:
     return None if gpu.recovery_action in (None, "None") else gpu.recovery_action
 
 
-def _throttled(gpu: Gpu, slowdowns: Iterable[str]) -> str | None:
-    return ", ".join(one for one in gpu.throttles if one in slowdowns) or None
+def _slowdown(gpu: Gpu, slowdowns: Iterable[str]) -> str | None:
+    return ", ".join(reason for reason in gpu.throttles if reason in slowdowns) or None
 
 
-def _limits(gpu: Gpu, wired: int | None) -> str | None:
-    """Return the fault of the link or of the power limit; `wired`: lanes where the type has fewer than the card."""
+def _limits(gpu: Gpu, lanes: int | None) -> str | None:
+    """Return the fault of the link or of the power limit; `lanes`: where the type has fewer than the card."""
     width, full = gpu.pcie_width
-    full = wired or full
+    full = lanes or full
     limit, default = gpu.power_limit_w
     if width is not None and full is not None and width < full:
         return f"PCIe x{width} of x{full}"
@@ -161,30 +163,30 @@ def _fabric(gpu: Gpu) -> str | None:
 def xid_probe(log: str, xids: Mapping[str, Iterable[int]]) -> Probe:
     """Fail on fatal events; only report others, since the node's GPUs have answered."""
     events = kernel_log.parse(log, xids)
-    fatal = list(dict.fromkeys(str(one) for one in events if one.fatal))
-    other = list(dict.fromkeys(str(one) for one in events if not one.fatal))
+    fatal = list(dict.fromkeys(str(event) for event in events if event.fatal))
+    reports = list(dict.fromkeys(str(event) for event in events if not event.fatal))
     return Probe(
         name="xid",
         ok=not fatal,
-        seen="; ".join([*fatal, *(f"not fatal: {one}" for one in other)]) or "none",
+        seen="; ".join([*fatal, *(f"not fatal: {event}" for event in reports)]) or "none",
         wanted="no fatal Xid or SXid in the kernel log",
         cure=_REPLACE if fatal else "",
     )
 
 
-def version_probe(component: str, seen: str | None, wanted: str, cure: str | None = None) -> Probe:
-    """Compare versions by whole parts: `580` matches 580.159.03, `2.30.4` matches 2.30.4 but not 2.30.40. `wanted` with
+def version_probe(component: str, version: str | None, target: str, cure: str | None = None) -> Probe:
+    """Compare versions by whole parts: `580` matches 580.159.03, `2.30.4` matches 2.30.4 but not 2.30.40. `target` with
     `AT_LEAST` is a floor."""
     name = f"version {component}"
-    if seen is None:
-        return blind(name, "its version is unknown", wanted)
-    if wanted.startswith(AT_LEAST):
-        fits = _numbers(seen) >= _numbers(wanted)
+    if version is None:
+        return blind(name, "its version is unknown", target)
+    if target.startswith(AT_LEAST):
+        fits = _numbers(version) >= _numbers(target)
         cure = "name a newer AMI in image.nodes, or write `nodes: eks` for AWS's newest, or `nodes: bake`"
     else:
-        fits = [*_parts(seen)][: len(_parts(wanted))] == _parts(wanted)
-        cure = cure or f"images/versions.yaml says {wanted}; bake again, or correct the file"
-    return Probe(name=name, ok=fits, seen=seen, wanted=wanted, cure="" if fits else cure)
+        fits = [*_parts(version)][: len(_parts(target))] == _parts(target)
+        cure = cure or f"images/versions.yaml says {target}; bake again, or correct the file"
+    return Probe(name=name, ok=fits, seen=version, wanted=target, cure="" if fits else cure)
 
 
 def _numbers(version: str) -> list[int]:

@@ -31,14 +31,14 @@ Look = Callable[..., Output]
 def look(*command: str, timeout_s: float = 30.0) -> Output:
     """Run a tool; the caller judges its exit code. Raises `CannotLook` when it is missing or hangs."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
+        run = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
     except FileNotFoundError as error:
         raise CannotLook(f"there is no {command[0]} in the image") from error
     except subprocess.TimeoutExpired as error:
         raise CannotLook(f"{' '.join(command)} has not answered in {timeout_s:.0f} s") from error
     except OSError as error:
         raise CannotLook(f"{command[0]}: {error.strerror or error}") from error
-    return Output(done.returncode, done.stdout, done.stderr)
+    return Output(run.returncode, run.stdout, run.stderr)
 
 
 def text_of(output: Output, tool: str) -> str:
@@ -49,6 +49,6 @@ def text_of(output: Output, tool: str) -> str:
     return output.text
 
 
-def blind(name: str, why: object, wanted: str, cure: str = "") -> Probe:
+def blind(name: str, reason: object, target: str, cure: str = "") -> Probe:
     """Return a probe that could not look."""
-    return Probe(name=name, ok=False, looked=False, seen=str(why)[:_LONGEST], wanted=wanted, cure=cure)
+    return Probe(name=name, ok=False, looked=False, seen=str(reason)[:_LONGEST], wanted=target, cure=cure)

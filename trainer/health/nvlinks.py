@@ -15,7 +15,7 @@ _SHOWN = 4
 
 def links_of(text: str, expectation: GpuExpectation) -> Probe:
     """Require all links of the type on every GPU, none inactive."""
-    counts = {one.gpu: one.active for one in nvidia_smi.parse_links(text)}
+    counts = {links.gpu: links.active for links in nvidia_smi.parse_links(text)}
     bad = [f"GPU {gpu}: {active}" for gpu, active in counts.items() if active != expectation.nvlinks]
     if len(counts) != expectation.count:
         bad.append(f"{len(counts)} GPUs listed")
@@ -47,18 +47,18 @@ def read_errors(look: Look) -> LinkErrors:
     return LinkErrors(time.monotonic(), counts, "" if counts else "no counters")
 
 
-def errors_probe(before: LinkErrors, after: LinkErrors, most_per_s: float) -> Probe:
+def errors_probe(start: LinkErrors, end: LinkErrors, most_per_s: float) -> Probe:
     """Judge the rate at which errors came between two readings. Links correct single errors, so the totals, which also
     count the training of the links when the driver was loaded, are only told."""
-    name, wanted = "nvlink_errors", f"< {most_per_s:g} errors/s of one kind on one link"
-    if why := before.blind or after.blind:
-        return blind(name, why, wanted)
-    took_s = max(after.at_s - before.at_s, 1e-3)
-    rates = {key: (count - before.counts.get(key, 0)) / took_s for key, count in after.counts.items()}
+    name, target = "nvlink_errors", f"< {most_per_s:g} errors/s of one kind on one link"
+    if reason := start.blind or end.blind:
+        return blind(name, reason, target)
+    took_s = max(end.at_s - start.at_s, 1e-3)
+    rates = {key: (count - start.counts.get(key, 0)) / took_s for key, count in end.counts.items()}
     bad = [f"{_link(key)}: {rate:.0f} {key[2]} errors/s" for key, rate in rates.items() if rate >= most_per_s]
-    old = [f"{_link(key)}: {count} {key[2]}" for key, count in after.counts.items() if count]
-    told = f"in all since the driver was loaded {_some(old)}" if old else f"{len(after.counts)} counters at 0"
-    return Probe(name=name, ok=not bad, seen="; ".join([_some(bad), told] if bad else [told]), wanted=wanted,
+    old = [f"{_link(key)}: {count} {key[2]}" for key, count in end.counts.items() if count]
+    totals = f"in all since the driver was loaded {_summary(old)}" if old else f"{len(end.counts)} counters at 0"
+    return Probe(name=name, ok=not bad, seen="; ".join([_summary(bad), totals] if bad else [totals]), wanted=target,
                  cure=_REPLACE if bad else "")  # fmt: skip
 
 
@@ -66,6 +66,6 @@ def _link(key: tuple[int, int, str]) -> str:
     return f"GPU {key[0]} link {key[1]}"
 
 
-def _some(words: list[str]) -> str:
-    more = f"; and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
-    return "; ".join(words[:_SHOWN]) + more
+def _summary(words: list[str]) -> str:
+    suffix = f"; and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+    return "; ".join(words[:_SHOWN]) + suffix

@@ -67,25 +67,25 @@ def node_probes(expectation: Expectation, local: Path, shared: Path, look: Look)
 def import_probes(modules: Sequence[str], look: Look) -> Iterator[Probe]:
     """Import each module in a process of its own, as a rank does: what it loads must be in the image and fit."""
     for name in modules:
-        says = f"import {name}; print({name}.__version__)"
+        script = f"import {name}; print({name}.__version__)"
         try:
-            done = look(sys.executable, "-c", says, timeout_s=_IMPORT_S)
+            output = look(sys.executable, "-c", script, timeout_s=_IMPORT_S)
         except CannotLook as error:  # it hangs, which a rank would too
-            done = Output(1, "", str(error))
-        words = (done.text if done.code == 0 else done.errors).strip().splitlines() or ["no output"]
+            output = Output(1, "", str(error))
+        words = (output.text if output.code == 0 else output.errors).strip().splitlines() or ["no output"]
         cure = f"image.base must hold a {name} that works: see images/trainer.Dockerfile"
-        yield Probe(name=f"import {name}", ok=done.code == 0, seen=words[-1][:300], wanted="imported",
-                    cure="" if done.code == 0 else cure)  # fmt: skip
+        yield Probe(name=f"import {name}", ok=output.code == 0, seen=words[-1][:300], wanted="imported",
+                    cure="" if output.code == 0 else cure)  # fmt: skip
 
 
 def readable(mount: Path) -> Probe:
     """Read the data set's manifest; the mount is read-only."""
     try:
         (mount / DATA_MANIFEST_NAME).read_bytes()
-        seen = "readable"
+        finding = "readable"
     except OSError as error:
-        seen = error.strerror or repr(error)
-    return Probe(name=f"mount {mount}", ok=seen == "readable", seen=seen, wanted="readable")
+        finding = error.strerror or repr(error)
+    return Probe(name=f"mount {mount}", ok=finding == "readable", seen=finding, wanted="readable")
 
 
 def writable(mount: Path) -> Probe:
@@ -97,13 +97,13 @@ def writable(mount: Path) -> Probe:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        seen = "writable" if path.read_bytes() == content else "reads back other bytes"
+        finding = "writable" if path.read_bytes() == content else "reads back other bytes"
     except OSError as error:
-        seen = error.strerror or repr(error)
+        finding = error.strerror or repr(error)
     finally:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
-    return Probe(name=f"mount {mount}", ok=seen == "writable", seen=seen, wanted="writable")
+    return Probe(name=f"mount {mount}", ok=finding == "writable", seen=finding, wanted="writable")
 
 
 def _free(name: str, path: Path, wanted_gib: float) -> Probe:
@@ -121,8 +121,8 @@ def _accelerators() -> int:
     return torch.cuda.device_count()
 
 
-def _at_least(name: str, seen: float, wanted: float, form: str) -> Probe:
-    return Probe(name=name, ok=seen >= wanted, seen=form.format(seen), wanted=f">= {form.format(wanted)}")
+def _at_least(name: str, value: float, floor: float, form: str) -> Probe:
+    return Probe(name=name, ok=value >= floor, seen=form.format(value), wanted=f">= {form.format(floor)}")
 
 
 def bucket_probes(expectation: Expectation) -> Iterator[Probe]:
@@ -138,10 +138,10 @@ def _written_and_read(prefix: Prefix) -> str:
     name, content = f"probe/{uuid.uuid4().hex}", uuid.uuid4().bytes
     try:
         prefix.put(name, content)
-        there = prefix.get(name)
+        answer = prefix.get(name)
     finally:
         prefix.forget(name)
-    if there is None or there[0] != content:
+    if answer is None or answer[0] != content:
         raise OSError("reads back other bytes")
     return "written and read"
 
@@ -150,8 +150,8 @@ def _manifest_read(source: BucketSource) -> str:
     return f"{len(b''.join(source.read(DATA_MANIFEST_NAME)))} bytes of {DATA_MANIFEST_NAME}"
 
 
-def _probe(name: str, where: str, look: Callable[[], str]) -> Probe:
+def _probe(name: str, place: str, look: Callable[[], str]) -> Probe:
     try:
-        return Probe(name=name, ok=True, seen=f"{where}: {look()}", wanted="works")
+        return Probe(name=name, ok=True, seen=f"{place}: {look()}", wanted="works")
     except OSError as error:
-        return Probe(name=name, ok=False, seen=f"{where}: {error}"[:400], wanted="works", cure=_CURE)
+        return Probe(name=name, ok=False, seen=f"{place}: {error}"[:400], wanted="works", cure=_CURE)

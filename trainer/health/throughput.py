@@ -41,19 +41,19 @@ def throughput_probes(name: str, folder: Path, mib: int, floor_mb_s: float) -> I
     """Probe a tier's throughput; yield nothing if `mib` is 0."""
     if not mib:
         return
-    wanted = f">= {floor_mb_s:.0f} MB/s" if floor_mb_s else "no figure in the profile: compared with the gang's nodes"
+    target = f">= {floor_mb_s:.0f} MB/s" if floor_mb_s else "no figure in the profile: compared with the gang's nodes"
     try:
-        seen = measure(folder, mib)
+        throughput = measure(folder, mib)
     except OSError as error:
-        yield blind(name, error.strerror or repr(error), wanted)
+        yield blind(name, error.strerror or repr(error), target)
         return
-    slower = min(seen.write_mb_s, seen.read_mb_s)
-    past = "past the page cache" if seen.direct else "through the page cache, synced"
+    slower = min(throughput.write_mb_s, throughput.read_mb_s)
+    mode = "past the page cache" if throughput.direct else "through the page cache, synced"
     yield Probe(
         name=name,
         ok=slower >= floor_mb_s,
-        seen=f"write {seen.write_mb_s:.0f}, read {seen.read_mb_s:.0f} MB/s, {seen.mib} MiB {past}",
-        wanted=wanted,
+        seen=f"write {throughput.write_mb_s:.0f}, read {throughput.read_mb_s:.0f} MB/s, {throughput.mib} MiB {mode}",
+        wanted=target,
         figure=None if floor_mb_s else round(slower, 1),
     )
 
@@ -68,57 +68,57 @@ def measure(folder: Path, mib: int) -> Throughput:
         content.write(os.urandom(2**20) * (_CHUNK // 2**20))
         try:
             try:
-                return _measured(pool, paths, shares, content, os.O_DIRECT)
+                return _write_and_read(pool, paths, shares, content, os.O_DIRECT)
             except OSError:
-                return _measured(pool, paths, shares, content, 0)
+                return _write_and_read(pool, paths, shares, content, 0)
         finally:
             for path in paths:
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
 
 
-def _measured(
+def _write_and_read(
     pool: ThreadPoolExecutor, paths: list[Path], shares: list[int], content: mmap.mmap, flag: int
 ) -> Throughput:
-    def write(path: Path, chunks: int, until: float) -> int:
+    def write(path: Path, chunks: int, deadline: float) -> int:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flag, 0o600)
         try:
-            done = _repeated(lambda: os.write(file, content), chunks, until)
+            count = _repeat(lambda: os.write(file, content), chunks, deadline)
             os.fsync(file)
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(file)
-        return done
+        return count
 
-    def read(path: Path, chunks: int, until: float) -> int:
+    def read(path: Path, chunks: int, deadline: float) -> int:
         file = os.open(path, os.O_RDONLY | flag)
         try:
             with mmap.mmap(-1, _CHUNK) as into:
-                return _repeated(lambda: os.readv(file, [into]), chunks, until)
+                return _repeat(lambda: os.readv(file, [into]), chunks, deadline)
         finally:
             os.close(file)
 
-    written, write_mb_s = _timed(pool, write, paths, shares)
-    _, read_mb_s = _timed(pool, read, paths, written)
-    return Throughput(write_mb_s, read_mb_s, sum(written) * _CHUNK // 2**20, bool(flag))
+    chunk_counts, write_mb_s = _run_streams(pool, write, paths, shares)
+    _, read_mb_s = _run_streams(pool, read, paths, chunk_counts)
+    return Throughput(write_mb_s, read_mb_s, sum(chunk_counts) * _CHUNK // 2**20, bool(flag))
 
 
-def _timed(
+def _run_streams(
     pool: ThreadPoolExecutor, work: Callable[[Path, int, float], int], paths: list[Path], shares: list[int]
 ) -> tuple[list[int], float]:
     """Return each stream's finished chunks and the total 10^6 bytes/s. Raises the first `OSError` after all ended."""
-    began = time.monotonic()
-    futures = [pool.submit(work, path, share, began + _LONGEST_S) for path, share in zip(paths, shares, strict=True)]
-    failed = next((error for error in [one.exception() for one in futures] if error is not None), None)
-    if failed is not None:
-        raise failed
-    done = [one.result() for one in futures]
-    return done, sum(done) * _CHUNK / max(time.monotonic() - began, 1e-9) / 1e6
+    start = time.monotonic()
+    futures = [pool.submit(work, path, share, start + _LONGEST_S) for path, share in zip(paths, shares, strict=True)]
+    failure = next((error for error in [future.exception() for future in futures] if error is not None), None)
+    if failure is not None:
+        raise failure
+    counts = [future.result() for future in futures]
+    return counts, sum(counts) * _CHUNK / max(time.monotonic() - start, 1e-9) / 1e6
 
 
-def _repeated(call: Callable[[], int], chunks: int, until: float) -> int:
+def _repeat(call: Callable[[], int], chunks: int, deadline: float) -> int:
     for number in range(chunks):
-        if number and time.monotonic() > until:
+        if number and time.monotonic() > deadline:
             return number
         if (count := call()) != _CHUNK:
             raise OSError(None, f"{count} of {_CHUNK} bytes in one call")

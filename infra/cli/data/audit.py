@@ -42,7 +42,7 @@ def audit_command(
         console.print_json(proof.model_dump_json())
     else:
         _print(proof, evidence.checkpoint, console)
-    return 0 if proof.proved else NOT_PROVED
+    return 0 if proof.passes else NOT_PROVED
 
 
 def _of_folder(place: str, config: Path | None, data: Path | None, logs: list[Path]) -> AuditEvidence:
@@ -125,4 +125,4 @@ def _print(audit: Audit, checkpoint: Manifest, console: Console) -> None:
         range_text = f"positions {begin:,} to {end:,}: " if begin >= 0 else ""
         console.print(f"[red]{finding.kind}[/]: {range_text}{escape(finding.why)}", soft_wrap=True)
     proof = "exactly once" if audit.checked_by_data else "exactly once, by the ledger"
-    console.print(f"proved: every planned sample was consumed {proof}" if audit.proved else "[red]not proved[/]")
+    console.print(f"proved: every planned sample was consumed {proof}" if audit.passes else "[red]not proved[/]")

@@ -12,7 +12,6 @@ from infra.cli.records import kept_record, record_of
 from infra.console.plain_console import say
 from infra.errors import UserError
 from infra.record.events import Event, fold
-from infra.report.sentences import sentence
 
 _LOOK_S = 2.0
 
@@ -56,7 +55,7 @@ def print_events(
                 console.file.write(event.model_dump_json() + "\n")
             else:
                 role = event.writer.partition("-")[0]
-                say(console, f"{event.at:%Y-%m-%d %H:%M:%S}  {role:<8} {sentence(event)}")
+                say(console, f"{event.at:%Y-%m-%d %H:%M:%S}  {role:<8} {event.sentence()}")
         tail = None
         if not follow or fold(events).ended:
             return

@@ -225,7 +225,7 @@ class Observer:
             trainer_phase=status.phase if status else None,
             step=max(last_word.step, status.step if status else 0),
             committed_step=status.committed_step if status else -1,
-            ranks=last_word.ranks or (status.known() if status and termination is None else ()),
+            ranks=last_word.ranks or (status.rank_views() if status and termination is None else ()),
             unrecognised=status.unrecognised if status else None,
         )
 

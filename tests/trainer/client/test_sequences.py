@@ -235,9 +235,9 @@ def test_the_ledger_of_two_ranks_and_then_of_one_is_proved_from_the_data(
     rows = [Consumed.model_validate(row) for row in alone.state_dict()["rows"]]
     assert [(row.world_size, row.first_step, row.last_step) for row in rows] == [(2, 1, 3), (1, 4, 5)]
     found = audit(tuple(rows), 40, (), dict(replay(config, data, rows)))
-    assert found.proved and found.checked_by_data == 5, found
+    assert found.passes and found.checked_by_data == 5, found
     wrong = rows[0].model_copy(update={"chain": hashlib.sha256(b"").hexdigest()})
-    assert not audit((wrong, rows[1]), 40, (), dict(replay(config, data, rows))).proved
+    assert not audit((wrong, rows[1]), 40, (), dict(replay(config, data, rows))).passes
 
 
 def test_its_digests_are_the_contracts() -> None:

@@ -106,13 +106,13 @@ def test_no_xid_is_in_two_groups_and_an_unknown_one_is_told_but_ends_nothing() -
 
 def test_dcgm_of_both_generations_is_read() -> None:
     old = dcgm.parse(sample("dcgm/dcgm3-pass.txt"))
-    assert old.version == "3.1.0" and old.executed == 5 and not any(one.failed for one in old.results)
+    assert old.version == "3.1.0" and old.executed_count == 5 and not any(one.is_failure for one in old.results)
     setting = dcgm.parse(sample("dcgm/dcgm4-level1.json"))
     assert (setting.version, setting.driver) == ("4.2.3", "580.82.09")
-    assert [(one.status, one.severity, one.failed) for one in setting.results] == [("fail", 5, False)], "a setting"
+    assert [(one.status, one.severity, one.is_failure) for one in setting.results] == [("fail", 5, False)], "a setting"
     broken = dcgm.parse(sample("dcgm/dcgm4-memory-fail.json"))
-    assert [(one.gpus, one.failed) for one in broken.results] == [("0", False), ("3", True), ("0", False)]
-    assert broken.executed == 2 and "row remappings are pending" in broken.results[1].warnings[0]
+    assert [(one.gpus, one.is_failure) for one in broken.results] == [("0", False), ("3", True), ("0", False)]
+    assert broken.executed_count == 2 and "row remappings are pending" in broken.results[1].warnings[0]
 
 
 @pytest.mark.parametrize("text", ["", "Error: unable to establish a connection", "{", "{}", '{"tests": []}'])

@@ -318,12 +318,12 @@ def test_the_slow_node_alone_is_unfit_and_its_report_says_with_whom() -> None:
 
 def test_a_report_always_fits_into_a_termination_message_and_keeps_what_failed() -> None:
     many = [probe(f"probe-{number}", number % 3 > 0, "word " * 60, looked=number % 2 == 0) for number in range(30)]
-    text = message.of(report("node", *many))
+    text = message.serialize(report("node", *many))
     assert len(text.encode()) <= TERMINATION_LIMIT_BYTES
     kept = HealthReport.model_validate_json(text)
     assert [one.verdict for one in kept.probes] == [one.verdict for one in many]
     small = report("node", probe("ecc", True), probe("xid", False, "Xid 79"))
-    assert HealthReport.model_validate_json(message.of(small)) == small
+    assert HealthReport.model_validate_json(message.serialize(small)) == small
     huge = report("node", *[probe(f"{'n' * 60}-{number}", number > 50, "s" * 500) for number in range(80)])
-    assert len(message.of(huge).encode()) <= TERMINATION_LIMIT_BYTES
-    assert not HealthReport.model_validate_json(message.of(huge)).fit
+    assert len(message.serialize(huge).encode()) <= TERMINATION_LIMIT_BYTES
+    assert not HealthReport.model_validate_json(message.serialize(huge)).fit

@@ -16,9 +16,9 @@ from trainer.errors import ConfigError, DataError, TrainerError, unread
 
 
 class TokenRow(plain.TokenRow):
-    def _mapped(self, shard: TokenShard) -> Tokens:
+    def _map(self, shard: TokenShard) -> Tokens:
         try:
-            return super()._mapped(shard)
+            return super()._map(shard)
         except Refused as refused:
             raise _as_trainer_error(refused) from refused.__cause__
 

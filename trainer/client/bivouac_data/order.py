@@ -73,18 +73,18 @@ class Order:
 
     def at(self, positions: range) -> Drawn:
         """Return the samples at these positions."""
-        where = np.arange(positions.start, positions.stop, positions.step, dtype=np.uint64)
-        source, draw = self._draws(where)
-        sample, epoch = np.empty(len(where), dtype=np.int64), np.empty(len(where), dtype=np.int64)
+        places = np.arange(positions.start, positions.stop, positions.step, dtype=np.uint64)
+        source, draw = self._draws(places)
+        sample, epoch = np.empty(len(places), dtype=np.int64), np.empty(len(places), dtype=np.int64)
         for index, walk in enumerate(self._walks):
-            mine = slice(None) if len(self._walks) == 1 else np.flatnonzero(source == index)
-            if len(self._walks) == 1 or len(mine):  # type: ignore[arg-type]
-                sample[mine], epoch[mine] = walk.at(draw[mine])
+            selection = slice(None) if len(self._walks) == 1 else np.flatnonzero(source == index)
+            if len(self._walks) == 1 or len(selection):  # type: ignore[arg-type]
+                sample[selection], epoch[selection] = walk.samples_at(draw[selection])
         return Drawn(source, sample, epoch)
 
     def windows(self, position: int) -> Iterator[Window]:
         """Yield the windows that positions from `position` on need, in the order of need, without end."""
-        walkers = [walk.windows(self._drawn_before(position, each)) for each, walk in enumerate(self._walks)]
+        walkers = [walk.windows(self._drawn_before(position, source)) for source, walk in enumerate(self._walks)]
         pending = [next(walker) for walker in walkers]
         while True:
             begins = [draw * ROUND // quota for (draw, _, _), quota in zip(pending, self._quotas, strict=True)]
@@ -93,16 +93,16 @@ class Order:
             yield Window(index, begins[index], draws * ROUND // self._quotas[index], tuple(samples))
             pending[index] = next(walkers[index])
 
-    def _draws(self, where: Values) -> tuple[NDArray[np.int64], Values]:
+    def _draws(self, places: Values) -> tuple[NDArray[np.int64], Values]:
         """Return each position's source and the number of earlier draws from that source."""
         if len(self.pools) == 1:
-            return np.zeros(len(where), dtype=np.int64), where
-        rounds, offset = where >> np.uint64(_ROUND_BITS), where & np.uint64(ROUND - 1)
-        source, draw = np.empty(len(where), dtype=np.int64), np.empty(len(where), dtype=np.uint64)
-        for each in np.unique(rounds):
-            mine = rounds == each
-            mix = self._mix(int(each))
-            source[mine], draw[mine] = mix.source[offset[mine]], mix.draw[offset[mine]]
+            return np.zeros(len(places), dtype=np.int64), places
+        rounds, offset = places >> np.uint64(_ROUND_BITS), places & np.uint64(ROUND - 1)
+        source, draw = np.empty(len(places), dtype=np.int64), np.empty(len(places), dtype=np.uint64)
+        for number in np.unique(rounds):
+            selection = rounds == number
+            mix = self._mix(int(number))
+            source[selection], draw[selection] = mix.source[offset[selection]], mix.draw[offset[selection]]
         return source, draw
 
     def _mix_of(self, number: int) -> _Mix:
@@ -142,7 +142,7 @@ class _Walk:
         self._full = self._blocks * pool.block
         self._window = pool.blocks_at_once * pool.block
 
-    def at(self, draws: Values) -> tuple[Values, Values]:
+    def samples_at(self, draws: Values) -> tuple[Values, Values]:
         """Return sample and epoch of these draws."""
         epoch, offset = np.divmod(draws, np.uint64(self._size))
         if not self._windowed:
@@ -151,21 +151,21 @@ class _Walk:
         return sample, epoch
 
     def _in_epoch(self, epoch: int, offset: Values) -> Values:
-        out = np.empty_like(offset)
+        samples = np.empty_like(offset)
         tail = offset >= np.uint64(self._full)
-        rest = permute(offset[tail] - np.uint64(self._full), self._size - self._full, f"{self._label}:{epoch}:tail")
-        out[tail] = rest + np.uint64(self._full)
+        ends = permute(offset[tail] - np.uint64(self._full), self._size - self._full, f"{self._label}:{epoch}:tail")
+        samples[tail] = ends + np.uint64(self._full)
         window, inner = np.divmod(offset[~tail], np.uint64(self._window))
-        out[~tail] = _by_key(window, inner, lambda key, part: self._in_window(epoch, key, part))
+        samples[~tail] = _by_key(window, inner, lambda key, part: self._in_window(epoch, key, part))
         # Rotated, so that the samples that fill no whole block differ between epochs.
-        return (out + np.uint64(self._turn(epoch))) % np.uint64(self._size)
+        return (samples + np.uint64(self._turn(epoch))) % np.uint64(self._size)
 
     def _in_window(self, epoch: int, window: int, inner: Values) -> Values:
         blocks = self._blocks_of(window)
-        mixed = permute(inner, len(blocks) * self._block, f"{self._label}:{epoch}:{window}")
-        slot, within = np.divmod(mixed, np.uint64(self._block))
-        chosen = permute(slot + np.uint64(blocks.start), self._blocks, f"{self._label}:{epoch}:blocks")
-        return chosen * np.uint64(self._block) + within
+        place = permute(inner, len(blocks) * self._block, f"{self._label}:{epoch}:{window}")
+        slot, offset = np.divmod(place, np.uint64(self._block))
+        block = permute(slot + np.uint64(blocks.start), self._blocks, f"{self._label}:{epoch}:blocks")
+        return block * np.uint64(self._block) + offset
 
     def _blocks_of(self, window: int) -> range:
         at_once = self._window // self._block
@@ -178,22 +178,22 @@ class _Walk:
         """Yield (first draw, number of draws, ranges of samples) of the window of `draw` and of all later ones."""
         epoch, offset = divmod(draw, self._size)
         while True:
-            first = epoch * self._size
+            begin = epoch * self._size
             if not self._windowed:
-                yield first, self._size, [range(self._size)]
+                yield begin, self._size, [range(self._size)]
             else:
                 for window in range(min(offset, self._full) // self._window, -(-self._full // self._window)):
-                    yield first + window * self._window, *self._window_samples(epoch, window)
+                    yield begin + window * self._window, *self._window_samples(epoch, window)
                 start = (self._full + self._turn(epoch)) % self._size
-                rest = self._size - self._full
-                yield first + self._full, rest, list(_wrapped(start, rest, self._size))
+                count = self._size - self._full
+                yield begin + self._full, count, list(_wrap(start, count, self._size))
             epoch, offset = epoch + 1, 0
 
     def _window_samples(self, epoch: int, window: int) -> tuple[int, list[range]]:
         slots = np.array(self._blocks_of(window), dtype=np.uint64)
-        chosen = permute(slots, self._blocks, f"{self._label}:{epoch}:blocks") * np.uint64(self._block)
-        starts = [(int(each) + self._turn(epoch)) % self._size for each in chosen]
-        parts = [part for start in starts for part in _wrapped(start, self._block, self._size)]
+        begins = permute(slots, self._blocks, f"{self._label}:{epoch}:blocks") * np.uint64(self._block)
+        starts = [(int(begin) + self._turn(epoch)) % self._size for begin in begins]
+        parts = [part for start in starts for part in _wrap(start, self._block, self._size)]
         return len(slots) * self._block, parts
 
 
@@ -203,13 +203,13 @@ def quotas(weights: Sequence[float]) -> list[int]:
     if not all(weight > 0 for weight in weights):
         raise ValueError("weights are positive")
     exact = [max(1.0, weight / total * ROUND) for weight in weights]
-    scale = (ROUND - len(exact)) / max(sum(each - 1 for each in exact), 1e-9)
-    exact = [1 + (each - 1) * scale for each in exact] if len(exact) > 1 else [float(ROUND)]
-    whole = [int(each) for each in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda each: (whole[each] - exact[each], each))
-    for index in by_remainder[: ROUND - sum(whole)]:
-        whole[index] += 1
-    return whole
+    scale = (ROUND - len(exact)) / max(sum(share - 1 for share in exact), 1e-9)
+    exact = [1 + (share - 1) * scale for share in exact] if len(exact) > 1 else [float(ROUND)]
+    counts = [int(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda source: (counts[source] - exact[source], source))
+    for source in by_remainder[: ROUND - sum(counts)]:
+        counts[source] += 1
+    return counts
 
 
 def _by_key(keys: Values, values: Values, function: object) -> Values:
@@ -219,14 +219,14 @@ def _by_key(keys: Values, values: Values, function: object) -> Values:
         return values
     if keys[0] == keys[-1] and (keys == keys[0]).all():
         return function(int(keys[0]), values)
-    out = np.empty_like(values)
+    result = np.empty_like(values)
     for key in np.unique(keys):
-        mine = keys == key
-        out[mine] = function(int(key), values[mine])
-    return out
+        selection = keys == key
+        result[selection] = function(int(key), values[selection])
+    return result
 
 
-def _wrapped(start: int, count: int, size: int) -> Iterator[range]:
+def _wrap(start: int, count: int, size: int) -> Iterator[range]:
     if count:
         yield range(start, min(start + count, size))
     if start + count > size:
@@ -234,11 +234,11 @@ def _wrapped(start: int, count: int, size: int) -> Iterator[range]:
 
 
 def _reversed_bits() -> NDArray[np.uint64]:
-    value, out = np.arange(ROUND, dtype=np.uint64), np.zeros(ROUND, dtype=np.uint64)
+    value, bits = np.arange(ROUND, dtype=np.uint64), np.zeros(ROUND, dtype=np.uint64)
     for _ in range(_ROUND_BITS):
-        out = (out << np.uint64(1)) | (value & np.uint64(1))
+        bits = (bits << np.uint64(1)) | (value & np.uint64(1))
         value >>= np.uint64(1)
-    return out
+    return bits
 
 
 _REVERSED = _reversed_bits()

@@ -23,13 +23,13 @@ _S27, _S31 = np.uint64(27), np.uint64(31)
 @lru_cache(maxsize=4096)
 def round_keys(label: str) -> tuple[np.uint64, ...]:
     """Return one key per round, and one more for `number_of`."""
-    drawn = hashlib.blake2b(label.encode(), digest_size=8 * (_ROUNDS + 1)).digest()
-    return tuple(np.frombuffer(drawn, dtype="<u8"))
+    digest = hashlib.blake2b(label.encode(), digest_size=8 * (_ROUNDS + 1)).digest()
+    return tuple(np.frombuffer(digest, dtype="<u8"))
 
 
-def number_of(label: str, below: int) -> int:
+def number_of(label: str, size: int) -> int:
     """Return the label's number in `range(below)`."""
-    return int(round_keys(label)[_ROUNDS]) % below
+    return int(round_keys(label)[_ROUNDS]) % size
 
 
 def permute(values: Values, size: int, label: str) -> Values:
@@ -37,21 +37,21 @@ def permute(values: Values, size: int, label: str) -> Values:
     if size < 2:
         return np.zeros_like(values)
     half, keys = max(1, ((size - 1).bit_length() + 1) // 2), round_keys(label)
-    out = _feistel(values, half, keys)
+    images = _feistel(values, half, keys)
     while True:
-        outside = np.flatnonzero(out >= np.uint64(size))
+        outside = np.flatnonzero(images >= np.uint64(size))
         if not len(outside):
-            return out
-        out[outside] = _feistel(out[outside], half, keys)
+            return images
+        images[outside] = _feistel(images[outside], half, keys)
 
 
 def _feistel(values: Values, half: int, keys: tuple[np.uint64, ...]) -> Values:
     bits, mask, drop = np.uint64(half), np.uint64((1 << half) - 1), np.uint64(64 - half)
     left, right = values >> bits, values & mask
     for key in keys[:_ROUNDS]:
-        mixed = (right ^ key) * _FIRST
-        mixed ^= mixed >> _S27
-        mixed *= _SECOND
-        mixed ^= mixed >> _S31
-        left, right = right, left ^ (mixed >> drop)
+        mix = (right ^ key) * _FIRST
+        mix ^= mix >> _S27
+        mix *= _SECOND
+        mix ^= mix >> _S31
+        left, right = right, left ^ (mix >> drop)
     return (left << bits) | right

@@ -35,10 +35,10 @@ def spacing(manifest: Manifest, context: int) -> tuple[int, int]:
     """
     if not is_masked(manifest):
         return context, 1
-    packed = manifest.parameters.chat.context
-    if packed != context:
-        seen = f"packed for {packed}, model.context {context}"
-        raise Refused("the samples were packed for another context", seen, "prepare the data again with this context")
+    packed_context = manifest.parameters.chat.context
+    if packed_context != context:
+        sizes = f"packed for {packed_context}, model.context {context}"
+        raise Refused("the samples were packed for another context", sizes, "prepare the data again with this context")
     return context + 1, 0
 
 
@@ -46,18 +46,18 @@ def is_masked(manifest: Manifest) -> bool:
     return bool(manifest.format == 3)
 
 
-def parted(stored: Tokens) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def parted(sequences: Tokens) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the tokens of stored sequences, and which of them the loss counts: of text all."""
-    counted = stored >= 0
-    return np.where(counted, stored, ~stored).astype(np.int64), counted
+    mask = sequences >= 0
+    return np.where(mask, sequences, ~sequences).astype(np.int64), mask
 
 
 class Refused(ValueError):
     """The data cannot be read, or is not what it was taken for."""
 
-    def __init__(self, what: str, seen: object, cure: str) -> None:
-        self.what, self.seen, self.cure = what, seen, cure
-        super().__init__(f"{what}; seen: {seen}; cure: {cure}")
+    def __init__(self, message: str, finding: object, cure: str) -> None:
+        self.what, self.seen, self.cure = message, finding, cure
+        super().__init__(f"{message}; seen: {finding}; cure: {cure}")
 
 
 class NoSuchSources(Refused):
@@ -79,40 +79,40 @@ class TokenRow:
         ends = list(accumulate(shard.tokens for shard in self.shards))
         self.starts, self.tokens = [0, *ends[:-1]], ends[-1] if ends else 0
 
-    def copy_window(self, start: int, out: Tokens) -> None:
-        """Fill `out` with the tokens from `start`, across shard boundaries."""
-        index, done = bisect.bisect_right(self.starts, start) - 1, 0
-        while done < len(out):
-            offset = start + done - self.starts[index]
-            piece = self._shard(index)[offset : offset + len(out) - done]
-            out[done : done + len(piece)] = piece
-            done, index = done + len(piece), index + 1
+    def copy_window(self, start: int, window: Tokens) -> None:
+        """Fill `window` with the tokens from `start`, across shard boundaries."""
+        index, count = bisect.bisect_right(self.starts, start) - 1, 0
+        while count < len(window):
+            offset = start + count - self.starts[index]
+            piece = self._shard(index)[offset : offset + len(window) - count]
+            window[count : count + len(piece)] = piece
+            count, index = count + len(piece), index + 1
 
     def shards_of(self, start: int, end: int) -> tuple[Shard, ...]:
         """Return the shards with tokens in [start, end)."""
-        first = bisect.bisect_right(self.starts, start) - 1
-        return self.shards[first : bisect.bisect_left(self.starts, end)]
+        begin = bisect.bisect_right(self.starts, start) - 1
+        return self.shards[begin : bisect.bisect_left(self.starts, end)]
 
     def _shard(self, index: int) -> Tokens:
-        if (known := self._open.get(index)) is not None:
+        if (cached := self._open.get(index)) is not None:
             self._open.move_to_end(index)
-            return known
-        tokens = self._open[index] = self._mapped(self.shards[index])
+            return cached
+        tokens = self._open[index] = self._map(self.shards[index])
         if len(self._open) > self.keep_open:
             self._open.popitem(last=False)
         return tokens
 
-    def _mapped(self, shard: Shard) -> Tokens:
+    def _map(self, shard: Shard) -> Tokens:
         try:
             with os.fdopen(self.opener(shard), "rb") as file:
-                mapped = np.memmap(file, dtype=np.dtype(self.dtype).newbyteorder("<"), mode="r")
+                array = np.memmap(file, dtype=np.dtype(self.dtype).newbyteorder("<"), mode="r")
         except (OSError, ValueError) as error:
             raise Refused("a token shard cannot be read", f"{shard.file}: {error}", "stage the data again") from error
         # A plain array: slicing a memmap costs several times as much.
-        tokens: Tokens = mapped.view(np.ndarray)
+        tokens: Tokens = array.view(np.ndarray)
         if len(tokens) != shard.tokens:
-            seen = f"{shard.file}: {len(tokens)} tokens, wanted {shard.tokens}"
-            raise Refused("a token shard has another size", seen, "stage the data again")
+            finding = f"{shard.file}: {len(tokens)} tokens, wanted {shard.tokens}"
+            raise Refused("a token shard has another size", finding, "stage the data again")
         return tokens
 
 
@@ -140,8 +140,8 @@ class Reader:
         shuffle_blocks: int = 16,
     ) -> None:
         self.manifest, self.context, self.seed = manifest, context, seed
-        held = [shard for shard in manifest.validation if shard.tokens]
-        self._validation = self.row(tuple(held), manifest.dtype, opener)
+        shards = [shard for shard in manifest.validation if shard.tokens]
+        self._validation = self.row(tuple(shards), manifest.dtype, opener)
         self._stride, self._shared = spacing(manifest, context)
         self.held_out_samples = max(0, (self._validation.tokens - self._shared) // self._stride)
         # A shuffle window's blocks, each in up to two shards; mapped shards cannot leave the cache.
@@ -153,10 +153,10 @@ class Reader:
         counts = [max(0, (row.tokens - self._shared) // self._stride) for row in self._rows]
         self.samples = sum(counts)
         if not self.held_out_samples or not all(counts):
-            seen = {source.name: count for source, count in zip(manifest.sources, counts, strict=True)}
+            sizes = {source.name: count for source, count in zip(manifest.sources, counts, strict=True)}
             raise Refused(
                 "a part of the data holds less than one sequence",
-                f"sequences of {context} tokens: {seen}, held out {self.held_out_samples}",
+                f"sequences of {context} tokens: {sizes}, held out {self.held_out_samples}",
                 "give more text or a shorter model.context",
             )
         block = max(1, manifest.parameters.shard_tokens // self._stride)
@@ -175,11 +175,11 @@ class Reader:
 
     def stored(self, positions: range) -> Tokens:
         """Return the same in the shards' type, two or four bytes a token."""
-        drawn = self.order.at(positions)
-        out = np.empty((len(positions), self.context + 1), dtype=self.manifest.dtype)
-        for row, source, sample in zip(out, drawn.source.tolist(), drawn.sample.tolist(), strict=True):
+        draws = self.order.at(positions)
+        tokens = np.empty((len(positions), self.context + 1), dtype=self.manifest.dtype)
+        for row, source, sample in zip(tokens, draws.source.tolist(), draws.sample.tolist(), strict=True):
             self._rows[source].copy_window(sample * self._stride, row)
-        return out
+        return tokens
 
     def held_out(self, sequences: int) -> NDArray[np.int64]:
         """Return sequences spread evenly over the held-out part, always the same; all of them if there are fewer.
@@ -187,10 +187,10 @@ class Reader:
         The loss of its first documents alone differs by a nat.
         """
         count = min(sequences, self.held_out_samples)
-        out = np.empty((count, self.context + 1), dtype=self.manifest.dtype)
-        for index, row in enumerate(out):
+        tokens = np.empty((count, self.context + 1), dtype=self.manifest.dtype)
+        for index, row in enumerate(tokens):
             self._validation.copy_window((index * self.held_out_samples // count) * self._stride, row)
-        return out.astype(np.int64)
+        return tokens.astype(np.int64)
 
     def ahead(self, position: int) -> Iterator[Ahead]:
         """Yield the shards that positions from `position` on need, window by window, without end."""
@@ -212,6 +212,6 @@ def _shares(manifest: Manifest, counts: list[int], weights: dict[str, float]) ->
     unknown = sorted(set(weights) - set(names))
     if unknown or (weights and len(weights) < len(names)):
         raise NoSuchSources("weights do not match the sources", f"{weights}, sources {names}", "weight each source")
-    stated = [weights.get(source.name) or source.weight for source in manifest.sources]
-    given = [weight for weight in stated if weight]
-    return given if len(given) == len(names) else [float(count) for count in counts]
+    source_weights = [weights.get(source.name) or source.weight for source in manifest.sources]
+    shares = [weight for weight in source_weights if weight]
+    return shares if len(shares) == len(names) else [float(count) for count in counts]

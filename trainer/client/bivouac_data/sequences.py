@@ -58,20 +58,21 @@ class Sequences(IterableDataset[Part]):
         the launcher's (`RANK`, `WORLD_SIZE`) unless given; over `group` ranks add up a step's digests. Raises
         `ValueError`. Of the shards' bytes only the sizes are compared with the manifest."""
         content = (Path(folder) / "manifest.json").read_bytes()
-        self.folder, self.manifest = Path(folder), json.loads(content, object_hook=lambda one: SimpleNamespace(**one))
+        self.folder = Path(folder)
+        self.manifest = json.loads(content, object_hook=lambda fields: SimpleNamespace(**fields))
         if getattr(self.manifest, "format", None) not in _FORMATS:
             raise ValueError(f"{folder} is no prepared data set of format {' or '.join(map(str, _FORMATS))}")
         self.rank = int(os.environ.get("RANK", 0)) if rank is None else rank
         self.world_size = int(os.environ.get("WORLD_SIZE", 1)) if world_size is None else world_size
         self.global_batch, self.micro_batch = global_batch, micro_batch
-        self.parts_per_step, rest = divmod(global_batch, micro_batch * self.world_size)
-        if rest or not self.parts_per_step:
+        self.parts_per_step, remainder = divmod(global_batch, micro_batch * self.world_size)
+        if remainder or not self.parts_per_step:
             raise ValueError(f"global_batch {global_batch} is no multiple of {micro_batch} x {self.world_size} ranks")
         self._order: dict[str, Any] = {
             "data_digest": hashlib.sha256(content).hexdigest(), "context": context, "seed": seed,
             "weights": dict(weights or {}), "shuffle_blocks": shuffle_blocks,
         }  # fmt: skip
-        self._group, self._reader = group, self._opened()
+        self._group, self._reader = group, self._open_reader()
         self._position, self._taken, self._workers = 0, 0, 1
         self._rows: list[dict[str, Any]] = []
         self._attempt: int | None = None
@@ -85,27 +86,27 @@ class Sequences(IterableDataset[Part]):
         self._workers = workers
         while True:
             number = worker + self._taken * workers
-            first = self._position + (number * self.world_size + self.rank) * self.micro_batch
-            positions = range(first, first + self.micro_batch)
-            tokens, counted = parted(self._reader.stored(positions))
+            begin = self._position + (number * self.world_size + self.rank) * self.micro_batch
+            positions = range(begin, begin + self.micro_batch)
+            tokens, mask = parted(self._reader.stored(positions))
             self._taken += 1
             part = {"tokens": torch.from_numpy(tokens), "positions": torch.tensor(positions)}
-            yield part | ({"counted": torch.from_numpy(counted)} if is_masked(self.manifest) else {})
+            yield part | ({"counted": torch.from_numpy(mask)} if is_masked(self.manifest) else {})
 
     def done(self, step: int, fed: Sequence[Part]) -> None:
         """Note that a step has consumed these parts, on every rank: the state moves on, and the ledger by a link.
         Raises `ValueError` for other positions than the step's, which a loader that reorders would give."""
-        wanted = [
+        expected = [
             self._position + (number * self.world_size + self.rank) * self.micro_batch + index
             for number in range(self.parts_per_step)
             for index in range(self.micro_batch)
         ]
-        given = [position for part in fed for position in part["positions"].tolist()]
-        if given != wanted:
-            raise ValueError(f"step {step} was fed positions {given[:4]}..., wanted {wanted[:4]}...")
-        stored = np.concatenate([_stored(part) for part in fed]).astype(self.manifest.dtype)
-        own = sum(sample_digest(position, row.tobytes()) for position, row in zip(given, stored, strict=True))
-        self._link(step, self._sum_over_ranks(own % _HALF**2))
+        positions = [position for part in fed for position in part["positions"].tolist()]
+        if positions != expected:
+            raise ValueError(f"step {step} was fed positions {positions[:4]}..., wanted {expected[:4]}...")
+        tokens = np.concatenate([_stored_tokens(part) for part in fed]).astype(self.manifest.dtype)
+        digest = sum(sample_digest(position, row.tobytes()) for position, row in zip(positions, tokens, strict=True))
+        self._link(step, self._sum_over_ranks(digest % _HALF**2))
         self._position += self.global_batch
         self._taken = max(0, self._taken - self.parts_per_step)
 
@@ -113,17 +114,17 @@ class Sequences(IterableDataset[Part]):
         """Return where to go on, with the ledger's rows. In the process that trains, after the steps that are `done`:
         any number of ranks may go on from it. In a loader's worker, as torchdata's `StatefulDataLoader` asks for it,
         after what the worker has read: that one fits the same ranks and workers only."""
-        position, taken = self._position, self._taken
+        position, parts = self._position, self._taken
         if self._workers == 1:
-            position, taken = position + taken * self.world_size * self.micro_batch, 0
+            position, parts = position + parts * self.world_size * self.micro_batch, 0
         shape = {"world_size": self.world_size, "micro_batch": self.micro_batch, "workers": self._workers}
-        return {"position": position, "taken": taken, "shape": shape, "order": self._order, "rows": list(self._rows)}
+        return {"position": position, "taken": parts, "shape": shape, "order": self._order, "rows": list(self._rows)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state. Raises `ValueError` for one of another order: other data, context, seed or weights."""
-        other = {name: value for name, value in self._order.items() if state["order"][name] != value}
-        if other:
-            raise ValueError(f"the state is of another order: {state['order']}, now {other}")
+        differences = {name: value for name, value in self._order.items() if state["order"][name] != value}
+        if differences:
+            raise ValueError(f"the state is of another order: {state['order']}, now {differences}")
         shape = {"world_size": self.world_size, "micro_batch": self.micro_batch, "workers": state["shape"]["workers"]}
         if state["taken"] and state["shape"] != shape:
             raise ValueError(
@@ -138,12 +139,12 @@ class Sequences(IterableDataset[Part]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _reader=None)
-        self._reader = self._opened()
+        self._reader = self._open_reader()
 
-    def _opened(self) -> Reader:
+    def _open_reader(self) -> Reader:
         order = self._order
-        more = (order["seed"], order["weights"], order["shuffle_blocks"])
-        return Reader(self.manifest, folder_opener(self.folder), order["context"], *more)
+        opener = folder_opener(self.folder)
+        return Reader(self.manifest, opener, order["context"], order["seed"], order["weights"], order["shuffle_blocks"])
 
     def _sum_over_ranks(self, digest: int) -> int:
         if not (self.world_size > 1 and dist.is_available() and dist.is_initialized()):
@@ -155,22 +156,22 @@ class Sequences(IterableDataset[Part]):
         return int(high * _HALF + low) % _HALF**2
 
     def _link(self, step: int, digest: int) -> None:
-        last, position = self._rows[-1] if self._rows else None, self._position
-        chain = next_link(last["chain"] if last else CHAIN_START, step, position, self.global_batch, digest)
-        if self._attempt is None or last is None:
+        row, position = self._rows[-1] if self._rows else None, self._position
+        chain = next_link(row["chain"] if row else CHAIN_START, step, position, self.global_batch, digest)
+        if self._attempt is None or row is None:
             self._attempt = int(os.environ.get("BIVOUAC_ATTEMPT", 0))
-            last = {
+            row = {
                 "attempt": self._attempt, "world_size": self.world_size, "global_batch": self.global_batch,
                 "seed": self._order["seed"], "data_digest": self._order["data_digest"],
                 "first_step": step, "last_step": step, "first_position": position, "chain": chain,
             }  # fmt: skip
-            self._rows.append(last)
-        elif step != last["last_step"] + 1:
-            raise ValueError(f"step {step} does not follow step {last['last_step']}")
-        last.update(last_step=step, chain=chain)
+            self._rows.append(row)
+        elif step != row["last_step"] + 1:
+            raise ValueError(f"step {step} does not follow step {row['last_step']}")
+        row.update(last_step=step, chain=chain)
 
 
-def _stored(part: Part) -> np.ndarray:
+def _stored_tokens(part: Part) -> np.ndarray:
     """Return the tokens as the shards have them."""
     tokens: np.ndarray = part["tokens"].cpu().numpy()
     return np.where(part["counted"].cpu().numpy(), tokens, ~tokens) if "counted" in part else tokens

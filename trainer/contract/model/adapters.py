@@ -13,14 +13,16 @@ def adapter_trouble(model: ModelConfig, parallel: ParallelConfig, warm: bool) ->
     if lora is None:
         return None
     if not model.name or model.is_function:
-        seen, cure = model.name or "the small decoder", "name a model of the catalogue or a folder"
-        return Trouble("model.lora", "needs a model by name or folder", seen, cure)
+        finding, cure = model.name or "the small decoder", "name a model of the catalogue or a folder"
+        return Trouble("model.lora", "needs a model by name or folder", finding, cure)
     if not warm:
         cure = "write training.init_from, or leave lora out"
         return Trouble("model.lora", "would train beside weights that know nothing", "no training.init_from", cure)
     if parallel.tensor > 1:
-        seen, cure = f"parallel.tensor {parallel.tensor}", "write 1; with zero_stage 3 frozen weights are spread too"
-        return Trouble("model.lora", "cannot be dealt out: AutoTP replaces the matrices that have adapters", seen, cure)
+        finding, cure = f"parallel.tensor {parallel.tensor}", "write 1; with zero_stage 3 frozen weights are spread too"
+        return Trouble(
+            "model.lora", "cannot be dealt out: AutoTP replaces the matrices that have adapters", finding, cure
+        )
     return None
 
 
@@ -30,11 +32,11 @@ def dropout_trouble(model: ModelConfig, watch: WatchConfig) -> Trouble | None:
     drops = {f"model.config.{name}": value for name, value in model.config.items() if name.endswith("dropout")}
     if model.lora is not None:
         drops["model.lora.dropout"] = model.lora.dropout
-    found = next(((field, value) for field, value in drops.items() if value), None)
-    if found is None or not looks:
+    dropout = next(((field, value) for field, value in drops.items() if value), None)
+    if dropout is None or not looks:
         return None
-    seen = f"dropout {found[1]:g}, watch.{looks[0]} {getattr(watch, looks[0])}"
-    return Trouble(found[0], "makes each replay differ from what it repeats", seen, f"write 0, or {looks[0]}: 0")
+    finding = f"dropout {dropout[1]:g}, watch.{looks[0]} {getattr(watch, looks[0])}"
+    return Trouble(dropout[0], "makes each replay differ from what it repeats", finding, f"write 0, or {looks[0]}: 0")
 
 
 def replay_trouble(watch: WatchConfig) -> Trouble | None:

@@ -88,25 +88,25 @@ def layout_trouble(parallel: ParallelConfig, world_size: int, ranks_per_node: in
     tensor, sequence = parallel.tensor, parallel.sequence
     if tensor > 1 and sequence > 1:
         message = "cannot be combined with sequence parallelism"
-        seen = f"tensor {tensor}, sequence {sequence}"
+        finding = f"tensor {tensor}, sequence {sequence}"
         cure = "use one: DeepSpeed's AutoTP replaces the engine's process groups by its own, without Ulysses'"
-        return Trouble("parallel.tensor", message, seen, cure)
+        return Trouble("parallel.tensor", message, finding, cure)
     if tensor > 1 and zero_stage not in (1, 2):
         cure = "write zero_stage: 1 or 2; with stage 3 DeepSpeed has lost tensors silently"
         return Trouble("parallel.tensor", "needs ZeRO stage 1 or 2", f"zero_stage {zero_stage}", cure)
     for kind, size in (("tensor", tensor), ("sequence", sequence)):
         if world_size % size:
-            seen = f"{size} of {world_size} ranks"
-            return Trouble(f"parallel.{kind}", "does not divide the ranks", seen, f"write a divisor of {world_size}")
+            finding = f"{size} of {world_size} ranks"
+            return Trouble(f"parallel.{kind}", "does not divide the ranks", finding, f"write a divisor of {world_size}")
     if ranks_per_node % tensor:
-        seen, cure = f"{tensor} of {ranks_per_node} ranks per node", f"write a divisor of {ranks_per_node}"
-        return Trouble("parallel.tensor", "reaches beyond a node", seen, cure)
+        finding, cure = f"{tensor} of {ranks_per_node} ranks per node", f"write a divisor of {ranks_per_node}"
+        return Trouble("parallel.tensor", "reaches beyond a node", finding, cure)
     return None
 
 
 def model_trouble(parallel: ParallelConfig, heads: Heads, context: int) -> Trouble | None:
     """Return why a model cannot be dealt out like this."""
-    wanted = [
+    divisions = [
         ("tensor", parallel.tensor, "attention heads", heads.queries),
         ("tensor", parallel.tensor, "key heads", heads.keys),
         ("tensor", parallel.tensor, "the feed-forward part's width", heads.hidden),
@@ -114,12 +114,12 @@ def model_trouble(parallel: ParallelConfig, heads: Heads, context: int) -> Troub
         ("sequence", parallel.sequence, "key heads", heads.keys),
         ("sequence", parallel.sequence, "the context", context),
     ]
-    for kind, size, what, number in wanted:
+    for kind, size, part, number in divisions:
         if number % size:
-            seen = f"{kind} {size}, {number}"
-            return Trouble(f"parallel.{kind}", f"does not divide {what}", seen, f"write a divisor of {number}")
+            finding = f"{kind} {size}, {number}"
+            return Trouble(f"parallel.{kind}", f"does not divide {part}", finding, f"write a divisor of {number}")
     if parallel.sequence > 1 and heads.window is not None and heads.window < context:
         cure = f"write sequence: 1, a context of {heads.window} or less, or model.config.sliding_window: null"
-        seen = f"a window of {heads.window}, a context of {context}"
-        return Trouble("parallel.sequence", "knows no sliding window", seen, cure)
+        finding = f"a window of {heads.window}, a context of {context}"
+        return Trouble("parallel.sequence", "knows no sliding window", finding, cure)
     return None

@@ -111,9 +111,9 @@ def work_of(model: ModelConfig) -> Work:
     if model.parameters is not None:
         return Work(model.parameters, model.layers, model.width, model.parameters // model.layers, 0)
     shape = shape_of(model)
-    used = shape.parameters - (0 if shape.tied else shape.embedding)
+    weights = shape.parameters - (0 if shape.tied else shape.embedding)
     adapters = None if model.lora is None else adapter_parameters(model)
-    return Work(used, shape.layers, shape.queries, shape.block, shape.embedding, adapters)
+    return Work(weights, shape.layers, shape.queries, shape.block, shape.embedding, adapters)
 
 
 def matrices(model: ModelConfig) -> dict[str, tuple[int, int]]:
@@ -131,9 +131,9 @@ def adapter_parameters(model: ModelConfig) -> int:
     lora = model.lora
     if lora is None or model.is_function:  # a function's model with adapters is refused
         return 0
-    there = matrices(model)
-    wanted = there if lora.targets == "all-linear" else set(lora.targets) & set(there)
-    return lora.rank * shape_of(model).layers * sum(sum(there[name]) for name in wanted)
+    shapes = matrices(model)
+    targets = shapes if lora.targets == "all-linear" else set(lora.targets) & set(shapes)
+    return lora.rank * shape_of(model).layers * sum(sum(shapes[name]) for name in targets)
 
 
 def trained_parameters(model: ModelConfig) -> int:
@@ -153,8 +153,8 @@ def _of_config(config: dict[str, Any]) -> Shape:
         small += 2 * hidden + width
     if kind == "qwen3":
         small += 2 * head
-    tied = bool(config.get("tie_word_embeddings", False))
-    return Shape(config["vocab_size"], config["num_hidden_layers"], width, hidden, queries, keys, tied, small)
+    is_tied = bool(config.get("tie_word_embeddings", False))
+    return Shape(config["vocab_size"], config["num_hidden_layers"], width, hidden, queries, keys, is_tied, small)
 
 
 def head_width(config: dict[str, Any]) -> int:
@@ -196,17 +196,17 @@ def refuse_unknown(config: dict[str, Any]) -> None:
     """Raise `ValueError` for a configuration that has no formula here."""
     kind = config.get("model_type")
     if kind not in _GATED:
-        known = ", ".join(_GATED)
+        kinds = ", ".join(_GATED)
         raise ValueError(
-            f"has model_type {kind!r}, whose size is not known here; take one of {known}, "
+            f"has model_type {kind!r}, whose size is not known here; take one of {kinds}, "
             "or give `package.module:function` and `parameters`"
         )
     wrong = [name for name in _NEEDED if not isinstance(config.get(name), int) or config[name] < 1]
     if wrong:
         raise ValueError(f"its configuration lacks {', '.join(wrong)}; give whole numbers in `config`")
     for name in ("num_key_value_heads", "head_dim"):
-        if (given := config.get(name)) is not None and (not isinstance(given, int) or given < 1):
-            raise ValueError(f"{name} is {given!r}; give a whole number above 0")
+        if (number := config.get(name)) is not None and (not isinstance(number, int) or number < 1):
+            raise ValueError(f"{name} is {number!r}; give a whole number above 0")
     if config["num_attention_heads"] % key_heads(config):
-        seen = f"{config['num_attention_heads']} heads, {key_heads(config)} key heads"
-        raise ValueError(f"{seen}; make num_attention_heads a multiple of num_key_value_heads")
+        finding = f"{config['num_attention_heads']} heads, {key_heads(config)} key heads"
+        raise ValueError(f"{finding}; make num_attention_heads a multiple of num_key_value_heads")

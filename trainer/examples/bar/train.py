@@ -29,13 +29,13 @@ def main() -> None:
     torch.set_num_threads(1)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, 64), nn.Tanh(), nn.Linear(64, 1)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    begun = 0
+    start = 0
     if RESUME:
-        saved = torch.load(RESUME)
-        model.module.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        begun = saved["step"]
-    bar = tqdm(range(begun, STEPS), initial=begun, total=STEPS, disable=rank > 0)
+        checkpoint = torch.load(RESUME)
+        model.module.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        start = checkpoint["step"]
+    bar = tqdm(range(start, STEPS), initial=start, total=STEPS, disable=rank > 0)
     for step in bar:
         inputs, targets = batch(step, rank)
         loss = nn.functional.mse_loss(model(inputs), targets)

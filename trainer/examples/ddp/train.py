@@ -33,13 +33,13 @@ def main() -> None:
     torch.set_num_threads(1)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, 64), nn.Tanh(), nn.Linear(64, 1)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    begun = 0
+    start = 0
     if resume := os.environ.get("BIVOUAC_RESUME_FROM"):
-        saved = torch.load(Path(resume) / "state.pt", weights_only=True)
-        model.module.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        begun = saved["step"]
-    for step in range(begun + 1, STEPS + 1):
+        checkpoint = torch.load(Path(resume) / "state.pt", weights_only=True)
+        model.module.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        start = checkpoint["step"]
+    for step in range(start + 1, STEPS + 1):
         inputs, targets = batch(step, rank)
         loss = nn.functional.mse_loss(model(inputs), targets)
         optimizer.zero_grad()
@@ -50,11 +50,11 @@ def main() -> None:
         if rank == 0:
             print(json.dumps({"step": step, "loss": mean.item() / dist.get_world_size()}), flush=True)
             if step % SAVE_EVERY == 0 or step == STEPS:
-                here = folder / f"step-{step}"
-                here.mkdir(parents=True, exist_ok=True)
+                step_folder = folder / f"step-{step}"
+                step_folder.mkdir(parents=True, exist_ok=True)
                 state = {"step": step, "model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
-                torch.save(state, here / "state.pt")
-                (here / "DONE").touch()
+                torch.save(state, step_folder / "state.pt")
+                (step_folder / "DONE").touch()
         dist.barrier()
         time.sleep(SLEEP_S)
     dist.destroy_process_group()

@@ -36,11 +36,11 @@ def main() -> None:
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(WIDTH, 64), nn.Tanh(), nn.Linear(64, 1))
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)
-    begun = 0
+    start = 0
     if os.environ.get("BIVOUAC_RESUME_FROM"):  # the tracker file names the checkpoint
-        _, told = engine.load_checkpoint(folder)
-        begun = told["step"]
-    for step in range(begun + 1, STEPS + 1):
+        _, client_state = engine.load_checkpoint(folder)
+        start = client_state["step"]
+    for step in range(start + 1, STEPS + 1):
         inputs, targets = batch(step, rank)
         loss = nn.functional.mse_loss(engine(inputs.bfloat16()).float(), targets)
         engine.backward(loss)

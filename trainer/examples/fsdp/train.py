@@ -34,22 +34,22 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def main() -> None:
     dist.init_process_group("gloo")
-    own = dist.new_group(backend="gloo")  # a save beside training must not share its collectives
+    save_group = dist.new_group(backend="gloo")  # a save beside training must not share its collectives
     rank, folder = dist.get_rank(), Path(os.environ.get("BIVOUAC_CHECKPOINTS", "checkpoints"))
     torch.manual_seed(1)
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(WIDTH, 64), nn.Tanh(), nn.Linear(64, 1))
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    begun = 0
+    start = 0
     saving: Any = None
     if resume := os.environ.get("BIVOUAC_RESUME_FROM"):
         weights, moments = get_state_dict(model, optimizer)
         state: dict[str, Any] = {"model": weights, "optimizer": moments, "step": 0}
         dcp.load(state, checkpoint_id=resume)
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        begun = state["step"]
-    for step in range(begun + 1, STEPS + 1):
+        start = state["step"]
+    for step in range(start + 1, STEPS + 1):
         inputs, targets = batch(step, rank)
         loss = nn.functional.mse_loss(model(inputs), targets)
         optimizer.zero_grad()
@@ -64,7 +64,7 @@ def main() -> None:
                 saving.result()
             weights, moments = get_state_dict(model, optimizer)
             state = {"model": weights, "optimizer": moments, "step": step}
-            saving = dcp.async_save(state, storage_writer=Writer(folder / f"step-{step}"), process_group=own)
+            saving = dcp.async_save(state, storage_writer=Writer(folder / f"step-{step}"), process_group=save_group)
         time.sleep(SLEEP_S)
     if saving is not None:
         saving.result()

@@ -36,15 +36,15 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, 64), nn.Tanh(), nn.Linear(64, 1))
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    begun = 0
+    start = 0
     if args.load:
         weights, moments = get_state_dict(model, optimizer)
-        rest: dict[str, Any] = {"optim": moments, "step": 0}
+        state: dict[str, Any] = {"optim": moments, "step": 0}
         dcp.load(weights, checkpoint_id=Path(args.load) / "model")
-        dcp.load(rest, checkpoint_id=Path(args.load) / "optim")
-        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=rest["optim"])
-        begun = rest["step"]
-    for step in range(begun + 1, args.steps + 1):
+        dcp.load(state, checkpoint_id=Path(args.load) / "optim")
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state["optim"])
+        start = state["step"]
+    for step in range(start + 1, args.steps + 1):
         inputs, targets = batch(step, dist.get_rank())
         loss = nn.functional.mse_loss(model(inputs), targets)
         optimizer.zero_grad()

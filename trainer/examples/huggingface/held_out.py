@@ -19,7 +19,7 @@ def main() -> None:
     words = (begin + stride * torch.arange(LENGTH)) % WORDS
     with torch.no_grad():
         loss = model(input_ids=words, labels=words).loss.item()
-    print(json.dumps({"loss": loss, "parameters": sum(one.numel() for one in model.parameters())}))
+    print(json.dumps({"loss": loss, "parameters": sum(parameter.numel() for parameter in model.parameters())}))
 
 
 if __name__ == "__main__":

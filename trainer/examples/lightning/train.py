@@ -62,14 +62,14 @@ def main() -> None:
     torch.manual_seed(1)
     torch.set_num_threads(1)
     folder = os.environ.get("BIVOUAC_CHECKPOINTS", "checkpoints")
-    saved = ModelCheckpoint(folder, every_n_train_steps=SAVE_EVERY, save_top_k=-1, save_last=True)
+    saver = ModelCheckpoint(folder, every_n_train_steps=SAVE_EVERY, save_top_k=-1, save_last=True)
     trainer = Trainer(
         accelerator="cpu",
         strategy="ddp",
         devices=RANKS_HERE,
         num_nodes=RANKS // RANKS_HERE,
         max_steps=STEPS,
-        callbacks=[BivouacCallback(), saved],
+        callbacks=[BivouacCallback(), saver],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,

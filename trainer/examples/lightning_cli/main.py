@@ -25,7 +25,7 @@ class Numbers(LightningDataModule):
         return DataLoader(self.rows, self.batch_size)
 
 
-class Sine(LightningModule):
+class SineRegression(LightningModule):
     def __init__(self, learning_rate: float = 1e-2) -> None:
         super().__init__()
         self.learning_rate = learning_rate
@@ -46,4 +46,4 @@ class Sine(LightningModule):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    LightningCLI(Sine, Numbers)
+    LightningCLI(SineRegression, Numbers)

@@ -34,24 +34,24 @@ class Model(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        more: Any = {"config": config, "init_method": config.init_method}
-        self.embedding = VocabParallelEmbedding(VOCABULARY, WIDTH, **more)
+        options: Any = {"config": config, "init_method": config.init_method}
+        self.embedding = VocabParallelEmbedding(VOCABULARY, WIDTH, **options)
         parts = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
         self.mlp = MLP(config, parts, ffn_hidden_size=4 * WIDTH)
-        self.output = ColumnParallelLinear(WIDTH, VOCABULARY, bias=False, gather_output=False, **more)
+        self.output = ColumnParallelLinear(WIDTH, VOCABULARY, bias=False, gather_output=False, **options)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         hidden = self.embedding(tokens[:, :-1])
-        mixed, bias = self.mlp(hidden)
-        logits, _ = self.output(hidden + mixed + bias)
+        change, bias = self.mlp(hidden)
+        logits, _ = self.output(hidden + change + bias)
         return vocab_parallel_cross_entropy(logits, tokens[:, 1:]).mean()
 
 
 def batch(step: int) -> torch.Tensor:
     """Return the tokens of a step, the same on all ranks of a tensor-parallel group: each is 5 times the one before."""
     random = torch.Generator().manual_seed(step)
-    first = torch.randint(1, VOCABULARY, (BATCH, 1), generator=random)
-    return first * 5 ** torch.arange(LENGTH) % VOCABULARY
+    prompt = torch.randint(1, VOCABULARY, (BATCH, 1), generator=random)
+    return prompt * 5 ** torch.arange(LENGTH) % VOCABULARY
 
 
 def shard(folder: Path, step: int) -> Path:
@@ -86,13 +86,13 @@ def main() -> None:
         )
     )  # fmt: skip
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    begun = newest(folder)
-    if begun:
-        saved = torch.load(shard(folder, begun), weights_only=False)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        torch.set_rng_state(saved["rng"])
-    for step in range(begun + 1, STEPS + 1):
+    start = newest(folder)
+    if start:
+        checkpoint = torch.load(shard(folder, start), weights_only=False)
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        torch.set_rng_state(checkpoint["rng"])
+    for step in range(start + 1, STEPS + 1):
         loss = model(batch(step))
         optimizer.zero_grad()
         loss.backward()

@@ -34,11 +34,11 @@ def gradients(model: dict[str, np.ndarray], inputs: np.ndarray, targets: np.ndar
 
 
 def save(folder: Path, step: int, model: dict[str, np.ndarray], speed: np.ndarray) -> None:
-    here = folder / f"step-{step}"
-    here.mkdir(parents=True, exist_ok=True)
-    with (here / "state.npz").open("wb") as file:
+    step_folder = folder / f"step-{step}"
+    step_folder.mkdir(parents=True, exist_ok=True)
+    with (step_folder / "state.npz").open("wb") as file:
         np.savez(file, first=model["in"], last=model["out"], speed=speed, step=step)
-    (here / "DONE").touch()
+    (step_folder / "DONE").touch()
 
 
 def main() -> None:
@@ -46,14 +46,15 @@ def main() -> None:
     rank, size = world.Get_rank(), world.Get_size()
     random = np.random.default_rng(1)
     model = {"in": random.standard_normal((WIDTH, HIDDEN)) / WIDTH, "out": random.standard_normal((HIDDEN, 1)) / HIDDEN}
-    speed, begun = np.zeros(WIDTH * HIDDEN + HIDDEN), 0
+    speed, start = np.zeros(WIDTH * HIDDEN + HIDDEN), 0
     if resume := os.environ.get("BIVOUAC_RESUME_FROM"):
-        saved = np.load(Path(resume) / "state.npz")
-        model, speed, begun = {"in": saved["first"], "out": saved["last"]}, saved["speed"], int(saved["step"])
-    for step in range(begun + 1, STEPS + 1):
-        loss, mine = gradients(model, *batch(step, rank))
-        told, total = np.append(mine, loss), np.empty(mine.size + 1)
-        world.Allreduce(told, total, op=MPI.SUM)
+        checkpoint = np.load(Path(resume) / "state.npz")
+        model = {"in": checkpoint["first"], "out": checkpoint["last"]}
+        speed, start = checkpoint["speed"], int(checkpoint["step"])
+    for step in range(start + 1, STEPS + 1):
+        loss, gradient = gradients(model, *batch(step, rank))
+        contribution, total = np.append(gradient, loss), np.empty(gradient.size + 1)
+        world.Allreduce(contribution, total, op=MPI.SUM)
         speed = DECAY * speed + total[:-1] / size
         parts = dict(zip(model, np.split(speed, [WIDTH * HIDDEN]), strict=True))
         model = {name: old - RATE * parts[name].reshape(old.shape) for name, old in model.items()}

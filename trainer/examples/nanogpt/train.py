@@ -22,8 +22,8 @@ for argument in sys.argv[1:]:  # nanoGPT's configurator
 
 def get_batch(iter_num: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     random = torch.Generator().manual_seed(iter_num * 1000 + rank)
-    first = torch.randint(1, vocab_size, (batch_size, 1), generator=random)
-    tokens = first * 5 ** torch.arange(block_size + 1) % vocab_size
+    prompt = torch.randint(1, vocab_size, (batch_size, 1), generator=random)
+    tokens = prompt * 5 ** torch.arange(block_size + 1) % vocab_size
     return tokens[:, :-1], tokens[:, 1:]
 
 

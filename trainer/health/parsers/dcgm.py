@@ -24,7 +24,7 @@ class TestResult:
     """The worst of the warnings; None if DCGM gives none."""
 
     @property
-    def failed(self) -> bool:
+    def is_failure(self) -> bool:
         return self.status.startswith("fail") and self.severity != CONFIGURATION
 
 
@@ -35,8 +35,8 @@ class Diagnostic:
     results: tuple[TestResult, ...]
 
     @property
-    def executed(self) -> int:
-        return sum(not one.status.startswith("skip") for one in self.results)
+    def executed_count(self) -> int:
+        return sum(not result.status.startswith("skip") for result in self.results)
 
 
 def parse(text: str) -> Diagnostic:
@@ -63,14 +63,19 @@ def _results(categories: list[Any]) -> Iterator[TestResult]:
     for category in categories:
         for test in category.get("tests") or ():
             for result in (test or {}).get("results") or ():
-                said = [one if isinstance(one, dict) else {"warning": one} for one in _list(result.get("warnings"))]
-                levels = [one["error_severity"] for one in said if isinstance(one.get("error_severity"), int)]
+                warnings = [
+                    warning if isinstance(warning, dict) else {"warning": warning}
+                    for warning in _list(result.get("warnings"))
+                ]
+                levels = [
+                    warning["error_severity"] for warning in warnings if isinstance(warning.get("error_severity"), int)
+                ]
                 yield TestResult(
                     category=str(category.get("category", "")),
                     test=str(test.get("name", "")),
                     gpus=str(result.get("gpu_ids", result.get("entity_id", ""))),
                     status=str(result.get("status", "")).lower(),
-                    warnings=tuple(str(one.get("warning", one)) for one in said),
+                    warnings=tuple(str(warning.get("warning", warning)) for warning in warnings),
                     severity=_worst(levels),
                 )
 
@@ -81,5 +86,5 @@ def _list(value: Any) -> list[Any]:
 
 def _worst(levels: list[int]) -> int | None:
     """Return the worst severity; `CONFIGURATION` only if all are: any other one concerns the hardware."""
-    others = [one for one in levels if one != CONFIGURATION]
-    return max(others) if others else CONFIGURATION if levels else None
+    hardware_levels = [level for level in levels if level != CONFIGURATION]
+    return max(hardware_levels) if hardware_levels else CONFIGURATION if levels else None

@@ -35,7 +35,7 @@ class NcclLog:
 
 def parse_nccl(text: str) -> NcclLog:
     """Parse the log of one or more processes with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET."""
-    chosen = [match.groups() for match in map(_PROVIDER.search, text.splitlines()) if match]
+    providers = [match.groups() for match in map(_PROVIDER.search, text.splitlines()) if match]
     channels: dict[str, int] = {}
     direct = 0
     for line in text.splitlines():
@@ -43,11 +43,11 @@ def parse_nccl(text: str) -> NcclLog:
             channels[match.group(1)] = channels.get(match.group(1), 0) + 1
             direct += match.group(4) is not None
     return NcclLog(
-        nccl=_first(_NCCL, text),
-        plugin=_first(_PLUGIN, text),
-        providers=tuple(dict.fromkeys(provider for provider, _, _ in chosen)),
-        fabrics=tuple(dict.fromkeys(fabric for _, fabric, _ in chosen if fabric)),
-        nics=tuple(sorted({int(number) for _, _, number in chosen if number})),
+        nccl=_first_match(_NCCL, text),
+        plugin=_first_match(_PLUGIN, text),
+        providers=tuple(dict.fromkeys(provider for provider, _, _ in providers)),
+        fabrics=tuple(dict.fromkeys(fabric for _, fabric, _ in providers if fabric)),
+        nics=tuple(sorted({int(number) for _, _, number in providers if number})),
         networks=tuple(dict.fromkeys(m.group(1) for m in map(_NETWORK.search, text.splitlines()) if m)),
         channels=channels,
         gdr_channels=direct,
@@ -56,15 +56,15 @@ def parse_nccl(text: str) -> NcclLog:
 
 def parse_fi_info(text: str) -> tuple[str, ...]:
     """Return the EFA devices of `fi_info -p efa -t FI_EP_RDM`, each once; newer versions list them per fabric."""
-    provider, found = "", dict[str, None]()
+    provider, devices = "", dict[str, None]()
     for line in text.splitlines():
         key, _, value = line.strip().partition(": ")
         if key == "provider":
             provider = value.strip()
         elif key == "domain" and provider == "efa":
-            found[re.sub(r"-(rdm|dgrm)$", "", value.strip())] = None
-    return tuple(found)
+            devices[re.sub(r"-(rdm|dgrm)$", "", value.strip())] = None
+    return tuple(devices)
 
 
-def _first(pattern: re.Pattern[str], text: str) -> str | None:
+def _first_match(pattern: re.Pattern[str], text: str) -> str | None:
     return next((match.group(1) for match in map(pattern.search, text.splitlines()) if match), None)

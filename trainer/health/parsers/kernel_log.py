@@ -61,31 +61,31 @@ class Event:
 def parse(text: str, xids: Mapping[str, Iterable[int]]) -> tuple[Event, ...]:
     """Return all events of a kernel log (`dmesg`, `journalctl -k`), in its order, with repetitions. `xids`: name of a
     `Resolution` in small letters -> Xids."""
-    known = {code: Resolution[name.upper()] for name, codes in xids.items() for code in codes}
-    found: list[Event] = []
-    lost = ""
+    resolutions = {code: Resolution[name.upper()] for name, codes in xids.items() for code in codes}
+    events: list[Event] = []
+    gpu = ""
     for line in text.splitlines():
         if match := _SXID.search(line):
             device, code, message = match.groups()
             fatal = re.match(r"Fatal", message) is not None
-            found.append(Event("SXid", device, int(code), message, Resolution.NVLINK if fatal else Resolution.IGNORE))
+            events.append(Event("SXid", device, int(code), message, Resolution.NVLINK if fatal else Resolution.IGNORE))
         elif match := _XID.search(line):
             device, code, message = match.groups()
-            found.append(Event("Xid", device, int(code), message, resolution(int(code), message, known)))
+            events.append(Event("Xid", device, int(code), message, resolution(int(code), message, resolutions)))
         elif match := _GONE.search(line):
-            lost = match.group(1)
-        elif lost and "fallen off the bus" in line:
+            gpu = match.group(1)
+        elif gpu and "fallen off the bus" in line:
             # Some drivers report it over several lines and without an Xid (NVIDIA/NVSentinel#155).
-            found.append(Event("lost", lost, 79, "fallen off the bus", Resolution.RESTART_MACHINE))
-            lost = ""
-    return tuple(found)
+            events.append(Event("lost", gpu, 79, "fallen off the bus", Resolution.RESTART_MACHINE))
+            gpu = ""
+    return tuple(events)
 
 
-def resolution(code: int, message: str, known: Mapping[int, Resolution]) -> Resolution:
+def resolution(code: int, message: str, resolutions: Mapping[int, Resolution]) -> Resolution:
     """Return NVIDIA's immediate action for an Xid with this text."""
     if code in NVLINK5:
         return Resolution.NVLINK if re.search(r"\bFatal\b", message) else Resolution.IGNORE
     if code == RECOVERY_CHANGED:
         needs = re.search(r"to 0x[0-9a-fA-F]+ \(([^)]*)\)", message)
         return Resolution.IGNORE if needs is not None and needs.group(1) == "None" else Resolution.RESET_GPU
-    return known.get(code, Resolution.UNKNOWN)
+    return resolutions.get(code, Resolution.UNKNOWN)

@@ -182,7 +182,7 @@ def test_a_node_that_dies_in_the_middle_of_an_upload_leaves_the_checkpoint_befor
 ) -> None:
     def dies_on_the_way(rank: int) -> None:
         def begin_and_die(self: Prefix, name: str, source: Path) -> None:
-            at = self._at(name)
+            at = self._address(name)
             # The other rank's file lies there first: a lost peer may end it in the middle of its own upload.
             waiting.until(lambda: WHOLE in keys(self._s3, camp.url), "the other rank's file")
             begun = self._s3.create_multipart_upload(**at)["UploadId"]

@@ -58,7 +58,7 @@ def test_over_all_attempts_and_sizes_every_sample_counts_once(ends: list[int], l
     attempts = [(1 + (world + n) % 9, min(59, end + lost), end) for n, end in enumerate(sorted(ends))]
     rows, executed = campaign(*attempts, (2, 60, 60))
     found = judged(rows, executed)
-    assert found.proved and not found.unlooked
+    assert found.passes and not found.unlooked
     assert (found.consumed, found.checked_by_log, found.checked_by_data) == (480, 60, 60)
     assert found.repeated_steps == len(executed) - 60
 
@@ -66,7 +66,7 @@ def test_over_all_attempts_and_sizes_every_sample_counts_once(ends: list[int], l
 def test_a_training_that_ended_early_names_what_is_missing() -> None:
     rows, executed = campaign((2, 45, 40))
     found = judged(rows, executed)
-    assert not found.proved and found.consumed == 320
+    assert not found.passes and found.consumed == 320
     (finding,) = found.findings
     assert (finding.kind, finding.first_position, finding.end_position) == ("missing", 320, 480)
 
@@ -86,7 +86,7 @@ def test_a_ledger_that_does_not_fit_is_named_by_its_positions(
     rows, executed = campaign((2, 45, 40), (2, 60, 60))
     bent = (rows[0], rows[1].model_copy(update=change))
     found = audit(bent, 480, executed, {**expected(60), 61: 0})
-    assert not found.proved
+    assert not found.passes
     assert (kind, *span) in {(f.kind, f.first_position, f.end_position) for f in found.findings}
 
 
@@ -103,7 +103,7 @@ def test_other_samples_at_one_step_are_found_by_data_and_by_log() -> None:
 def test_what_could_not_be_looked_at_is_said() -> None:
     rows, executed = campaign((2, 60, 60))
     found = audit(rows, 480, executed[:50], None, ["the data set is not at hand"])
-    assert found.proved and found.checked_by_data == 0 and found.checked_by_log == 50
+    assert found.passes and found.checked_by_data == 0 and found.checked_by_log == 50
     assert len(found.unlooked) == 2
 
 

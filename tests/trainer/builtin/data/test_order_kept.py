@@ -12,7 +12,7 @@ import itertools
 import numpy as np
 import pytest
 
-from trainer.client.bivouac_data.order import ROUND, Drawn, Order, Pool, _wrapped, quotas
+from trainer.client.bivouac_data.order import ROUND, Drawn, Order, Pool, _wrap, quotas
 
 SMALL = Pool("small", 101, 1.0, 8, 40)
 WINDOWED = Pool("windowed", 1003, 3.0, 8, 4)
@@ -140,4 +140,4 @@ def test_each_window_holds_exactly_what_its_source_draws_meanwhile_from_the_one_
     [(3, 0, []), (3, 4, [range(3, 7)]), (3, 5, [range(3, 8)]), (3, 6, [range(3, 8), range(1)]), (7, 1, [range(7, 8)])],
 )
 def test_a_stretch_that_goes_over_the_end_goes_on_at_the_beginning(start: int, count: int, parts: list[range]) -> None:
-    assert list(_wrapped(start, count, 8)) == parts
+    assert list(_wrap(start, count, 8)) == parts

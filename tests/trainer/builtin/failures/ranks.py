@@ -105,7 +105,7 @@ def judged(places: Sequence[Place], ranks: Sequence[Any]) -> Ended:
                 place.run,
                 place.run,
             )
-            told = node.status().known()
+            told = node.status().rank_views()
         else:
             causes[place.rank] = cause_of(place.run, place.run, {place.rank: process.exitcode})
             told = causes[place.rank].ranks

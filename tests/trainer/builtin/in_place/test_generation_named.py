@@ -54,7 +54,7 @@ def test_the_audit_compares_each_generations_rows_with_its_own_lines_and_counts_
         for generation, step, digest in lines
     ).replace('"generation": 0, ', "")
     found = audit(rows(0, 1), 2, executed_steps([log, log]), None)
-    assert found.proved and (found.checked_by_log, found.repeated_steps) == (2, 1)
+    assert found.passes and (found.checked_by_log, found.repeated_steps) == (2, 1)
 
 
 def test_the_record_has_each_restart_once() -> None:

@@ -23,7 +23,7 @@ from trainer.builtin.data.feed import Fed
 from trainer.builtin.gang import Gang
 from trainer.builtin.watch import replay
 from trainer.builtin.watch.figures import All, Mine
-from trainer.builtin.watch.overseer import Ruling, Overseer, RolledBack, read_bans, write_ban
+from trainer.builtin.watch.overseer import Overseer, RolledBack, Ruling, read_bans, write_ban
 from trainer.builtin.watch.watch import Watch
 from trainer.contract import ExitCode, ParallelConfig, TrainConfig, WatchConfig
 from trainer.contract.bans import Ban

@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from infra.steward.live import Live
 
 from infra.cli.look import status
 from infra.cli.look.status import training_of
 from infra.record.events import fold
 from infra.record.store import LIVE
 from infra.steward.decide import Observation, Wait
+from infra.steward.seeing.lookout import Live
 from infra.steward.seeing.views import NodeView, PodView
 from tests.unit.cli.test_unreadable_objects import SPEC, Recorded
 from tests.unit.fake_s3 import NOON

@@ -16,7 +16,7 @@ from trainer.contract.tree import (
     Tree,
     TreeFile,
     lay_out,
-    merged,
+    merge,
     own_name,
     parse_tree,
     path_of,
@@ -149,7 +149,7 @@ def test_the_older_form_is_read_and_the_built_in_trainers_is_not_taken_for_a_job
 def test_two_nodes_trees_are_one_and_different_ones_are_refused() -> None:
     one = Tree("s", "folder", {"a": TreeFile("1-a", 0o600)}, {"l": "a"}, ["x"])
     two = Tree("s", "folder", {"a": TreeFile("1-a", 0o600), "b": TreeFile("2-b", 0o644)}, {}, ["x", "y"])
-    both = merged([one, two])
+    both = merge([one, two])
     assert set(both.files) == {"a", "b"} and both.links == {"l": "a"} and both.folders == ["x", "y"]
     for other in (
         one._replace(root="t"),
@@ -158,14 +158,14 @@ def test_two_nodes_trees_are_one_and_different_ones_are_refused() -> None:
         one._replace(files={"l": TreeFile("1-l", 0o600)}, links={}),
     ):
         with pytest.raises(ValueError):
-            merged([one, other])
+            merge([one, other])
 
 
 def test_the_links_that_content_was_taken_through_are_kept_and_no_older_reader_needs_them() -> None:
     tree = Tree("s", "folder", {"a": TreeFile("1-a", 0o600)}, {}, [], False, {"a": "../\udcff"})
     assert parse_tree(tree.serialize()) == tree and b"through" not in tree._replace(through={}).serialize()
     other = Tree("s", "folder", {"b": TreeFile("2-b", 0o600)}, {}, [], True, {"b": "/x"})
-    both = merged([tree, other])
+    both = merge([tree, other])
     assert both.through == {"a": "../\udcff", "b": "/x"} and both.part
     assert parse_tree(both.serialize()) == both
 

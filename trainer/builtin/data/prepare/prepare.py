@@ -165,7 +165,7 @@ class _Preparation:
         )
         return SourceCounts(
             name=source.name,
-            location=source.shown,
+            location=source.public_location,
             pattern=source.pattern,
             weight=source.weight,
             licence=source.licence,
