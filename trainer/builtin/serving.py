@@ -94,7 +94,7 @@ def serve(node: Node) -> ThreadingHTTPServer:
             address,
             # By way of JSON, which has no number that is not finite.
             status=lambda: json.loads(node.status().model_dump_json()),
-            more=lambda path: listing.answer(path, node.checkpoints, node.place.campaign, node.place.node_name),
+            answer_other=lambda path: listing.answer(path, node.checkpoints, node.place.campaign, node.place.node_name),
             port=AGENT_PORT,
             stream=node.give_shard,
         )

@@ -70,7 +70,7 @@ def kill(shipper: LogShipper, monkeypatch: pytest.MonkeyPatch) -> None:
 
     A follower that ends marks its log as read to the end, which a round of shipping under way would then store.
     """
-    for one in shipper._each():
+    for one in shipper._pod_logs():
         with one._lock:
             monkeypatch.setattr(one, "due", lambda: False)
     shipper._stop.set()
