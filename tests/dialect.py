@@ -75,11 +75,10 @@ class Share(NamedTuple):
     functions: int
     loose_functions: list[Binding]
 
-    def percents(self) -> tuple[float, float]:
-        return tuple(  # type: ignore[return-value]
-            100 * len(loose) / max(1, count)
-            for loose, count in ((self.loose_bindings, self.bindings), (self.loose_functions, self.functions))
-        )
+    @property
+    def percent(self) -> float:
+        """Share of both together, in percent."""
+        return 100 * (len(self.loose_bindings) + len(self.loose_functions)) / max(1, self.bindings + self.functions)
 
 
 def share(*folders: str) -> Share:
@@ -114,9 +113,9 @@ def main() -> int:
             print(f"{kind} {binding.file}:{binding.function} {binding.name}")
     for name, files in twice(*folders).items():
         print(f"class {name} {' '.join(map(str, files))}")
-    locals_percent, functions_percent = result.percents()
     print(
-        f"{locals_percent:.1f} % of {result.bindings} locals, {functions_percent:.1f} % of {result.functions} functions"
+        f"{result.percent:.1f} %: {len(result.loose_bindings)} of {result.bindings} locals, "
+        f"{len(result.loose_functions)} of {result.functions} functions"
     )
     return 0
 

@@ -1,25 +1,31 @@
 """The structure of the code, printed, as part of `make lint`. Exits 1 for a folder too full or a circle of imports.
 
 import-linter holds the layers between packages; this counts what it does not: modules in a folder, also of the tests,
-loose modules, circles between single modules (imports for types included), edges between packages, lines.
+loose modules, circles between single modules (imports for types included), edges between packages, lines, the share of
+names that name no thing and no action, and class names that a package has twice.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
 from rich.console import Console
 
 from infra.console.tables import Listing
+from tests import dialect
 
 ROOTS = ("infra", "trainer")
 TESTS = "tests"
 MIRRORS = {"unit": "infra", "rehearsal": "infra", "trainer": "trainer"}
 """Folder of the tests -> what its folders are named after; else after one of the clone, or `project`: all of it."""
 MOST_MODULES, MOST_LOOSE, MOST_DEPTH = 20, 8, 4
+MOST_DIALECT_PERCENT = 1.0
+EACH_IN_ITS_FILE = {"BivouacCallback"}
+"""Class names of the client's files: a job imports one of these files, under the name that its framework expects."""
 Edges = dict[str, set[str]]
 
 
@@ -62,6 +68,17 @@ def mirrors(parts: tuple[str, ...]) -> bool:
     return root is None or any(path.is_dir() for path in (Path(root, below), below)) or parts[1:] == ("project",)
 
 
+def names_to_mend() -> Iterator[str]:
+    """Yield what is wrong with the names of the product."""
+    for root in ROOTS:
+        if (percent := dialect.share(root).percent) > MOST_DIALECT_PERCENT:
+            yield f"{root}: {percent:.1f} % of the names are in dialect, see `python -m tests.dialect {root}`"
+        for package_folder in (path for path in sorted(Path(root).iterdir()) if path.is_dir()):
+            for name, files in dialect.twice(str(package_folder)).items():
+                if name not in EACH_IN_ITS_FILE:
+                    yield f"class {name} is defined twice: {', '.join(map(str, files))}"
+
+
 def main() -> int:
     graph = grimp.build_graph(*ROOTS, cache_dir=None)
     edges = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
@@ -88,6 +105,7 @@ def main() -> int:
         table.row(name, str(modules[name]), f"{lines[name]:,}", ", ".join(known))
     table.show(Console(highlight=False))
     wrong += [f"import circle: {' <-> '.join(group)}" for group in circles(edges)]
+    wrong += names_to_mend()
     for line in wrong:
         print(line)
     return int(bool(wrong))
