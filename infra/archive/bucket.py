@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -223,7 +223,7 @@ def concurrently(call: Callable[[Item], Answer], items: Iterable[Item], at_once:
                 if len(running) >= 2 * at_once:
                     finished_futures, running = wait(running, return_when=FIRST_COMPLETED)
                     yield from (future.result() for future in finished_futures)
-            yield from (future.result() for future in running)
+            yield from (future.result() for future in as_completed(running))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
