@@ -28,7 +28,7 @@ def test_the_doctor_finds_every_tool_of_an_empty_cache_missing_and_names_the_cur
         assert not findings[needed].ok and findings[needed].cure.startswith("install "), "nothing is on this PATH"
     for tool in TOOLS:
         assert not findings[tool.name].ok
-        assert f"ensure {tool.name}" in findings[tool.name].cure
+        assert findings[tool.name].cure.startswith("make setup ")
     assert findings["python"].ok
     assert all(finding.ok or finding.cure for finding in findings.values())
 
