@@ -99,7 +99,7 @@ def test_a_gang_whose_image_cannot_be_pulled_replaces_nobody_and_says_what_it_wa
     assert f"{GANG_OF} instances given back" in text and "repository" in (refused.value.cure or "")
     assert len(pods.gangs) == 1 and not quarantined(pods)
     until(lambda: not gpu_nodes(made))
-    assert f"0 of {GANG_OF} pods run; " in said.getvalue() and "403 Forbidden" in said.getvalue()
+    assert f"0 of {GANG_OF} pods run; " in said.getvalue() and "ImagePullBackOff" in said.getvalue()
 
 
 def test_a_node_that_alone_cannot_mount_is_replaced_and_the_next_gang_proves_itself(
