@@ -62,7 +62,7 @@ def test_a_missing_file_is_named() -> None:
 def test_an_empty_spec_says_so_and_where_to_start(tmp_path: Path, text: str) -> None:
     problem = _problems(tmp_path, text)["(file)"]
     assert problem.seen == "an empty file"
-    assert "rehearsal.yaml" in problem.cure
+    assert "bivouac init" in problem.cure
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "just words\n", "[1, 2]\n"])
