@@ -9,6 +9,7 @@ import pytest
 
 from infra.inventory.certify import stays_on_purpose
 from infra.record.events import Stage
+from infra.record.payloads.training import ArchiveVerified
 
 RECORD = "s3://state/campaigns/train/ (record)"
 ARCHIVE = {"manifest": "s3://archive/campaigns/train/id/archive-manifest.json", "step": 40}
@@ -24,7 +25,7 @@ def campaign(
     copied: int = -1,
 ) -> Any:
     return SimpleNamespace(
-        state=lambda: SimpleNamespace(archive=archive, copied=copied, newest_committed=newest),
+        state=lambda: SimpleNamespace(archive=archive and ArchiveVerified.model_validate(archive), copied=copied, newest_committed=newest),
         spec=SimpleNamespace(campaign="train", workload=workload, storage=SimpleNamespace(shared=shared)),
         identity="id",
         buckets=SimpleNamespace(state="state", data="data", archive="archive"), outputs=outputs or {},
