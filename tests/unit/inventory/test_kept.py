@@ -24,8 +24,9 @@ def campaign(
     newest: int = -1,
     copied: int = -1,
 ) -> Any:
+    verified = archive and ArchiveVerified.model_validate(archive)
     return SimpleNamespace(
-        state=lambda: SimpleNamespace(archive=archive and ArchiveVerified.model_validate(archive), copied=copied, newest_committed=newest),
+        state=lambda: SimpleNamespace(archive=verified, copied=copied, newest_committed=newest),
         spec=SimpleNamespace(campaign="train", workload=workload, storage=SimpleNamespace(shared=shared)),
         identity="id",
         buckets=SimpleNamespace(state="state", data="data", archive="archive"), outputs=outputs or {},
