@@ -143,12 +143,22 @@ def _prepare_environment(place: Place, config: TrainConfig) -> bool:
 
 
 def _stop_on_signals(place: Place, run: Path) -> None:
-    """Turn SIGTERM into a stop request to the ranks, in a thread: the main thread may be in a rendezvous."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    """Turn SIGTERM into a stop request to the ranks, in a thread: the main thread may be in a rendezvous.
+
+    Libraries have threads that block no signal (numpy's, from its import on), and multiprocessing unblocks both when it
+    spawns. So no mask keeps a signal for the thread: whichever thread gets it, a handler passes it on by a pipe.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a forked rank must not pass its own end on
 
     def wait() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         while True:
-            signal_number = signal.sigwait(_SIGNALS)
+            signal_number = os.read(reader, 1)[0]
             emit("stopping", signal=signal.Signals(signal_number).name)
             request_stop(run)
             if not read_beats(run):

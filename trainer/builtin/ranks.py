@@ -57,20 +57,26 @@ class Ranks:
         first_end.forget(run)
         suffix = f"-generation-{generation}" if generation else ""
         logs = [self._logs / f"rank-{first_rank + local}{suffix}.log" for local in range(self._place.ranks_per_node)]
-        processes = [self._start(local, log) for local, log in enumerate(logs)]
+        for log in logs:
+            log.write_bytes(b"")
+        processes: list[BaseProcess] = []
         ranks_ended = threading.Event()
         copying = threading.Thread(target=_copy, args=(logs, ranks_ended), name="rank-logs", daemon=True)
         copying.start()
         try:
+            for local, log in enumerate(logs):
+                processes.append(self._start(local, log))
             while not stop_event.wait(_LOOK_S):
                 codes = [process.exitcode for process in processes]
                 if any(codes) or None not in codes:
                     break
             first_end.note(run, first_rank, processes)
         finally:
-            _end(processes)
-            ranks_ended.set()
-            copying.join()
+            try:
+                _end(processes)
+            finally:
+                ranks_ended.set()
+                copying.join()
         if not any(process.exitcode for process in processes):
             self._wait_for_others(generation)
         return {first_rank + local: process.exitcode or 0 for local, process in enumerate(processes)}
@@ -84,7 +90,6 @@ class Ranks:
             "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 serves no store of its own
             "TORCHELASTIC_RESTART_COUNT": "0",
         }
-        log.write_bytes(b"")
         process = self._context.Process(  # type: ignore[attr-defined]
             target=_be_a_rank, args=(variables, log, self._entrypoint, self._paths)
         )

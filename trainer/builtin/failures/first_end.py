@@ -48,7 +48,7 @@ def forget(run: Path) -> None:
 
 
 def note(run: Path, first_rank: int, processes: Sequence[Process]) -> None:
-    """Note the ranks' states, once, if one has failed. Torch's agent ends the others at its next look: a frozen one
+    """Note the ranks' states, once, if one has failed. The agent then ends the others: a frozen one
     would then be found killed, and one that waits would leave neither words nor a dump."""
     if (run / _NAME).exists() or not any(process.exitcode for process in processes):
         return
@@ -62,7 +62,7 @@ def note(run: Path, first_rank: int, processes: Sequence[Process]) -> None:
         elif process.pid is not None:
             states[rank] = state_of(process.pid)
     for process in processes:
-        # A signal that may be handled does not reach a frozen process: torch would wait for it half a minute.
+        # A signal that may be handled does not reach a frozen process, and its end would be waited for.
         if process.exitcode is None and process.pid is not None and state_of(process.pid) in FROZEN:
             os.kill(process.pid, signal.SIGKILL)
     temporary = run / f"{_NAME}.partial"

@@ -75,7 +75,7 @@ def _judge(run: Path, logs: Path, rank: int, code: int | None, state: str, beat:
         end = Sign.STOPPED
     elif code == -signal.SIGABRT and (abort_line := waited_in_vain(tail(logs, rank))):
         end, detail = Sign.ABORTED, abort_line
-    # Torch's agent ends the other ranks with SIGTERM after the first failure.
+    # The agent ends the other ranks with SIGTERM after the first failure.
     elif code is not None and code < 0 and code != -signal.SIGTERM:
         end, detail = Sign.DIED, f"died of {signal.Signals(-code).name}"
         if code == -signal.SIGABRT and (failure_line := own_failure(tail(logs, rank))):
