@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict
 
-from trainer.contract.sealed import MANIFEST, UNREADABLE, opened, step_folder, step_of_folder
+from trainer.contract.sealed import MANIFEST, read_manifest, step_folder, step_of_folder
 from trainer.contract.tree import own_name
 
 Row = Dict[str, Any]
@@ -40,10 +40,10 @@ def row_of(
     if content is None:
         return {**row, "why": "no manifest: never committed, or half gone"}
     try:
-        manifest = opened(content, step, campaign)
-        shards = [(str(shard["file"]), int(shard["size_bytes"])) for shard in manifest["shards"]]
+        manifest = read_manifest(content, step, campaign)
+        shards = [(shard["file"], shard["size_bytes"]) for shard in manifest["shards"]]
         row.update({name: manifest.get(name) for name in _OF_MANIFEST})
-    except UNREADABLE as error:
+    except ValueError as error:
         return {**row, "why": f"{MANIFEST}: {error}", "damaged": True}
     local_sizes = [size for file, size in shards if size_of(file) == size]
     missing_count = len(shards) - len(local_sizes)

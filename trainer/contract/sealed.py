@@ -10,8 +10,13 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 MANIFEST = "manifest.json"
-UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
-"""What `opened` raises."""
+_FORMATS = (2, 3, 4, 5)
+_WHOLE = ("format", "attempt", "step", "tokens", "world_size", "zero_stage", "position")
+_FIELDS = {
+    *_WHOLE, "campaign", "identity", "generation", "parallel", "loss", "evaluation_loss", "config_digest",
+    "data_digest", "code_digest", "image_digest", "consumed", "shards", "rng_included", "seal",
+}  # fmt: skip
+"""As `trainer.contract.checkpoint.Manifest` has them; a test holds both equal."""
 _STEP = re.compile(r"^step-(\d{8,})$")
 _SHARD = re.compile(r"attempt-\d{4,}/[^/.][^/]*")
 """As `trainer.contract.checkpoint.Shard` has it: below the step's folder, whoever wrote the manifest."""
@@ -49,20 +54,42 @@ def step_of_folder(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def opened(content: bytes, step: int, campaign: str, identity: str = "") -> dict[str, Any]:
-    """Return a manifest as it was read. Raises one of `UNREADABLE` for one that was changed, or that is of another
-    step, campaign or identity (empty: any)."""
-    manifest = json.loads(content)
-    if hashlib.sha256(_compact(dict(manifest, seal=""))).hexdigest() != manifest["seal"]:
-        raise ValueError("its seal does not fit its content")
-    if (campaign or manifest["campaign"], step) != (manifest["campaign"], manifest["step"]):
+def read_manifest(content: bytes, step: int, campaign: str, identity: str = "") -> dict[str, Any]:
+    """Return a manifest as it was read. Raises `ValueError` for one that was changed, that a later version wrote, or
+    that is of another step, campaign or identity (empty: any)."""
+    try:
+        manifest = json.loads(content)
+        if hashlib.sha256(_compact(dict(manifest, seal=""))).hexdigest() != manifest["seal"]:
+            raise ValueError("its seal does not fit its content")
+        _refuse_unknown(manifest)
+        campaign_names = (campaign or manifest["campaign"], manifest["campaign"])
+        known_identities = ("", identity or manifest.get("identity", ""))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no manifest: {type(error).__name__}: {error}") from error
+    if (campaign_names[0], step) != (campaign_names[1], manifest["step"]):
         raise ValueError("it is of step {} of campaign {}".format(manifest["step"], manifest["campaign"]))
-    if identity and manifest["identity"] not in ("", identity):
+    if manifest.get("identity", "") not in known_identities:
         raise ValueError("it is of another campaign of this name")
+    return dict(manifest)
+
+
+def _refuse_unknown(manifest: dict[str, Any]) -> None:
+    """Raise `ValueError` for what `parse_manifest` would refuse: it would be listed, and then not restored."""
+    if manifest["format"] not in _FORMATS or not set(manifest) <= _FIELDS:
+        raise ValueError("another version wrote it: format {}, {}".format(manifest["format"], sorted(manifest)[:40]))
+    if any(type(manifest[name]) is not int for name in _WHOLE):
+        raise ValueError("one of {} is no whole number".format(", ".join(_WHOLE)))
+    if any(not isinstance(manifest.get(name), (int, float, type(None))) for name in _LOSSES):
+        raise ValueError("a loss is no number")
+    files = [shard["file"] for shard in manifest["shards"]]
     for shard in manifest["shards"]:
         if _SHARD.fullmatch(shard["file"]) is None:
             raise ValueError("it names {!r}, which is no file of a step".format(shard["file"]))
-    return dict(manifest)
+        if type(shard["size_bytes"]) is not int or shard["size_bytes"] < 0:
+            raise ValueError("{!r} has a size of {!r}".format(shard["file"], shard["size_bytes"]))
+    folder = attempt_folder(manifest["attempt"])
+    if len(set(files)) != len(files) or any(not file.startswith(folder + "/") for file in files):
+        raise ValueError(f"its shards are not one file each below {folder}")
 
 
 def serialize(identity: Identity, step: int, tokens: int, loss: float | None, shards: list[dict[str, object]]) -> bytes:

@@ -19,7 +19,7 @@ from typing import Any, Callable, Collection, Sequence
 
 from trainer.contract.sealed import MANIFEST as MANIFEST
 from trainer.contract.sealed import Identity as Identity
-from trainer.contract.sealed import opened, removable, serialize, step_folder, step_of_folder
+from trainer.contract.sealed import read_manifest, removable, serialize, step_folder, step_of_folder
 from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, shard_name, tree_name, tree_of
 from trainer.supervisor.sealing.copying import copy, side_by_side
 from trainer.supervisor.sealing.copying import digest_of as digest_of
@@ -189,7 +189,7 @@ def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
     """Return why a committed step may not be used, empty if every byte of it is as its manifest says."""
     place = tier / step_folder(step)
     try:
-        manifest = opened((place / MANIFEST).read_bytes(), step, campaign, identity)
+        manifest = read_manifest((place / MANIFEST).read_bytes(), step, campaign, identity)
         shards = manifest["shards"]
         for shard, (size, digest) in zip(shards, side_by_side(digest_of, [place / shard["file"] for shard in shards])):
             if (size, digest) != (shard["size_bytes"], shard["sha256"]):
@@ -276,7 +276,7 @@ def in_size(place: Path, manifest: bytes | None = None, is_whole: bool = True) -
     try:
         manifest = (place / MANIFEST).read_bytes() if manifest is None else manifest
         body = json.loads(manifest)
-        for shard in opened(manifest, body["step"], body["campaign"], "")["shards"]:
+        for shard in read_manifest(manifest, body["step"], body["campaign"], "")["shards"]:
             try:
                 if os.lstat(place / shard["file"]).st_size != shard["size_bytes"]:
                     return False

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Mapping, Protocol
 
-from trainer.contract.sealed import MANIFEST, opened, step_folder
+from trainer.contract.sealed import MANIFEST, read_manifest, step_folder
 from trainer.supervisor import seal
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing.copying import side_by_side
@@ -88,7 +88,7 @@ class Disks:
         """Return the manifest of a step on this node's disk, empty for one that may not be used."""
         try:
             content = (self.disk / step_folder(step) / MANIFEST).read_bytes()
-            opened(content, step, self.place.campaign, self.identity)
+            read_manifest(content, step, self.place.campaign, self.identity)
         except (OSError, ValueError, KeyError, TypeError):
             return ""
         return content.decode()
@@ -96,7 +96,7 @@ class Disks:
     def _sent_back(self, step: int, manifest: str) -> str:
         """Bring to the shared tier what this node's disk has soundly of a step, and the tier has not."""
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            shards = opened(manifest.encode(), step, self.place.campaign, self.identity)["shards"]
+            shards = read_manifest(manifest.encode(), step, self.place.campaign, self.identity)["shards"]
             list(side_by_side(partial(self._lend_shard, step), shards))
         return ""
 
@@ -139,7 +139,7 @@ class Disks:
         return why it cannot be used, empty for a sound one."""
         try:
             content = self.far.get(f"{step_folder(step)}/{MANIFEST}") or b""
-            shards = opened(content, step, self.place.campaign, self.identity)["shards"]
+            shards = read_manifest(content, step, self.place.campaign, self.identity)["shards"]
         except (ValueError, KeyError, TypeError) as error:
             return f"its manifest: {error}"
         results = list(side_by_side(partial(self._bring_shard, step), shards))

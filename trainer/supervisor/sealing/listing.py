@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Tuple
 
 from trainer.contract.rows import rows_of
-from trainer.contract.sealed import MANIFEST, UNREADABLE, opened, step_folder
+from trainer.contract.sealed import MANIFEST, read_manifest, step_folder
 from trainer.contract.tree import parse_tree
 from trainer.supervisor import family, seal
 
@@ -43,8 +43,8 @@ def verdict(disk: Path, step: int, campaign: str, node: str) -> dict[str, Any] |
         return None
     faults, size, place = [], 0, disk / step_folder(step)
     try:
-        shards = opened((place / MANIFEST).read_bytes(), step, campaign)["shards"]
-    except (OSError, *UNREADABLE) as error:
+        shards = read_manifest((place / MANIFEST).read_bytes(), step, campaign)["shards"]
+    except (OSError, ValueError) as error:
         faults, shards = [[MANIFEST, str(error)[:300]]], []
     for shard in shards:
         try:

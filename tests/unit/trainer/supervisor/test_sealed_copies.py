@@ -634,7 +634,7 @@ def test_what_the_job_left_at_its_end_is_sealed_and_accounted_for(camp: Camp) ->
 def test_a_manifest_that_is_spoilt_keeps_no_step_from_being_sealed_again(camp: Camp) -> None:
     put(camp.own / "step-10/state", "s")
     camp.seal("step-10").write_text("{}")
-    assert camp.fault() == "KeyError: 'seal'"
+    assert camp.fault() == "no manifest: KeyError: 'seal'"
     (camp.tier / "step-00000010/manifest.json").write_text("{")
     manifest = camp.seal("step-10", attempt=2)
     assert camp.fault() == "" and {row.rank for row in parse_manifest(manifest.read_bytes()).shards} == {0}

@@ -1,0 +1,69 @@
+"""A list of checkpoints calls committed only what a restore would read: one rule, written twice, held equal here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from tests.manifests import manifest_of
+from trainer.contract import Manifest, Shard, attempt_folder, parse_manifest
+from trainer.contract import sealed as rules
+from trainer.contract.rows import row_of
+
+FILE = f"{attempt_folder(1)}/a.pt"
+SHARD = Shard(file=FILE, size_bytes=3, sha256="0" * 64, rank=0)
+OTHER = {**SHARD.model_dump(), "file": f"{attempt_folder(2)}/a.pt"}
+MOST = float("inf")
+
+
+def sealed_with(**changes: Any) -> bytes:
+    """A manifest whose seal fits, whatever it says."""
+    body = json.loads(manifest_of(20, (SHARD,)).serialize()) | changes | {"seal": ""}
+    seal = hashlib.sha256(json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
+    return (json.dumps(body | {"seal": seal}, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def row(content: bytes) -> dict[str, Any]:
+    return row_of(content, {FILE: 3}.get, 20, "shared", "tiny", "", lambda name: b"")
+
+
+def test_what_a_restore_reads_is_committed() -> None:
+    assert parse_manifest(sealed_with(), 20, "tiny").shards == (SHARD,)
+    assert row(sealed_with())["committed"] and row(sealed_with())["why"] == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": 6},
+        {"invented": 1},
+        {"shards": [OTHER]},
+        {"shards": [SHARD.model_dump()] * 2},
+        {"shards": [SHARD.model_dump() | {"size_bytes": -1}]},
+        {"shards": [SHARD.model_dump() | {"size_bytes": MOST}]},
+        {"shards": [SHARD.model_dump() | {"size_bytes": "3"}]},
+        {"shards": 7},
+        {"tokens": "many"},
+        {"attempt": 1.5},
+        {"loss": "low"},
+    ],
+)
+def test_what_a_restore_refuses_is_listed_as_damaged(changes: dict[str, Any]) -> None:
+    content = sealed_with(**changes)
+    with pytest.raises(ValueError):
+        parse_manifest(content, 20, "tiny")
+    listed = row(content)
+    assert not listed["committed"] and listed["damaged"] and listed["why"]
+
+
+@pytest.mark.parametrize("content", [b"", b"7", b"{}", b"[" * 100_000, b'{"seal": 1}', b"null"])
+def test_what_is_no_manifest_raises_a_value_error(content: bytes) -> None:
+    with pytest.raises(ValueError):
+        rules.read_manifest(content, 20, "tiny")
+
+
+def test_the_fields_are_those_of_the_model() -> None:
+    assert set(Manifest.model_fields) == rules._FIELDS
