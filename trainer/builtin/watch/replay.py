@@ -30,6 +30,8 @@ _TIMES = 8.0
 """Tolerance / median distance of two runs of a rank."""
 _LEAST = 1e-6
 """Least tolerance / norm of the gradient: kernels that differ seldom may have a median of 0."""
+_MOST = 0.05
+"""Most tolerance / norm of the gradient: sums in another order differ by far less."""
 Kernels = Literal["deterministic", "training"]
 
 
@@ -142,7 +144,7 @@ def _beyond_tolerance(sketches: Sequence[tuple[Sequence[float], Sequence[float]]
     middle = first_runs.median(dim=0).values
     spread, distance = (first_runs - second_runs).norm(dim=1), (first_runs - middle).norm(dim=1)
     scale = middle.norm()
-    tolerance = torch.maximum(_TIMES * spread.median(), _LEAST * scale)
+    tolerance = (_TIMES * spread.median()).clamp(_LEAST * scale, _MOST * scale)
     # What is no number is outside.
     outside = torch.nonzero(~((spread <= tolerance) & (distance <= tolerance))).flatten().tolist()
     if 2 * len(outside) >= len(sketches) and outside:
