@@ -22,7 +22,8 @@ Value = TypeVar("Value")
 PROPAGATION = timedelta(minutes=2)
 """The real plugin waits this long until AWS knows a new resource everywhere."""
 _GONE = re.compile(
-    r"(PlacementGroup.Unknown|NotFound|NoSuch\w*|DoesNotExist|ResourceNotFoundException|NotFoundException)$|NotFound|^404$"
+    r"(PlacementGroup.Unknown|NotFound|NoSuch\w*|DoesNotExist|ResourceNotFoundException|NotFoundException)$"
+    r"|NotFound|NotAttached$|^404$"
 )
 
 

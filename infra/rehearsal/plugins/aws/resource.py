@@ -26,7 +26,7 @@ class Scope:
     """
 
     def __init__(self, call: ResourceCall, names: _Names, answer: Any = None, properties: Props | None = None) -> None:
-        self._call, self._answer, self._observed = call, answer, properties or {}
+        self._call, self._answer, self._observed = call, answer, {} if properties is None else properties
         self._names: _Names = {
             "id": lambda call: call.id,
             "account": lambda call: call.clients.account,
@@ -42,6 +42,8 @@ class Scope:
     def get(self, name: str) -> Any:
         if name in self._names:
             return self._names[name](self._call)
+        if name in self._call.row.table and name in self._call.old and name not in self._call.new:
+            return self._observed.get(name)  # the program sets it no more: the recorded value is the old one
         sources = (self._observed, self._call.new, self._call.state)
         value = next((source[name] for source in sources if source.get(name) is not None), None)
         return _names_of(self._call).get(name) if value is None else value
