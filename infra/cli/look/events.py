@@ -39,15 +39,20 @@ def print_events(
     follow: bool,
     tail: int | None = None,
     writer: str = "",
+    since_s: float = 0.0,
     as_json: bool = False,
     pause: Callable[[], object] = lambda: time.sleep(_LOOK_S),
 ) -> None:
-    """Print a record's events, each once, also those that come late. `writer`: only those of this role."""
+    """Print a record's events, each once, also those that come late. `writer`: only those of this role. `since_s`:
+    only those from this time on, seconds since the epoch."""
     ids = set[tuple[str, int]]()
     while True:
         events = read()
         fresh = [
-            event for event in events if event.writer.startswith(writer) and (event.writer, event.sequence) not in ids
+            event
+            for event in events
+            if event.writer.startswith(writer) and event.at.timestamp() >= since_s
+            if (event.writer, event.sequence) not in ids
         ]
         ids |= {(event.writer, event.sequence) for event in fresh}
         for event in fresh[-(tail or 0) :]:

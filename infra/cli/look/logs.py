@@ -99,12 +99,14 @@ def logs_command(
     training is over. `notes`: console for what may be missing."""
     if of not in (JOB, STEWARD, DRIVER):
         raise UserError("nothing of this name has logs", seen=of, cure=f"write one of {JOB}, {STEWARD}, {DRIVER}")
+    if of != JOB and (attempt is not None or rank is not None):
+        raise UserError("only a job has attempts and ranks", seen=f"--of {of}", cure="leave out --attempt and --rank")
     store = record_of(campaign, region)
     request = Asked(attempt, rank, follow, moment(since), tail)
     with _living(store, notes) as living:
         if of == DRIVER or (of == STEWARD and living is None):
             notes.print(f"of a {of} that has no log here, this is what it wrote into the record")
-            print_events(store.events, console, follow=follow, tail=tail, writer=of)
+            print_events(store.events, console, since_s=request.since / 1e9, follow=follow, tail=tail, writer=of)
             return 0
         if of == STEWARD and living is not None:
             texts = _of_steward(store, living, request)
@@ -135,12 +137,19 @@ def in_words(line: str) -> str:
 
 def _of_steward(store: CampaignStore, living: Living, request: Asked) -> Iterator[str]:
     """Yield the log of each steward's pod that the cluster still has."""
-    for pod in living.stewards():
-        reader = _Reader(store, living, pod, request._replace(follow=False), "")
-        yield from reader.read(to_the_end=True)
-        while request.follow and store.state().outcome is None:
-            time.sleep(_LOOK_S)
+    readers: dict[str, _Reader] = {}
+    pods = living.stewards()
+    while True:
+        is_last_look = not request.follow or store.state().outcome is not None
+        for pod in pods:
+            readers.setdefault(pod, _Reader(store, living, pod, request._replace(follow=False), ""))
+        for reader in readers.values():
             yield from reader.read(to_the_end=True)
+        if is_last_look:
+            return
+        time.sleep(_LOOK_S)
+        with suppress(httpx2.HTTPError):  # the next look asks again
+            pods = living.stewards()
 
 
 def moment(ago: str | None) -> int:

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
@@ -197,15 +198,35 @@ def test_the_steward_s_log_comes_from_its_pods_and_the_drivers_words_from_the_re
     cluster = living({"train-a3-gang-0-1-new": [(START_NS, "of a job\n")], "steward-x": [(START_NS, "it looks\n")]})
     monkeypatch.setattr(logs_module, "record_of", lambda *_: store)
     monkeypatch.setattr(logs_module, "_living", lambda *_: nullcontext(cluster))
-    driver = CampaignStore(store.s3, "state", "train", "driver-1")
+    driver = CampaignStore(store.s3, "state", "train", "driver-1", now=lambda: datetime(2026, 1, 1, tzinfo=UTC))
     driver.append(StageStarted(stage=Stage.BAKE))
 
-    def said(of: str) -> str:
+    def said(of: str, **options: Any) -> str:
         out, notes = io.StringIO(), io.StringIO()
-        assert logs_command("train", "us-east-1", Console(file=out), of=of, notes=Console(file=notes)) == 0
+        assert logs_command("train", "us-east-1", Console(file=out), of=of, notes=Console(file=notes), **options) == 0
         return out.getvalue()
 
     assert said("steward") == "it looks\n" and said("job") == "node 1 | of a job\n"
     assert said("driver").endswith("driver   bake begins\n")
+    assert said("driver", since="1h") == ""
     with pytest.raises(UserError, match="has logs"):
         said("closer")
+    with pytest.raises(UserError, match="attempts and ranks"):
+        said("driver", rank=0)
+
+
+def test_the_log_of_a_steward_that_comes_later_is_followed_beside_that_of_a_dead_one(
+    store: CampaignStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = {"steward-dead": [(START_NS, "it looks\n")]}
+    looks = iter(range(9))
+
+    def pause(_: float) -> None:
+        if next(looks) == 0:
+            logs["steward-new"] = [(START_NS, "it took over\n")]
+        else:
+            store.append(TrainingFinished(outcome="done"))
+
+    monkeypatch.setattr(logs_module.time, "sleep", pause)
+    texts = list(logs_module._of_steward(store, living(logs), Asked(follow=True)))
+    assert texts == ["it looks", "it took over"]
