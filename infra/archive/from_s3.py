@@ -60,7 +60,7 @@ class BucketSource(Source):
     def _notes(self) -> dict[str, bytes]:
         bucket = self._bucket
         names = (key.rpartition("/")[2] for key in keys_below(bucket.s3, bucket.bucket, f"{bucket.prefix}/{BANS}/"))
-        notes = {name: self._bucket.get(f"{BANS}/{name}") for name in names}
+        notes = {name: self._bucket.get(f"{BANS}/{name}") for name in names if name}  # a folder's marker has none
         return {name: content for name, content in notes.items() if content is not None}
 
     def brought(self, step: int, folder: Path, bans: tuple[Ban, ...]) -> Manifest:

@@ -17,9 +17,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.archive.manifest import MANIFEST_NAME
 from infra.aws.account import explained, says_denied
 from infra.campaign.billing import bills_on
-from infra.cluster.kubernetes import OF_WORLD
 from infra.console.words import clock, share
-from infra.errors import BivouacError, LeaseLost, UserError, first_line
+from infra.errors import LeaseLost, UserError, first_line
 from infra.folders import keep
 from infra.inventory.certify import CERTIFICATE
 from infra.record import pod_logs
@@ -46,21 +45,24 @@ for a page that is being written at the end."""
 
 @contextmanager
 def rewritten(context: Context) -> Iterator[None]:
-    """Write the report again and again while the body runs. A page that cannot be written is tried again."""
+    """Write the report again and again while the body runs. A page that cannot be written is tried again, and the first
+    reason is said."""
     over = threading.Event()
 
     def rewrite() -> None:
-        rest = REWRITE_S
+        rest, reasons = REWRITE_S, list[str]()
         while not over.wait(rest):
-            begun = time.monotonic()
+            start = time.monotonic()
             try:
                 context.guard()
-                write(context.store, context.results, lambda refusal: None)
+                write(context.store, context.results, lambda refusal: None, cancelled=over.is_set)
             except LeaseLost:
                 return
-            except (BivouacError, *OF_WORLD, OSError, ValueError):
-                pass
-            rest = max(REWRITE_S, _REST * (time.monotonic() - begun))
+            except Exception as error:  # the campaign goes on without its page
+                if not reasons:
+                    reasons.append(first_line(error))
+                    context.progress.note(f"the report page waits for its next try: {reasons[0]}")
+            rest = max(REWRITE_S, _REST * (time.monotonic() - start))
 
     thread = threading.Thread(target=rewrite, name="report", daemon=True)
     thread.start()
@@ -84,11 +86,18 @@ def run(context: Context) -> dict[str, Any]:
     return {"goodput": round(goodput, 4) if goodput is not None else None, **paths}
 
 
-def write(store: CampaignStore, results: Path, note: Callable[[str], None] = print) -> tuple[Report, dict[str, str]]:
+def write(
+    store: CampaignStore,
+    results: Path,
+    note: Callable[[str], None] = print,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> tuple[Report, dict[str, str]]:
     """Write the report here and beside the campaign's record; return it and the paths here. `note` gets a message for a
-    copy that the local disk refused, or that a viewer's rights do not allow."""
+    copy that the local disk refused, or that a viewer's rights do not allow. Nothing is written once `cancelled`."""
     record = read(store)
     report = build(record)
+    if cancelled():
+        return report, {}
     bodies = _bodies(report)
     try:
         for name, body in bodies.items():

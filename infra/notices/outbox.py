@@ -43,7 +43,7 @@ class Claim(BaseModel):
 
 
 def claim_of(store: CampaignStore, key: str) -> Claim:
-    """Return a claim; an empty one if it cannot be read: the try was make_notice, nobody knows when."""
+    """Return a claim; an empty one if it cannot be read: the try was made, nobody knows when."""
     return store.figures(key.removeprefix(f"{store.prefix}/"), Claim) or Claim()
 
 

@@ -75,7 +75,7 @@ class CampaignStore:
 
     def events(self) -> tuple[Event, ...]:
         """Return all events of all writers; each object is fetched once per process. An object that cannot be read
-        counts as an event of the kind `UNREADABLE`, and is fetched again each time: somebody may mend it."""
+        counts as an `UnreadableRecord`, and is fetched again each time: somebody may mend it."""
         keys = self._keys(f"{self.prefix}/events/")
         missing = [key for key in keys if key not in self._cache]
         event_list = [self._cache[key] for key in keys if key in self._cache]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, FiniteFloat, ValidationError
+from pydantic import BeforeValidator, Field, FiniteFloat, ValidationError
 
+from infra.record.payloads.base import PRINTED
 from trainer.contract.frozen import Frozen
 from trainer.contract.job import Count, Measure
 
@@ -33,7 +34,8 @@ class StepLine(Frozen, extra="ignore", strict=True):
     loss: Measure = None
     seconds: Annotated[float, Field(ge=0, le=10**9)] = 0.0
     norm: Measure = None
-    parameters: Count | None = None
+    parameters: Annotated[Count | None, BeforeValidator(lambda count: count if isinstance(count, int) else None)] = None
+    """Of a begin; a job may print what it likes under this name."""
 
 
 def event_of(text: str, marks: bool) -> dict[str, Any] | None:
@@ -50,6 +52,9 @@ def event_of(text: str, marks: bool) -> dict[str, Any] | None:
 
 def line_of(event: dict[str, Any]) -> StepLine | None:
     """Return the line of a step; None for any other, and for one that does not fit the schema."""
+    kept_as = PRINTED.get(event["event"])
+    if kept_as is not None and kept_as.of_line("", event) is None:
+        return None  # the record would refuse it
     try:
         return StepLine.model_validate(event)
     except ValidationError:

@@ -173,11 +173,12 @@ def _takeover(now: float, takeover: DriverTookOver, attempts: Sequence[AttemptTi
 def _in_place(now: float, restart: AttemptRestartedInPlace) -> Interruption:
     seconds = restart.seconds or 0.0
     process = f"rank {restart.culprit}" if restart.culprit is not None else "a rank"
+    made_step = "" if restart.step is None else f" and made step {restart.step:,}"
     return Interruption(
         at_s=max(now - seconds, 0.0),
         cause="process died",
         what=f"{process} on {short(restart.of_node)}, attempt {restart.attempt}: {restart.cause}",
-        answer=(f"its pods stayed: all ranks started again and made step {restart.step:,}",),
+        answer=(f"its pods stayed: all ranks started again{made_step}",),
         action="restarted in place",
         again_s=seconds,
         seconds=seconds,

@@ -113,7 +113,11 @@ class AttemptRunning(Payload, kind="attempt.running"):
 
 
 class AttemptRestartedInPlace(
-    PrintedPayload, kind="attempt.restarted-in-place", line="restarted_in_place", watched=True
+    PrintedPayload,
+    kind="attempt.restarted-in-place",
+    line="restarted_in_place",
+    needed=("attempt", "step"),
+    watched=True,
 ):
     step: Count | None = None
     culprit: Count | None = None

@@ -20,24 +20,29 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return []
 
 
+NOTES: list[str] = []
+
+
 def context(guard: Callable[[], None] = lambda: None) -> Any:
-    return SimpleNamespace(store="store", results="results", guard=guard)
+    NOTES.clear()
+    return SimpleNamespace(store="store", results="results", guard=guard, progress=SimpleNamespace(note=NOTES.append))
 
 
 def test_it_is_written_again_after_a_page_that_could_not_be(pages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(*_: object) -> None:
+    def write(*_: object, **_flags: object) -> None:
         pages.append("page")
-        if len(pages) == 1:
+        if len(pages) <= 2:
             raise PermanentError("S3 is away", seen="503", cure="wait")
 
     monkeypatch.setattr(report, "write", write)
     with report.rewritten(context()):
-        until(lambda: len(pages) >= 3, "three pages", within_s=60)
+        until(lambda: len(pages) >= 4, "four pages", within_s=60)
     assert not [thread for thread in threading.enumerate() if thread.name == "report"]
+    assert len(NOTES) == 1 and "S3 is away" in NOTES[0]
 
 
 def test_a_driver_without_its_lease_writes_no_page(pages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "write", lambda *_: pages.append("page"))
+    monkeypatch.setattr(report, "write", lambda *_, **_flags: pages.append("page"))
 
     def guard() -> None:
         raise LeaseLost("another driver has it")

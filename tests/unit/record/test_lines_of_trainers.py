@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from infra.record.payloads.attempts import AttemptRestartedInPlace
 from infra.record.payloads.base import PRINTED, PrintedPayload
-from infra.record.trainer_lines import StepLine
+from infra.record.trainer_lines import StepLine, line_of
 from tests.root import ROOT
 from trainer.contract.frozen import Frozen
 
@@ -42,9 +43,25 @@ def test_a_line_has_fields_of_its_schema(place: str, event: str, fields: set[str
         assert model.model_config.get("extra") == "ignore" or fields <= set(model.model_fields), place
         needed = {name for name, field in model.model_fields.items() if field.is_required()} - {"event"}
         needed |= set(model.needed) if issubclass(model, PrintedPayload) else set()
-        assert event in ("unrecognised", "step") or needed <= fields, place  # they are printed from a splat
+        always = {"node", "attempt"}  # of who prints
+        assert event in ("unrecognised", "step") or needed <= fields | always, place  # they are printed from a splat
 
 
 def test_the_lines_were_found() -> None:
     seen = {event for _, event, _ in CALLS}
     assert {"step", "restored", "started_fresh", "not_sealed", "refused_step", "restarted_in_place", "watch"} <= seen
+
+
+def test_a_restart_in_place_without_attempt_or_step_is_text() -> None:
+    line = {"attempt": 1, "step": 31, "cause": "SIGKILL"}
+    assert AttemptRestartedInPlace.of_line("p", line) is not None
+    assert not any(AttemptRestartedInPlace.of_line("p", {**line, name: None}) for name in ("attempt", "step"))
+
+
+def test_what_a_job_prints_beside_a_step_is_for_people_and_a_begin_is_as_the_record_has_it() -> None:
+    for parameters in ("7B", 1.3e9, None):
+        line = line_of({"event": "step", "step": 3, "loss": 2.0, "parameters": parameters})
+        assert line is not None and (line.loss, line.parameters) == (2.0, None)
+    begin = line_of({"event": "restored", "step": 5, "parameters": 7})
+    assert begin is not None and begin.parameters == 7
+    assert line_of({"event": "restored", "step": 5, "invented": 1}) is None
