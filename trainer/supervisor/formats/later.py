@@ -150,10 +150,12 @@ def _make_findable(checkpoint: Finished, last_files: list[Path]) -> None:
 
 
 def _copy(path: Path, source: Path) -> None:
-    """Give a file of its own the bytes of a checkpoint: a job that opens a link for writing would write into that."""
+    """Give a file of its own the bytes and permissions of a checkpoint: a job that opens a link for writing would write
+    into that."""
     if source.is_file():
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         copy(source, fresh)
+        shutil.copymode(source, fresh)
         os.replace(str(fresh), str(path))
 
 

@@ -99,12 +99,14 @@ def test_after_a_restart_nothing_later_is_there_to_be_taken_up_whole_or_half(tmp
     names = ["step=10.ckpt", "step=20.ckpt", "last.ckpt", "last-v1.ckpt"]
     files = [torch_file(tmp_path / name) for name in names]
     half(torch_file(tmp_path / "step=30.ckpt"))
+    files[1].chmod(0o600)
     forget_later("lightning", tmp_path, Finished(20, files[1]))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last.ckpt", "step=10.ckpt", "step=20.ckpt"]
     last = tmp_path / "last.ckpt"
     assert not last.is_symlink() and last.read_bytes() == files[1].read_bytes(), (
         "a job that goes on from its last one gets the checked one, and may write over it"
     )
+    assert last.stat().st_mode & 0o777 == 0o600, "nobody else may read what the job keeps to itself"
     (tmp_path / "last.ckpt").unlink()
     for name in ("checkpoint-10/trainer_state.json", "checkpoint-20/model.safetensors", "other/file"):
         put(tmp_path / name, "{}")
