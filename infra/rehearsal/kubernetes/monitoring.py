@@ -19,6 +19,7 @@ from infra.rehearsal.kubernetes.pki import Authority
 from infra.rehearsal.kubernetes.releases import Release
 from infra.rehearsal.paths import share_dir
 
+_USER = "kube-prometheus-stack-prometheus"
 PROMETHEUS_PORT, ALERTMANAGER_PORT = 9090, 9093
 _DEBIAN_TEMPLATES = "/usr/share/prometheus/alertmanager"
 """Where Debian's Alertmanager looks for its templates; the official one has them inside."""
@@ -34,7 +35,7 @@ class MonitoringChart:
 
     @property
     def version(self) -> str:
-        return "of Prometheus and Alertmanager without their operator"
+        return "Prometheus and Alertmanager, without their operator,"
 
     def install(self, release: Release, stopping: threading.Event) -> None:
         self.kill()
@@ -60,8 +61,7 @@ class MonitoringChart:
 
     def _prometheus(self, release: Release) -> Component:
         config, spec = self._config, release.values["prometheus"]["prometheusSpec"]
-        user = _account(release.namespace)
-        kubeconfig = write_kubeconfig(config, self._authority, "prometheus", self._authority.client("prometheus", user))
+        kubeconfig = write_kubeconfig(config, self._authority, _USER, self._authority.client(_USER, _USER))
         rules = self._write("rules.json", _rules(release.values))
         document = {
             "global": {
@@ -113,7 +113,7 @@ class MonitoringChart:
                 "kind": "ClusterRoleBinding",
                 "metadata": {"name": name},
                 "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
-                "subjects": [{"apiGroup": group, "kind": "User", "name": _account(release.namespace)}],
+                "subjects": [{"apiGroup": group, "kind": "User", "name": _USER}],
             },
         ]
 
@@ -155,7 +155,3 @@ def _with_access(job: Mapping[str, Any], kubeconfig: Path) -> dict[str, Any]:
     if not discoveries:
         raise PermanentError("a scrape job of the chart is not understood", seen=sorted(job))
     return {**job, "kubernetes_sd_configs": [{**source, "kubeconfig_file": str(kubeconfig)} for source in discoveries]}
-
-
-def _account(namespace: str) -> str:
-    return f"system:serviceaccount:{namespace}:kube-prometheus-stack-prometheus"
