@@ -47,6 +47,7 @@ from infra.spec.names import (
     SYSTEM_POOL,
 )
 from trainer.contract import SHARED_CHECKPOINTS
+from trainer.contract.metrics import STEWARD_PORT
 
 STEWARD = "steward"
 _STEWARD_S = 120.0
@@ -259,6 +260,7 @@ def steward_pod(image: str, version: int, nodes: int, standby: bool = False, sha
         "image": image,
         "command": list(STEWARD_COMMAND),
         "env": environment(),
+        "ports": [{"name": "metrics", "containerPort": STEWARD_PORT}],
         "securityContext": container_context(readOnlyRootFilesystem=True),
         # Kubelets first evict pods that use more memory than they request, at any priority.
         "resources": {"requests": {"cpu": "100m", "memory": f"{192 + nodes // 2}Mi"}},

@@ -19,6 +19,8 @@ class PlainConsole(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         PlainConsole.silent = False
+        if not self.is_terminal and all(isinstance(item, str) for item in objects):
+            options.setdefault("soft_wrap", True)  # a file has no width at which to break a line
         # Here, since rich drops some controls from a string without a word.
         super().print(*(visible(item) if isinstance(item, str) else item for item in objects), **options)
 

@@ -99,6 +99,8 @@ def _next(news: Told, campaign: str) -> str:
         case Change.CHECKPOINTS:
             look = f"`bivouac status {campaign}` shows it"
             return f"{look}; `bivouac relaunch {campaign} --spec FILE` goes on with a mended spec; {down}"
+        case Change.ALERT:
+            return f"its runbook says what to do; `bivouac status {campaign}` shows the campaign"
         case Change.HELD:
             return f"`bivouac relaunch {campaign} --spec FILE` goes on with a mended spec; {down}"
         case Change.FINISHED:

@@ -23,6 +23,7 @@ class Change(StrEnum):
     TORN_DOWN = "torn-down"
     FAILED = "failed"
     BILLING = "billing"
+    ALERT = "alert"
 
 
 class Notify(Section):
@@ -40,7 +41,7 @@ class Notify(Section):
     """Changes to tell: `training` began, also after a relaunch; a `node` was replaced; `checkpoints` are not
     recognised or not sealed, or a job did not go on from the one it was offered; `held` for a person; training
     `finished`; `archived`; `torn-down`; a stage, the archive or the certificate has `failed`; still `billing`, an hour
-    after somebody should have acted, and every six hours from then on."""
+    after somebody should have acted, and every six hours from then on; an `alert` of the monitoring."""
 
     @model_validator(mode="after")
     def _subscribes_to_one_topic(self) -> Self:

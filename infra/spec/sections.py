@@ -243,8 +243,9 @@ class Addons(Section):
     nodes."""
     dcgm_exporter: bool = True
     """GPU metrics for Prometheus, on every GPU node."""
-    prometheus: bool = False
-    """kube-prometheus-stack in the cluster, without storage: its data ends with the campaign."""
+    prometheus: bool = True
+    """Prometheus, Alertmanager and Grafana on the system node (kube-prometheus-stack), with the alerts of
+    `docs/runbooks`. They have no storage: their data end with the campaign."""
     kueue: bool = False
     """Kueue: queues and quotas for your own jobs beside the gang. The gang itself never queues."""
     mpi_operator: bool = False

@@ -29,6 +29,7 @@ from infra.record.store import CampaignStore
 from infra.session import closer
 from infra.spec.names import Names
 from infra.steward import last_resort, watchdog
+from infra.steward.alerts import AlertWatch
 from infra.steward.policy import policy_of
 from infra.steward.request_handling import RequestServer
 from infra.steward.seeing.lookout import bills
@@ -62,6 +63,9 @@ def main() -> int:
     notice_ways = ways(config.spec, lease.check)
     outbox = Outbox(store, config.spec.notify, notice_ways, clock.now)
     Teller(outbox, lease.check, lambda: bills(config, read(config.lines, store.events(), clock.now()))).open()
+    steward.exporter.open()
+    if config.spec.addons.prometheus:
+        AlertWatch(store, lease.check).open()
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt.number)
     try:
         steward.run()

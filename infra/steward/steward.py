@@ -42,6 +42,7 @@ from infra.steward.decide import (
     Replace,
     Wait,
 )
+from infra.steward.exporter import Exporter
 from infra.steward.policy import policy_of
 from infra.steward.reconcile import reconcile
 from infra.steward.returns import Returns
@@ -79,6 +80,8 @@ class Steward:
         self.tiers = TierWatch(store, bucket=bucket_place(store.s3, config.shared_tier))
         self.committed = Committed(config.spec.campaign, store.state(), bucket=self.tiers.bucket)
         self.policy = policy_of(config)
+        interval = config.interval_and_archive - config.archive
+        self.exporter = Exporter(config.spec.campaign, self.clock, self.policy.hang_timeout, interval)
         self._archived = False
         self.copier = Copier(self)
         self.attempt = NewestAttempt(self)
@@ -215,7 +218,11 @@ class Steward:
         attempt = self.attempt
         state, hold_start = (attempt.number, attempt.in_flight, self.committed_step()), attempt.held_since
         troubles = (*self.returns.refusals(), *self.committed.troubles(), *self.copier.under_way())
-        return self.lookout.look(policy, attempt.history, state, hold_start, troubles, self.trainer_events.loss)
+        start = self.clock.monotonic()
+        view, action = self.lookout.look(policy, attempt.history, state, hold_start, troubles, self.trainer_events.loss)
+        look_s = self.clock.monotonic() - start
+        self.exporter.note(view, float(self.policy.budget_usd), attempt.number, look_s)
+        return view, action
 
     def _give_back(self, action: GiveBack) -> None:
         kind, campaign, grace = self.attempt.kind, self.config.spec.campaign, self.config.grace_seconds

@@ -1,15 +1,20 @@
-"""Write the generated pages of docs/: spec, command line, waits, index of decisions. Run by `make docs`."""
+"""Write the generated pages of docs/: spec, commands, waits, metrics, runbooks, decisions. Run by `make docs`."""
 
 from __future__ import annotations
 
-from tests.docs import command_reference, decisions_index, spec_reference, waits_reference
+from functools import partial
+
+from infra.monitoring.alerts import RUNBOOKS, alerts, runbook
+from tests.docs import command_reference, decisions_index, metrics_reference, spec_reference, waits_reference
 from tests.root import ROOT
 
 PAGES = {
     "docs/spec.md": spec_reference.page,
     "docs/commands.md": command_reference.page,
     "docs/waits.md": waits_reference.page,
+    "docs/metrics.md": metrics_reference.page,
     "docs/decisions/README.md": decisions_index.page,
+    **{f"{RUNBOOKS}/{name}.md": partial(runbook, name, rule) for name, rule in alerts().items()},
 }
 """Path from the repository's root -> the function that returns its text."""
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from infra.campaign.launch import STEWARD, steward_pod
 from infra.cluster.gang import GangJob, jobset
+from infra.monitoring.alerts import alertmanager_config, rule_groups
 from infra.plan import catalogue
 from infra.stack.rules import findings
 from tests.example import example_spec
@@ -22,9 +24,9 @@ def releases(graph: Graph) -> dict[str, dict[str, Any]]:
 
 def test_a_campaign_has_the_charts_that_its_spec_asks_for(campaign: Graph, full: Graph) -> None:
     needed = {"jobset", "nvidia-device-plugin", "aws-efa-k8s-device-plugin"}
-    assert set(releases(campaign)) == needed | {"dcgm-exporter"}
+    assert set(releases(campaign)) == needed | {"dcgm-exporter", "kube-prometheus-stack"}
     assert set(releases(full)) == needed | {"dcgm-exporter", "kueue", "kube-prometheus-stack"}
-    bare = campaign_graph(example_spec(addons={"dcgm_exporter": False, "node_monitoring": False}))
+    bare = campaign_graph(example_spec(addons={"dcgm_exporter": False, "node_monitoring": False, "prometheus": False}))
     assert set(releases(bare)) == needed
     assert "eks-node-monitoring-agent" not in {node.name for node in bare.of("Addon")}
 
@@ -163,7 +165,14 @@ def kept(job: dict[str, Any], discovered: dict[str, str]) -> bool:
     )
 
 
-def test_prometheus_scrapes_the_trainers_agents_and_the_gpus_exporters(full: Graph) -> None:
+def test_the_alerts_are_in_the_charts_values_as_prometheus_and_alertmanager_take_them(full: Graph) -> None:
+    (stack,) = (one for name, one in releases(full).items() if name == "kube-prometheus-stack")
+    assert stack["values"]["additionalPrometheusRulesMap"] == {"bivouac": rule_groups()}
+    assert stack["values"]["alertmanager"]["config"] == alertmanager_config()
+    assert stack["values"]["alertmanager"]["alertmanagerSpec"]["nodeSelector"] == {"bivouac.dev/pool": "system"}
+
+
+def test_prometheus_scrapes_the_trainers_agents_the_gpus_exporters_and_the_steward(full: Graph) -> None:
     (stack,) = (one for name, one in releases(full).items() if name == "kube-prometheus-stack")
     jobs = stack["values"]["prometheus"]["prometheusSpec"]["additionalScrapeConfigs"]
     gang = GangJob(
@@ -179,8 +188,16 @@ def test_prometheus_scrapes_the_trainers_agents_and_the_gpus_exporters(full: Gra
         "__meta_kubernetes_pod_container_port_name": "metrics",
     }
     other = {"__meta_kubernetes_pod_container_port_name": "metrics"}
-    taken = {one["job_name"]: [kept(one, pod) for pod in (agent, exporter, other)] for one in jobs}
-    assert taken == {"gpus": [False, True, False], "trainer": [True, False, False]}
+    (steward_port,) = steward_pod("i@sha256:0", 0, 2)["containers"][0]["ports"]
+    steward = {
+        "__meta_kubernetes_pod_label_app": STEWARD,
+        "__meta_kubernetes_pod_container_port_name": steward_port["name"],
+    }
+    taken = {one["job_name"]: [kept(one, pod) for pod in (agent, exporter, steward, other)] for one in jobs}
+    assert taken == {
+        "gpus": [False, True, False, False], "trainer": [True, False, False, False],
+        "steward": [False, False, True, False],
+    }  # fmt: skip
     (spaces,) = (one["kubernetes_sd_configs"] for one in jobs if one["job_name"] == "trainer")
     assert spaces == [{"role": "pod", "namespaces": {"names": [job["metadata"]["namespace"]]}}]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from shutil import copyfile
 
 _PACKAGE, _CLIENT = "trainer/supervisor", Path(__file__).parents[1] / "client"
-_CONTRACT = ("exits.py", "rows.py", "sealed.py", "tree.py", "variables.py")
+_CONTRACT = ("exits.py", "metrics.py", "rows.py", "sealed.py", "tree.py", "variables.py")
 """Modules of the contract that the supervisor uses: these need the standard library only."""
 _MAIN = "from trainer.supervisor.__main__ import start\nstart()\n"
 

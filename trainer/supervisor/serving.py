@@ -6,40 +6,14 @@ from __future__ import annotations
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Callable, Iterable, Mapping, Optional, Tuple
+from typing import Any, Callable, Mapping, Optional, Tuple
+
+from trainer.contract.metrics import PLACES, SUPERVISOR, exposition
 
 PORT = 8471
 """`trainer.contract.AGENT_PORT`."""
 _REQUEST_S = 10.0
 """For a request to be sent; `http.server` bounds its line and headers."""
-_GAUGES = (
-    ("step", "step", "Newest finished step: optimizer steps of the slowest local rank, or what the job told"),
-    ("steps", "steps", "Steps planned"),
-    ("committed_step", "committed_step", "Newest step committed, -1 before the first"),
-    ("tokens", "tokens", "Tokens consumed by all ranks, as far as they are known"),
-    ("loss", "loss", "Training loss of the newest step"),
-    ("step_seconds", "step_seconds", "Duration of the last step"),
-    ("data_wait_seconds", "data_wait_seconds", "Spent waiting for data in this attempt"),
-    ("watch_alarms", "alarms", "Alarms of the watch in this attempt"),
-)
-"""Name, field of the status, meaning. A field that is not known has no gauge."""
-_FIGURES = (
-    ("gradient_norm", "norm", "Norm of all gradients before clipping"),
-    ("learning_rate", "rate", "Learning rate"),
-    ("loss_scale", "loss_scale", "Factor of the loss in its backward pass"),
-    ("tokens_per_second", "tokens_per_second", "Tokens of all ranks per second"),
-    ("mfu", "mfu", "Model FLOP/s / peak of the accelerators (PaLM, appendix B)"),
-    ("hfu", "hfu", "The same with what is computed again"),
-    ("memory_gib", "memory_gib", "Most memory that one rank has used"),
-    ("step_data_seconds", "data_s", "Part of the step that waited for data"),
-    ("step_compute_seconds", "compute_s", "Part of the step in forward and backward passes"),
-    ("step_communication_seconds", "communication_s", "Part of the step that reduced gradients"),
-    ("step_optimizer_seconds", "optimizer_s", "Part of the step in the optimizer"),
-    ("step_checkpoint_seconds", "checkpoint_s", "Stall of a save before the step"),
-    ("slowest_rank", "slowest_rank", "Rank with the longest forward passes"),
-    ("slowest_rank_ratio", "slowest_ratio", "Its time / the median over the ranks"),
-)
-"""The same of the status' `figures`, of the last step; seconds are means over the ranks."""
 _PHASES = ("starting", "restoring", "training", "saving", "evaluating", "finishing")
 """`trainer.contract.Phase`."""
 
@@ -93,24 +67,10 @@ def serve(
 
 
 def metrics(status: Mapping[str, Any]) -> str:
-    """Return the gauges in Prometheus' text form."""
-    place = {name: status[name] for name in ("attempt", "campaign", "node")}
-    figures = status.get("figures") or {}
-    lines: list[str] = []
-
-    def gauge(name: str, meaning: str, label: str, values: Iterable[tuple[Any, Any]]) -> None:
-        rows = [({**place, **({label: key} if label else {})}, value) for key, value in values if value is not None]
-        if rows:
-            lines.extend([f"# HELP bivouac_{name} {meaning}", f"# TYPE bivouac_{name} gauge"])
-        for labels, value in rows:
-            text = ",".join(f'{key}="{labels[key]}"' for key in sorted(labels))
-            lines.append(f"bivouac_{name}{{{text}}} {float(value)}")
-
-    for source, gauges in ((status, _GAUGES), (figures, _FIGURES)):
-        for name, field, meaning in gauges:
-            gauge(name, meaning, "", [("", source.get(field))])
-    gauge("phase", "1 for the current phase", "phase", [(phase, phase == status["phase"]) for phase in _PHASES])
-    gauge("layer_norm", "Norm of a group's gradients", "layers", figures.get("layers", {}).items())
-    ages = [(row["rank"], row["heartbeat_age_s"]) for row in status["ranks"]]
-    gauge("heartbeat_age_seconds", "Since a rank's last sign of life", "rank", ages)
-    return "\n".join(lines) + "\n"
+    """Return the supervisor's metrics in Prometheus' text form."""
+    facts = {
+        **status,
+        "phases": {phase: phase == status["phase"] for phase in _PHASES},
+        "heartbeat_ages": {row["rank"]: row["heartbeat_age_s"] for row in status["ranks"]},
+    }
+    return exposition(SUPERVISOR, facts, {name: status[name] for name in PLACES[SUPERVISOR]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from infra.record.payloads import alerts as alerts
 from infra.record.payloads import attempts as attempts
 from infra.record.payloads import checkpoints as checkpoints
 from infra.record.payloads import stages as stages

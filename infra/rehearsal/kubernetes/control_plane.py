@@ -22,7 +22,8 @@ from infra.rehearsal.kubernetes.component import Component
 from infra.rehearsal.kubernetes.config import API_PORT, ControlPlaneConfig
 from infra.rehearsal.kubernetes.identities import bootstrap_roles, write_identities
 from infra.rehearsal.kubernetes.jobset import JobSetChart
-from infra.rehearsal.kubernetes.releases import ReleaseController
+from infra.rehearsal.kubernetes.monitoring import MonitoringChart
+from infra.rehearsal.kubernetes.releases import Chart, ReleaseController
 
 __all__ = ["ControlPlane", "ControlPlaneConfig"]
 
@@ -53,7 +54,9 @@ class ControlPlane:
         )
         self._log = _logger(config)
         self._jobset = JobSetChart(config, self._authority)
-        self._releases = ReleaseController(self.client, {"jobset": self._jobset}, self._log)
+        self._monitoring = MonitoringChart(config, self._authority)
+        charts: dict[str, Chart] = {"jobset": self._jobset, "kube-prometheus-stack": self._monitoring}
+        self._releases = ReleaseController(self.client, charts, self._log)
 
     @classmethod
     def start(cls, config: ControlPlaneConfig) -> ControlPlane:
@@ -110,6 +113,7 @@ class ControlPlane:
             component.kill()
         self._releases.join()
         self._jobset.kill()
+        self._monitoring.kill()
         for handler in list(self._log.handlers):
             self._log.removeHandler(handler)
             handler.close()

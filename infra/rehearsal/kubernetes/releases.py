@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from lightkube import ApiError, Client
@@ -33,6 +33,7 @@ class Release:
     revision: int
     secret: str
     uid: str
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Chart(Protocol):
@@ -61,6 +62,7 @@ def decode_release(secret: Secret) -> Release:
         revision=int(labels.get("version", "1")),
         secret=str(meta.name),
         uid=str(meta.uid),
+        values=document.get("config") or {},
     )
 
 

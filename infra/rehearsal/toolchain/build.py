@@ -24,6 +24,8 @@ def go_version(module: Path) -> str:
 
 def build(tool: Tool, folder: Path, progress: TransferProgress) -> Path:
     """Build the executable in `folder`. Raises SourceUnavailable with the compiler's last lines."""
+    if not tool.package:
+        raise SourceUnavailable("it does not build from its Go module")
     module, executable = MODULES / tool.module, folder / tool.name
     progress.begin(f"{tool.name} {tool.version}: building with {go_version(module)}", tool.usual_build)
     flags = f"-s -w {tool.flags}".strip()

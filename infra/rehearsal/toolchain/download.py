@@ -57,7 +57,7 @@ class Downloads:
             _unpack(file, release.member.format(**values), executable)
             for member, target in zip(release.share, tool.share, strict=False):
                 (folder / "share" / target).parent.mkdir(parents=True, exist_ok=True)
-                _unpack(file, member, folder / "share" / target)
+                _unpack(file, member.format(**values), folder / "share" / target)
         else:
             file.rename(executable)
         executable.chmod(0o755)

@@ -13,6 +13,7 @@ from typing import TextIO
 
 from infra.errors import PermanentError, UserError
 from infra.rehearsal.paths import share_dir, tools_dir
+from infra.rehearsal.toolchain import debian
 from infra.rehearsal.toolchain.build import build, copy_share
 from infra.rehearsal.toolchain.download import Downloads, SourceUnavailable
 from infra.rehearsal.toolchain.origin import FoundTool, in_cache, on_path, version_of, write_stamp
@@ -101,21 +102,23 @@ def _link(link: Path, to: Path) -> None:
 
 
 def _make(tool: Tool, tools: Path, folder: Path, progress: TransferProgress, downloads: Downloads) -> tuple[Path, str]:
-    refusals = []
-    try:
-        executable = downloads.fetch(tool, folder, progress)
-        _install_share(tool, tools, folder)
-        return executable, "downloaded"
-    except SourceUnavailable as reason:
-        refusals.append(f"download: {reason}")
-        progress.say(f"{tool.name} {tool.version}: no download ({reason})")
-    try:
+    def compile_it(tool: Tool, folder: Path, progress: TransferProgress) -> Path:
         executable = build(tool, folder, progress)
         copy_share(tool, folder / "share")
+        return executable
+
+    sources = {"downloaded": downloads.fetch, "unpacked": debian.unpack, "built": compile_it}
+    refusals = []
+    for origin, get in sources.items():
+        try:
+            executable = get(tool, folder, progress)
+        except SourceUnavailable as reason:
+            refusals.append(f"{origin}: no ({reason})")
+            if origin == "downloaded":
+                progress.say(f"{tool.name} {tool.version}: no download ({reason})")
+            continue
         _install_share(tool, tools, folder)
-        return executable, "built"
-    except SourceUnavailable as reason:
-        refusals.append(f"build: {reason}")
+        return executable, origin
     raise PermanentError(
         f"{tool.name} {tool.version} could not be obtained",
         seen="; ".join([f"PATH and {tools}: none that begins with {tool.accepts}", *refusals]),
@@ -125,9 +128,9 @@ def _make(tool: Tool, tools: Path, folder: Path, progress: TransferProgress, dow
 
 def _install_share(tool: Tool, tools: Path, folder: Path) -> None:
     """Install the shared files. VERSION is written last, as the mark of completeness."""
-    if not tool.share:
-        return
     fresh, target = folder / "share", share_dir(tool.module, tools)
+    if not fresh.exists():
+        return
     for relative in tool.share:
         (fresh / relative).chmod(0o755)
     (fresh / "VERSION").write_text(f"{tool.version}\n")

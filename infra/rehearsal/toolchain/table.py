@@ -12,6 +12,7 @@ from pathlib import Path
 MODULES = Path(__file__).with_name("modules")
 KUBERNETES, ETCD, PULUMI, JOBSET, MPI_OPERATOR = "1.36.3", "3.6.7", "3.250.0", "0.10.1", "0.8.2"
 LANGUAGE = "3.60.0"
+PROMETHEUS, ALERTMANAGER = "3.5.0", "0.28.1"
 
 
 @dataclass(frozen=True)
@@ -42,21 +43,34 @@ class ToolRelease:
 
 
 @dataclass(frozen=True)
+class DebianPackage:
+    """A package of Debian, of whatever version the machine's sources have. Paths are below its root."""
+
+    name: str
+    member: str
+    """The executable."""
+    share: Mapping[str, str] = field(default_factory=dict)
+    """Name below the tool's `share` -> file."""
+
+
+@dataclass(frozen=True)
 class Tool:
     name: str
     version: str
-    accepts: str
-    """Prefix of acceptable versions on PATH."""
+    accepts: str | tuple[str, ...]
+    """Prefixes of acceptable versions on PATH."""
     module: str
-    """Folder below modules/."""
-    package: str
-    usual_build: timedelta
+    """Folder below modules/, and below `share`."""
+    package: str = ""
+    """Empty: it does not build from its module."""
+    usual_build: timedelta = timedelta()
     """With Go 1.26 on two cores and an empty build cache."""
     version_argv: tuple[str, ...] = ()
     """Arguments that print the version; empty if the executable has none: then its Go build information is read."""
     flags: str = ""
     """Additional linker flags, for version stamps."""
     release: ToolRelease | None = None
+    debian: DebianPackage | None = None
     go_module: str = ""
     """Go module of the files in `share` and of the version in the build information."""
     share: tuple[str, ...] = ()
@@ -68,6 +82,12 @@ class Tool:
 
 DL_K8S = Publisher("BIVOUAC_DOWNLOAD_KUBERNETES", "https://dl.k8s.io/release")
 GET_PULUMI = Publisher("BIVOUAC_DOWNLOAD_PULUMI", "https://get.pulumi.com/releases/sdk")
+PROMETHEUS_RELEASES = Publisher(
+    "BIVOUAC_DOWNLOAD_PROMETHEUS", "https://github.com/prometheus/prometheus/releases/download"
+)
+ALERTMANAGER_RELEASES = Publisher(
+    "BIVOUAC_DOWNLOAD_ALERTMANAGER", "https://github.com/prometheus/alertmanager/releases/download"
+)
 ETCD_RELEASES = Publisher("BIVOUAC_DOWNLOAD_ETCD", "https://github.com/etcd-io/etcd/releases/download")
 
 
@@ -148,6 +168,42 @@ TOOLS: tuple[Tool, ...] = (
         share_root="python/cmd",
         share=("pulumi-language-python-exec",),
         beside=True,
+    ),
+    # Neither builds from its Go module: it lacks the pages of the user interface.
+    Tool(
+        name="prometheus",
+        version=PROMETHEUS,
+        accepts=("2.", "3."),
+        module="prometheus",
+        version_argv=("--version",),
+        release=ToolRelease(
+            PROMETHEUS_RELEASES,
+            "v{version}/prometheus-{version}.linux-{arch}.tar.gz",
+            "v{version}/sha256sums.txt",
+            "prometheus-{version}.linux-{arch}/prometheus",
+            share=("prometheus-{version}.linux-{arch}/promtool",),
+        ),
+        debian=DebianPackage("prometheus", "usr/bin/prometheus", {"promtool": "usr/bin/promtool"}),
+        share=("promtool",),
+        beside=True,
+    ),
+    Tool(
+        name="alertmanager",
+        version=ALERTMANAGER,
+        accepts="0.",
+        module="alertmanager",
+        version_argv=("--version",),
+        release=ToolRelease(
+            ALERTMANAGER_RELEASES,
+            "v{version}/alertmanager-{version}.linux-{arch}.tar.gz",
+            "v{version}/sha256sums.txt",
+            "alertmanager-{version}.linux-{arch}/alertmanager",
+        ),
+        debian=DebianPackage(
+            "prometheus-alertmanager",
+            "usr/bin/prometheus-alertmanager",
+            {"default.tmpl": "usr/share/prometheus/alertmanager/default.tmpl"},
+        ),
     ),
     # The projects of the next two publish images and manifests, but no executables.
     Tool(

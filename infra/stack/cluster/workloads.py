@@ -13,6 +13,7 @@ from pulumi_kubernetes.resource.v1 import ExactDeviceRequestArgsDict
 
 from infra.cluster import admission
 from infra.cluster.gang import MPI_GROUP
+from infra.monitoring.alerts import with_alerts
 from infra.plan import catalogue
 from infra.plan.catalogue import Chart, InstanceType
 from infra.spec.campaign import Addons, SharedStorage, Spec
@@ -257,7 +258,7 @@ class Workloads(pulumi.ComponentResource):
                 version=chart.version,
                 repository_opts={"repo": chart.repository} if chart.repository else None,
                 namespace=chart.namespace,
-                values=chart.values_from(addons.image_mirror),
+                values=with_alerts(chart.name, chart.values_from(addons.image_mirror)),
                 timeout=600,
                 opts=self._child([*waits_for, *space]),
             )

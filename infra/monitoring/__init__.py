@@ -1,0 +1,1 @@
+"""Alerts of a campaign: their rules for Prometheus and Alertmanager, and their runbooks."""

@@ -1,0 +1,121 @@
+"""The alerts, as the rules of Prometheus and Alertmanager that the chart installs."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field
+
+from trainer.contract.frozen import Frozen
+from trainer.contract.metrics import METRICS, PREFIX
+
+CHART = "kube-prometheus-stack"
+RUNBOOKS = "docs/runbooks"
+_TABLE = Path(__file__).with_name("alerts.yaml")
+_NAME = re.compile(rf"\b{PREFIX}[a-z0-9_]+")
+
+
+class AlertRule(Frozen):
+    """One alert. `means`, `look`, `act`, `nothing` are its runbook."""
+
+    expr: str
+    holds: str = Field(default="0s", alias="for")
+    """How long `expr` must hold, as Prometheus writes durations."""
+    severity: Literal["page", "ticket", "note"]
+    summary: str
+    """One line for people; may hold Prometheus' templates."""
+    means: str
+    look: tuple[str, ...]
+    """Commands that show more; NAME is the campaign."""
+    act: str
+    nothing: str
+    """When nobody needs to act."""
+    quiet_while: tuple[str, ...] = ()
+    """Alerts beside which this one says nothing new."""
+
+    def metrics(self) -> set[str]:
+        """Return the names of our metrics that the expression reads."""
+        return set(_NAME.findall(self.expr))
+
+
+@cache
+def alerts() -> Mapping[str, AlertRule]:
+    """Return the alerts by name. Raises `ValueError` for one that reads a metric, or names an alert, that is none."""
+    table: dict[str, Any] = yaml.safe_load(_TABLE.read_text())["alerts"]
+    rules = {name: AlertRule.model_validate(row) for name, row in table.items()}
+    known_metrics = {metric.full_name for metric in METRICS}
+    for name, rule in rules.items():
+        if unknown := rule.metrics() - known_metrics | set(rule.quiet_while) - rules.keys():
+            raise ValueError(f"alert {name} names what is not there: {', '.join(sorted(unknown))}")
+    return rules
+
+
+def rule_groups() -> dict[str, Any]:
+    """Return the content of a rule file of Prometheus.
+    https://prometheus.io/docs/prometheus/latest/configuration/alerting_rules/"""
+    rows = [
+        {
+            "alert": name,
+            "expr": rule.expr,
+            "for": rule.holds,
+            "labels": {"severity": rule.severity},
+            "annotations": {"summary": rule.summary, "runbook_url": f"{RUNBOOKS}/{name}.md"},
+        }
+        for name, rule in alerts().items()
+    ]
+    return {"groups": [{"name": "bivouac", "rules": rows}]}
+
+
+def alertmanager_config() -> dict[str, Any]:
+    """Return Alertmanager's configuration: it groups and inhibits; the steward takes the alerts over, and tells people.
+    https://prometheus.io/docs/alerting/latest/configuration/"""
+    return {
+        "route": {
+            "receiver": "steward",
+            "group_by": ["alertname", "campaign"],
+            "group_wait": "0s",
+            "group_interval": "5s",
+            "repeat_interval": "4h",
+        },
+        "receivers": [{"name": "steward"}],
+        "inhibit_rules": [
+            {
+                "source_matchers": [f'alertname="{source}"'],
+                "target_matchers": [f'alertname="{name}"'],
+                "equal": ["campaign"],
+            }
+            for name, rule in alerts().items()
+            for source in rule.quiet_while
+        ],
+    }
+
+
+def with_alerts(chart: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return a chart's values with the alerts, if it is the one that has Prometheus and Alertmanager."""
+    if chart != CHART:
+        return values
+    alertmanager = {**values.get("alertmanager", {}), "config": alertmanager_config()}
+    return {**values, "alertmanager": alertmanager, "additionalPrometheusRulesMap": {"bivouac": rule_groups()}}
+
+
+def runbook(name: str, rule: AlertRule) -> str:
+    """Return the page of an alert's runbook."""
+    summary = re.sub("{{[^}]*}}", "…", rule.summary)
+    paragraphs = (
+        f"Severity: {rule.severity}. {summary[0].upper()}{summary[1:]}.",
+        f"**It means.** {rule.means}",
+        "**Look at:**",
+        "```sh\n{}\n```".format("\n".join(rule.look)),
+        f"**Do.** {rule.act}",
+        f"**Do nothing when:** {rule.nothing[0].lower()}{rule.nothing[1:]}",
+        f"**The rule**, which must hold for {rule.holds}:",
+        f"```\n{rule.expr.replace(' unless', chr(10) + 'unless')}\n```",
+    )
+    wrapped = (text if text.startswith("```") else textwrap.fill(text, 120) for text in paragraphs)
+    return f"# {name}\n\n" + "\n\n".join(wrapped) + "\n"

@@ -1,0 +1,135 @@
+"""Take alerts over from Alertmanager into the record, from which people are told, as of every other change."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+
+from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import Field, TypeAdapter, ValidationError
+
+from infra.errors import BivouacError, LeaseUnproven
+from infra.record.events import Event, ordered
+from infra.record.payloads.alerts import AlertEnded, AlertFired, AlertsUnseen
+from infra.record.store import CampaignStore
+from infra.steward.seeing import agents
+from trainer.contract.frozen import Frozen
+
+log = logging.getLogger("alerts")
+ALERTMANAGER, ALERTMANAGER_PORT = "kube-prometheus-stack-alertmanager.monitoring", 9093
+"""The service of the chart `kube-prometheus-stack`, as the release of this name has it."""
+_PATH = "/api/v2/alerts?active=true&silenced=false&inhibited=false"
+_EVERY_S = 2.0
+_UNSEEN_S = 120.0
+"""Silence after which people are told that alerts cannot be seen: longer than Alertmanager takes to start anew."""
+_MOST = 64
+"""Alerts that are taken over at once; more say nothing new to a person."""
+
+
+class Alert(Frozen, extra="ignore"):
+    """One active alert of Alertmanager's API v2."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str] = {}
+    began: str = Field(alias="startsAt")
+
+    @property
+    def key(self) -> str:
+        return json.dumps([self.began, self.labels], sort_keys=True)
+
+    def fired(self) -> AlertFired:
+        return AlertFired(
+            alert=self.labels.get("alertname", "?"),
+            severity=self.labels.get("severity", "?"),
+            summary=self.annotations.get("summary", ""),
+            runbook=self.annotations.get("runbook_url", ""),
+            began=self.began,
+            labels=self.labels,
+        )
+
+
+_ALERTS = TypeAdapter(list[Alert])
+
+
+def read(address: str = ALERTMANAGER, port: int = ALERTMANAGER_PORT) -> list[Alert]:
+    """Return the active alerts that nobody has silenced. Raises `NoAnswer`."""
+    answer = agents.get(address, _PATH, 5.0, agents.LISTING_BYTES, port)
+    if answer.code != HTTPStatus.OK:
+        raise agents.NoAnswer(f"Alertmanager answers with status {answer.code}")
+    try:
+        return _ALERTS.validate_json(answer.body)
+    except ValidationError as error:
+        raise agents.NoAnswer(f"Alertmanager's answer: {error.errors()[0]['msg']}") from error
+
+
+def open_alerts(events: Iterable[Event]) -> dict[str, AlertFired]:
+    """Return the alerts of a record that have fired and not ended, by their key."""
+    fired = dict[str, AlertFired]()
+    for event in ordered(events):
+        match event.payload:
+            case AlertFired() as payload:
+                fired[Alert(labels=payload.labels, startsAt=payload.began).key] = payload
+            case AlertEnded() as payload:
+                fired.pop(Alert(labels=payload.labels, startsAt=payload.began).key, None)
+    return fired
+
+
+class AlertWatch:
+    """A thread, so that the steward's loop never waits for Alertmanager."""
+
+    def __init__(
+        self,
+        store: CampaignStore,
+        guard: Callable[[], None],
+        read: Callable[[], list[Alert]] = read,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`guard` raises where the lease is lost: another steward then takes alerts over."""
+        self._store, self._guard, self._read, self._monotonic = store, guard, read, monotonic
+        self._open: dict[str, AlertFired] | None = None
+        self._heard, self._is_unseen_told = monotonic(), False
+
+    def open(self) -> None:
+        threading.Thread(target=self._run, name="alerts", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.look()
+            except (ClientError, BotoCoreError, OSError, LeaseUnproven) as error:
+                log.info("alerts wait: %s", error)
+            except BivouacError:
+                return  # the lease is lost
+            except Exception:
+                log.exception("alerts wait")
+            time.sleep(_EVERY_S)
+
+    def look(self) -> None:
+        """Record what has fired and what has ended since the last look."""
+        try:
+            active = {alert.key: alert for alert in self._read()[:_MOST]}
+        except agents.NoAnswer as error:
+            return self._note_silence(str(error))
+        self._heard, self._is_unseen_told = self._monotonic(), False
+        self._guard()
+        if self._open is None:
+            self._open = open_alerts(self._store.events())
+        for key, alert in active.items():
+            if key not in self._open:
+                self._store.append(payload := alert.fired())
+                self._open[key] = payload
+        for key in [key for key in self._open if key not in active]:
+            ended = self._open[key]
+            self._store.append(AlertEnded(alert=ended.alert, began=ended.began, labels=ended.labels))
+            del self._open[key]
+
+    def _note_silence(self, why: str) -> None:
+        if self._is_unseen_told or self._monotonic() - self._heard < _UNSEEN_S:
+            return
+        self._guard()
+        self._store.append(AlertsUnseen(why=why))
+        self._is_unseen_told = True

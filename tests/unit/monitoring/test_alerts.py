@@ -1,0 +1,102 @@
+"""Each alert fires on its series and not before, by Prometheus' own promtool; each has a runbook."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.monitoring.alerts import RUNBOOKS, alertmanager_config, alerts, rule_groups
+from infra.rehearsal.paths import tools_dir
+from tests.root import ROOT
+from trainer.contract.metrics import METRICS, PLACES, STEWARD, SUPERVISOR, exposition
+
+SERIES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("series.yaml").read_text())
+
+
+def promtool(*arguments: str | Path, text: str = "") -> subprocess.CompletedProcess[str]:
+    argv = [str(tools_dir() / "promtool"), *map(str, arguments)]
+    return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=300)
+
+
+def test_each_alert_has_series_and_each_of_these_is_an_alert() -> None:
+    assert SERIES.keys() == alerts().keys()
+
+
+def test_all_alerts_fire_on_their_series_and_stay_quiet_before(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(json.dumps(rule_groups()))
+    failures = []
+    for name, row in SERIES.items():
+        series = [{"series": series, "values": values} for series, values in row["series"].items()]
+        for at, count in ((row["quiet_at"], 0), (row["fires_at"], 1)):
+            query = f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)'
+            wanted = [{"labels": "{}", "value": count}]
+            test = {"interval": "15s", "input_series": series, "promql_expr_test": [
+                {"expr": query, "eval_time": f"{at}s", "exp_samples": wanted}]}  # fmt: skip
+            document = {"rule_files": ["rules.yaml"], "evaluation_interval": "15s", "tests": [test]}
+            (tmp_path / "test.yaml").write_text(json.dumps(document))
+            answer = promtool("test", "rules", tmp_path / "test.yaml")
+            if answer.returncode:
+                failures.append(f"{name} at {at} s, wanted {count}: {answer.stdout[-600:]}{answer.stderr[-600:]}")
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("name", [name for name, row in SERIES.items() if "summary" in row])
+def test_what_people_read_has_the_value(name: str, tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(json.dumps(rule_groups()))
+    row, rule = SERIES[name], alerts()[name]
+    series = [{"series": series, "values": values} for series, values in row["series"].items()]
+    labels = {"campaign": "c", "severity": rule.severity, **row.get("labels", {})}
+    if name == "PodSilent":
+        labels["pod"] = "a-0"
+    if name == "SourceUnseen":
+        labels["source"] = "cluster"
+    wanted = {"exp_labels": labels, "exp_annotations": {
+        "summary": row["summary"], "runbook_url": f"{RUNBOOKS}/{name}.md"}}  # fmt: skip
+    test = {"interval": "15s", "input_series": series, "alert_rule_test": [
+        {"alertname": name, "eval_time": f"{row['fires_at']}s", "exp_alerts": [wanted]}]}  # fmt: skip
+    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "15s", "tests": [test]}
+    (tmp_path / "test.yaml").write_text(json.dumps(document))
+    answer = promtool("test", "rules", tmp_path / "test.yaml")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_an_alert_is_quiet_beside_what_says_the_same() -> None:
+    rules = alertmanager_config()["inhibit_rules"]
+    assert {"source_matchers": ['alertname="PodSilent"'], "target_matchers": ['alertname="PodFailed"'],
+            "equal": ["campaign"]} in rules  # fmt: skip
+
+
+def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
+    assert {path.stem for path in (ROOT / RUNBOOKS).glob("*.md")} == alerts().keys()
+
+
+def facts(source: str) -> dict[str, Any]:
+    """A value for each metric of a source."""
+    tree: dict[str, Any] = {}
+    for number, metric in enumerate(METRICS, 1):
+        if metric.source == source:
+            *parents, last = metric.field.split(".")
+            place = tree
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[last] = {'a"b\\c\n': number} if metric.label else number
+    return tree
+
+
+@pytest.mark.parametrize("source", [SUPERVISOR, STEWARD])
+def test_each_metric_is_exported_as_prometheus_reads_it(source: str) -> None:
+    text = exposition(source, facts(source), dict.fromkeys(PLACES[source], "x"))
+    names = {metric.full_name for metric in METRICS if metric.source == source}
+    assert {line.split("{")[0] for line in text.splitlines() if not line.startswith("#")} == names
+    answer = promtool("check", "metrics", text=text)
+    complaints = [line for line in answer.stderr.splitlines() if "parse" in line or "invalid" in line.lower()]
+    assert not complaints and answer.returncode in (0, 3), answer.stderr  # 3: of style
+
+
+def test_what_is_unknown_is_no_sample() -> None:
+    assert exposition(SUPERVISOR, {"step": None, "figures": None}, {"campaign": "c", "attempt": 1, "node": "n"}) == "\n"
