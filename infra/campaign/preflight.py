@@ -30,6 +30,7 @@ from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
 from infra.record.events import Stage
 from infra.record.payloads.attempts import NodeVerdict
+from infra.record.payloads.outputs import PreflightOutput, ProvisionOutput
 from infra.session.block_clock import await_active
 from infra.session.context import Context
 from trainer.contract import Expectation, Probe
@@ -47,14 +48,14 @@ _SHARED_TIER_CURE = (
 )
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> PreflightOutput:
     """Return the verdicts of the fit gang. Raises `PermanentError` when nodes stay unfit or do not come."""
     spec = context.spec
     client = from_outside(context.account, context.names.cluster)
     nodes = GpuNodes(context.account, client, context.names, context.guard)
     expectation = expectation_of(spec, context.account.client("s3").meta.endpoint_url, read_versions())
     if spec.storage.shared is None:
-        expectation = in_s3(spec, expectation, context.identity, context.outputs[Stage.PROVISION]["data_digest"])
+        expectation = in_s3(spec, expectation, context.identity, ProvisionOutput.of(context.outputs).data_digest)
     if is_late(context):
         raise deadline_passed(context, context.deadline.isoformat())
     labels = {CAMPAIGN_LABEL: spec.campaign}
@@ -81,7 +82,7 @@ def run(context: Context) -> dict[str, Any]:
         raise give_up(context, nodes, title, [str(error)], [see_the_cluster(context)]) from error
 
 
-def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expectation) -> dict[str, Any]:
+def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expectation) -> PreflightOutput:
     """Check the gang and replace unfit nodes until all are fit. Returns their verdicts, or raises."""
     spec = context.spec
     finish_replacements(context, nodes)
@@ -103,13 +104,13 @@ def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expe
         if not result.unfit and len(result.verdicts) == spec.nodes.count and result.fabric:
             bandwidth = min((r.bus_bandwidth_gb_s or 0.0) for r in proof.reports.values())
             context.progress.note(f"{len(result.verdicts)} nodes fit; all-reduce {bandwidth:.3f} GB/s bus bandwidth")
-            return {
-                "verdicts": list(result.verdicts),
-                "profile": expectation.profile,
-                "bus_bandwidth_gb_s": bandwidth,
-                "floor_gb_s": expectation.bus_bandwidth_gb_s,
-                "not_seen": [probe_text(probe) for probe in result.blind],
-            }
+            return PreflightOutput(
+                verdicts=result.verdicts,
+                profile=expectation.profile,
+                bus_bandwidth_gb_s=bandwidth,
+                floor_gb_s=expectation.bus_bandwidth_gb_s,
+                not_seen=tuple(map(probe_text, result.blind)),
+            )
         for verdict in result.unfit:
             context.progress.note(
                 f"{verdict['node']} is unfit: {fault_text(verdict, expectation.profile)}; it is replaced"

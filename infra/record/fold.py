@@ -8,6 +8,7 @@ from typing import Any
 
 from infra.record.payloads import Payload, attempts, checkpoints, stages, training
 from infra.record.payloads.attempts import AttemptRecord
+from infra.record.payloads.outputs import StageOutput
 from infra.record.stage import Stage
 from infra.record.state import CampaignState
 
@@ -102,7 +103,7 @@ def _of_training(state: CampaignState, payload: Payload, time: datetime) -> Mapp
     return {}
 
 
-def _drop_stage(state: CampaignState, stage: Stage) -> dict[Stage, dict[str, Any]]:
+def _drop_stage(state: CampaignState, stage: Stage) -> dict[Stage, StageOutput]:
     return {name: outputs for name, outputs in state.finished_stages.items() if name != stage}
 
 
