@@ -22,9 +22,8 @@ from infra.errors import PermanentError, UserError
 from infra.plan.plan import Plan
 from infra.preview.read_only import differing
 from infra.record.events import CampaignState, Stage
-from infra.record.live import live_figures
 from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
-from infra.record.store import CampaignStore
+from infra.record.store import CampaignStore, live_figures
 from infra.session.context import Context
 from infra.session.session import plan_key, spec_key
 from infra.spec.campaign import Spec

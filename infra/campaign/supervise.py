@@ -18,12 +18,11 @@ from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.engine import nodegroups
 from infra.errors import PermanentError
 from infra.record.events import CampaignState
-from infra.record.live import live_figures
 from infra.record.payloads.attempts import NodesAtZero
 from infra.record.payloads.base import data_of
 from infra.record.payloads.outputs import ArchiveOutput, SuperviseOutput
 from infra.record.payloads.training import ArchiveFailed
-from infra.record.store import LIVE
+from infra.record.store import LIVE, live_figures
 from infra.session.context import Context
 
 _LOOK_EVERY_S = 5.0

@@ -32,7 +32,8 @@ class StageFinished(Payload, kind="stage.finished"):
     @classmethod
     def _of_its_stage(cls, outputs: Any, info: ValidationInfo) -> Any:
         """Read what is stored by the model of its stage."""
-        return OUTPUTS.get(info.data.get("stage"), StageOutput).model_validate(outputs)
+        model = OUTPUTS.get(info.data["stage"], StageOutput) if "stage" in info.data else StageOutput
+        return model.model_validate(outputs)
 
     def sentence(self) -> str:
         return f"{self.stage} finished in {clock(self.seconds)}"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from infra.campaign import pilot, preflight
-from infra.campaign.node_expectation import expectation_of, read_versions
+from infra.campaign.preflight import expectation_of, read_versions
 from infra.cluster.fitness import PATIENCE, Sickness
 from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError

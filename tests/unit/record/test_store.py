@@ -17,11 +17,10 @@ from moto import mock_aws
 from infra.errors import LeaseHeld, LeaseLost, UserError
 from infra.record.events import Stage
 from infra.record.holder import Holder
-from infra.record.live import live_figures
 from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRunning
 from infra.record.payloads.outputs import ProvisionOutput
 from infra.record.payloads.stages import Decision, StageFinished, StageStarted
-from infra.record.store import CampaignStore
+from infra.record.store import CampaignStore, live_figures
 
 TTL = timedelta(seconds=30)
 
