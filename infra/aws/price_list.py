@@ -1,5 +1,5 @@
-"""Instance types in AWS: DescribeInstanceTypes and the price list, with the catalogue's fields; and the catalogue's file
-compared with them."""
+"""Instance types in AWS: DescribeInstanceTypes and the price list, with the catalogue's fields; its file compared with
+them."""
 
 from __future__ import annotations
 

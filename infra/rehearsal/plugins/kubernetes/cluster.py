@@ -186,6 +186,8 @@ _PATIENCE_S = 60
 
 
 class ExecCredentials(httpx2.Auth):
+    """Tokens from a kubeconfig's exec plugin (client.authentication.k8s.io/v1): lightkube has only beta versions."""
+
     def __init__(self, plugin: UserExec) -> None:
         self._plugin = plugin
         self._lock = threading.Lock()
