@@ -1,17 +1,22 @@
-"""The tools, one entry each: version, official release, and the pinned Go module to build from."""
+"""The tools by `tools.toml`: version, official release, and the pinned Go module to build from."""
 
 from __future__ import annotations
 
 import os
 import platform
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 MODULES = Path(__file__).with_name("modules")
-KUBERNETES, ETCD, PULUMI, JOBSET, MPI_OPERATOR = "1.36.3", "3.6.7", "3.250.0", "0.10.1", "0.8.2"
-LANGUAGE = "3.60.0"
+_TABLE = tomllib.loads(Path(__file__).with_name("tools.toml").read_text())
+KUBERNETES: str = _TABLE["versions"]["kubernetes"]
+ETCD: str = _TABLE["versions"]["etcd"]
+PULUMI: str = _TABLE["versions"]["pulumi"]
+MPI_OPERATOR: str = _TABLE["versions"]["mpi-operator"]
 
 
 @dataclass(frozen=True)
@@ -71,114 +76,37 @@ GET_PULUMI = Publisher("BIVOUAC_DOWNLOAD_PULUMI", "https://get.pulumi.com/releas
 ETCD_RELEASES = Publisher("BIVOUAC_DOWNLOAD_ETCD", "https://github.com/etcd-io/etcd/releases/download")
 
 
-def _kubernetes(name: str, minutes: float, *version_argv: str) -> Tool:
-    version = "k8s.io/component-base/version"
+PUBLISHERS = {"kubernetes": DL_K8S, "pulumi": GET_PULUMI, "etcd": ETCD_RELEASES}
+
+
+def _kubernetes(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a tool of Kubernetes with what all of them share."""
+    name, stamp, place = row["name"], "k8s.io/component-base/version", f"v{{version}}/bin/linux/{{arch}}/{row['name']}"
     major, minor, _ = KUBERNETES.split(".")
-    return Tool(
-        name=name,
-        version=KUBERNETES,
-        accepts=f"{major}.{minor}.",
-        module="kubernetes",
-        package=f"k8s.io/kubernetes/cmd/{name}",
-        usual_build=timedelta(minutes=minutes),
-        version_argv=version_argv or ("--version",),
-        flags=f"-X {version}.gitVersion=v{KUBERNETES} -X {version}.gitMajor={major} -X {version}.gitMinor={minor}",
-        release=ToolRelease(
-            DL_K8S, f"v{{version}}/bin/linux/{{arch}}/{name}", f"v{{version}}/bin/linux/{{arch}}/{name}.sha256"
-        ),
-    )
+    return {
+        "accepts": f"{major}.{minor}.",
+        "package": f"k8s.io/kubernetes/cmd/{name}",
+        "version_argv": ["--version"],
+        "flags": f"-X {stamp}.gitVersion=v{KUBERNETES} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}",
+        "release": {"publisher": "kubernetes", "file": place, "checksums": f"{place}.sha256"},
+        **row,
+    }
 
 
-TOOLS: tuple[Tool, ...] = (
-    Tool(
-        name="etcd",
-        version=ETCD,
-        accepts="3.6.",
-        module="etcd",
-        package="go.etcd.io/etcd/server/v3",
-        usual_build=timedelta(minutes=1),
-        version_argv=("--version",),
-        release=ToolRelease(
-            ETCD_RELEASES,
-            "v{version}/etcd-v{version}-linux-{arch}.tar.gz",
-            "v{version}/SHA256SUMS",
-            "etcd-v{version}-linux-{arch}/etcd",
-        ),
-    ),
-    _kubernetes("kube-apiserver", 6),
-    _kubernetes("kube-controller-manager", 2),
-    _kubernetes("kube-scheduler", 1),
-    _kubernetes("kubectl", 1, "version", "--client", "--output=yaml"),
-    Tool(
-        name="pulumi",
-        version=PULUMI,
-        accepts=PULUMI,
-        module="pulumi",
-        package="github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
-        usual_build=timedelta(minutes=8),
-        version_argv=("version",),
-        flags=f"-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v{PULUMI}",
-        release=ToolRelease(
-            GET_PULUMI,
-            "pulumi-v{version}-linux-{arch}.tar.gz",
-            "pulumi-{version}-checksums.txt",
-            "pulumi/pulumi",
-            arches={"amd64": "x64", "arm64": "arm64"},
-        ),
-    ),
-    # Only for `pulumi` typed by hand: the driver's programs are inline. This is the newest release in which the
-    # language host is part of a Go module that the proxy serves; it works with today's engine and SDK.
-    Tool(
-        name="pulumi-language-python",
-        version=LANGUAGE,
-        accepts="3.",
-        module="pulumi-language",
-        package="github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python",
-        usual_build=timedelta(seconds=45),
-        release=ToolRelease(
-            GET_PULUMI,
-            "pulumi-v{version}-linux-{arch}.tar.gz",
-            "pulumi-{version}-checksums.txt",
-            "pulumi/pulumi-language-python",
-            version=PULUMI,
-            share=("pulumi/pulumi-language-python-exec",),
-            arches={"amd64": "x64", "arm64": "arm64"},
-        ),
-        go_module="github.com/pulumi/pulumi/sdk/v3",
-        share_root="python/cmd",
-        share=("pulumi-language-python-exec",),
-        beside=True,
-    ),
-    # The projects of the next two publish images and manifests, but no executables.
-    Tool(
-        name="jobset-controller",
-        version=JOBSET,
-        accepts=JOBSET,
-        module="jobset",
-        package="sigs.k8s.io/jobset",
-        usual_build=timedelta(minutes=4),
-        go_module="sigs.k8s.io/jobset",
-        share_root="config/components",
-        share=(
-            "crd/bases/jobset.x-k8s.io_jobsets.yaml",
-            "rbac/role.yaml",
-            "webhook/manifests.yaml",
-            "webhook/patches/mutating-patch.yaml",
-            "webhook/patches/validating-patch.yaml",
-        ),
-    ),
-    Tool(
-        name="mpi-operator",
-        version=MPI_OPERATOR,
-        accepts=MPI_OPERATOR,
-        module="mpi-operator",
-        package="github.com/kubeflow/mpi-operator/cmd/mpi-operator",
-        usual_build=timedelta(minutes=4),
-        go_module="github.com/kubeflow/mpi-operator",
-        share_root="manifests/base",
-        share=("kubeflow.org_mpijobs.yaml",),
-    ),
-)
+def _tool(row: dict[str, Any]) -> Tool:
+    row = _kubernetes(row) if row["version"] == "kubernetes" else dict(row)
+    release, minutes, module = row.pop("release", None), row.pop("build_minutes"), row.pop("version")
+    if release is not None:
+        release = ToolRelease(**_frozen(release | {"publisher": PUBLISHERS[release["publisher"]]}))
+    version = _TABLE["versions"][module]
+    return Tool(**_frozen(row), module=module, version=version, usual_build=timedelta(minutes=minutes), release=release)
+
+
+def _frozen(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+
+
+TOOLS: tuple[Tool, ...] = tuple(map(_tool, _TABLE["tools"]))
 
 
 def architecture() -> str:

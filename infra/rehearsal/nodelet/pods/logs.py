@@ -206,9 +206,9 @@ _S = 10**9
 
 
 class Stamped:
-    """One log file, with a timestamp for each line. A container writes its file directly, so a line gets the file's time
-    at its reading. It keeps its first timestamp, and no two lines share one, so readers may resume by it. Safe for
-    several readers."""
+    """One log file, with a timestamp for each line. A container writes its file directly, so a line gets the time of
+    the file at its reading. It keeps its first timestamp, and no two lines share one, so readers may resume by it. Safe
+    for several readers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
