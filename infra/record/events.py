@@ -14,9 +14,9 @@ from infra.console.visible import visible
 from infra.errors import first_line
 from infra.record.payloads import PAYLOADS, Payload, attempts, checkpoints, payload_of, stages, training
 from infra.record.payloads.attempts import AttemptRecord
+from infra.record.payloads.outputs import Stage as Stage
 from infra.record.payloads.outputs import StageOutput
 from infra.record.payloads.stages import UnreadableRecord
-from infra.record.stage import Stage as Stage
 from infra.record.state import CampaignState as CampaignState
 from trainer.contract.frozen import Frozen
 

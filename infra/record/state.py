@@ -6,10 +6,9 @@ from datetime import datetime
 
 from infra.record.payloads.attempts import AttemptRecord, LaunchBudget
 from infra.record.payloads.checkpoints import CheckpointFetched, CheckpointUnrecognised
-from infra.record.payloads.outputs import StageOutput
+from infra.record.payloads.outputs import Stage, StageOutput
 from infra.record.payloads.stages import Certified
 from infra.record.payloads.training import ArchiveBegun, ArchiveUnproven, ArchiveVerified, FileSystemLost, Held
-from infra.record.stage import Stage
 from trainer.contract.frozen import Frozen
 
 _BEFORE_TRAINING = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH)

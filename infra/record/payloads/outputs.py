@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from infra.record.payloads.base import RecordModel
-from infra.record.stage import Stage
+
+
+class Stage(StrEnum):
+    """The stages of a campaign, in order."""
+
+    CHECK = "check"
+    PLAN = "plan"
+    BAKE = "bake"
+    PROVISION = "provision"
+    PREFLIGHT = "preflight"
+    LAUNCH = "launch"
+    SUPERVISE = "supervise"
+    ARCHIVE = "archive"
+    TEARDOWN = "teardown"
+    CERTIFY = "certify"
+    REPORT = "report"
+
 
 OUTPUTS: dict[Stage, type[StageOutput]] = {}
 

@@ -9,8 +9,7 @@ from pydantic import SerializeAsAny, ValidationInfo, field_validator
 
 from infra.console.words import clock, plural, size
 from infra.record.payloads.base import Payload, Whole, by
-from infra.record.payloads.outputs import OUTPUTS, StageOutput
-from infra.record.stage import Stage
+from infra.record.payloads.outputs import OUTPUTS, Stage, StageOutput
 from infra.spec.notify import Change
 
 
