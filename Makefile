@@ -38,7 +38,7 @@ lock:  ## Pins and sums anew, by `uv`, as pyproject.toml allows; LOCK=--upgrade 
 	@printf 'setuptools\nwheel\n' | $(LOCKED) --constraint requirements/all.txt --output-file requirements/build.txt -
 
 tools:
-	@$(PYTHON) -m infra.rehearsal.toolchain ensure --all
+	@$(PYTHON) -m infra.toolchain ensure --all
 
 rehearsal: setup  ## A whole campaign on this machine: spec to certificate
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/bivouac run $(SPEC)

@@ -48,6 +48,25 @@ def cache_root() -> Path:
     return home.absolute() / ".cache" / "bivouac"
 
 
+def tools_dir() -> Path:
+    """Return the folder of executables: pulumi, etcd, the Kubernetes binaries, controllers."""
+    return cache_root() / "bin"
+
+
+def share_dir(tool: str, tools: Path | None = None) -> Path:
+    """Return the folder of a tool's other files, such as the manifests of a controller's pinned module."""
+    return (tools or tools_dir()).parent / "share" / tool
+
+
+def sites_dir() -> Path:
+    return cache_root() / "sites"
+
+
+def site_dir(site: str) -> Path:
+    """Return a site's folder: site.json, aws/, control-plane/, machines/<instance-id>/, fsx/<fs-id>/ and logs/."""
+    return sites_dir() / site
+
+
 def results_folder(campaign: str, account: str, region: str) -> Path:
     """Return the folder of a campaign's report and certificate, below `$BIVOUAC_RESULTS` or `./results`.
 

@@ -133,8 +133,8 @@ def have_engine() -> None:
 def hands(*tools: str) -> list[str]:
     """Install these tools unless PATH has them; return the PATH folders with which `pulumi` finds engine, language host
     and Python."""
-    from infra.rehearsal.paths import tools_dir
-    from infra.rehearsal.toolchain.ensure import ensure
+    from infra.folders import tools_dir
+    from infra.toolchain.ensure import ensure
 
     ensure(list(tools))
     return [str(tools_dir()), str(Path(sys.executable).parent)]
@@ -167,7 +167,7 @@ def missed_faults(spec: Spec) -> tuple[str, ...]:
     faults = spec.rehearsal.faults if spec.rehearsal else ()
     if not in_site() or not faults:
         return ()
-    from infra.rehearsal.paths import site_dir
+    from infra.folders import site_dir
     from infra.rehearsal.site import campaigns
 
     struck = campaigns.struck_in(site_dir(campaigns.SITE), spec.campaign)

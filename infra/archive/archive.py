@@ -21,11 +21,10 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive import judged
-from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, concurrently
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, concurrently, forget_copies
 from infra.archive.files import workspace
 from infra.archive.from_s3 import places_of, source_of
 from infra.archive.judged import Unproven
-from infra.archive.leftovers import Leftovers, OnlyCopied
 from infra.archive.manifest import (
     DATA,
     EXPORT,
@@ -40,9 +39,8 @@ from infra.archive.manifest import (
 )
 from infra.archive.model import model_on
 from infra.archive.model_card import job_card, model_card
-from infra.archive.removal import forget_copies
 from infra.archive.settings import ArchiveConfig, Model, Places
-from infra.archive.surroundings import held_out, records_of
+from infra.archive.surroundings import Leftovers, OnlyCopied, held_out, records_of
 from infra.aws.account import Account
 from infra.aws.parts import Altered
 from infra.errors import BivouacError, PermanentError

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from infra.aws.account import Account, every
 from infra.aws.blocks import LOST, block_of
 from infra.aws.price_list import on_demand_prices
-from infra.aws.quota_use import QuotaUse, quota_use
+from infra.aws.quota_room import QuotaUse, quota_use
 from infra.aws.zones import zones_of, zones_selling
 from infra.errors import UserError
 from infra.plan import catalogue

@@ -19,13 +19,14 @@ from infra.aws.manifests import RegistryImage
 from infra.aws.registry import NoSuchImage, Registry
 from infra.bake import node_image
 from infra.bake.builder import builder
-from infra.bake.foundation import OUTPUTS, foundation
+from infra.bake.foundation import foundation
 from infra.bake.playbook import play
 from infra.bake.sources import NO_CODE, digest_of, sources
 from infra.cluster import pull_secret
 from infra.errors import PermanentError, UserError
 from infra.folders import CODE, asset
 from infra.inventory import certify
+from infra.record.payloads.outputs import BakedNodes, BakeOutput
 from infra.session.context import Context
 from infra.spec.image_reference import repository_url
 from infra.spec.names import REPOSITORY, STEWARD_REPOSITORY
@@ -120,17 +121,18 @@ class ImageManifest(Frozen):
     """None: baked before there was one; the steward ran in the trainer image."""
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> BakeOutput:
     """Run the bake stage; the campaign keeps the node image that it began with. Idempotent."""
     context.progress.step("recording the account's resources before anything is made")
     certify.note_baseline(context)
     outputs = images(context, own_image=node_image.campaign_image(context.store))
     context.guard()
-    context.store.put_json(node_image.RECORD, outputs["node_image"])
+    assert outputs.node_image is not None, "a bake has one"
+    context.store.put_json(node_image.RECORD, outputs.node_image.data())
     return outputs
 
 
-def images(context: Context, own_image: node_image.NodeImage | None = None, force: bool = False) -> dict[str, Any]:
+def images(context: Context, own_image: node_image.NodeImage | None = None, force: bool = False) -> BakeOutput:
     """Make the foundation and all images, and find a workload's own; `own_image` is used as long as it exists. Raises
     `UserError` before anything is made if a registry lacks a base or the workload's image."""
     bases = Bases(find_base(context.account, context.spec), find_steward_base(context.account, context.spec))
@@ -138,13 +140,14 @@ def images(context: Context, own_image: node_image.NodeImage | None = None, forc
     place = foundation(context)
     nodes, fresh = node_image.ensure(context, place, own_image, force)
     trainer = our_images(context, place, bases, force)
-    return {
-        **trainer,
-        "baked": trainer["baked"] or fresh,
-        "job_image": job,
-        "node_image": {"ami": nodes.ami, "manifest": nodes.key, "baked": fresh, "ours": bool(nodes.inputs_digest)},
-        OUTPUTS: place.model_dump(),
-    }
+    return trainer.model_copy(
+        update={
+            "baked": trainer.baked or fresh,
+            "job_image": job,
+            "node_image": BakedNodes(ami=nodes.ami, manifest=nodes.key, baked=fresh, ours=bool(nodes.inputs_digest)),
+            "foundation": place.model_dump(),
+        }
+    )
 
 
 def _job_image(context: Context) -> str | None:
@@ -157,7 +160,7 @@ def _job_image(context: Context) -> str | None:
     return image
 
 
-def our_images(context: Context, place: FoundationOutputs, bases: Bases, force: bool = False) -> dict[str, Any]:
+def our_images(context: Context, place: FoundationOutputs, bases: Bases, force: bool = False) -> BakeOutput:
     """Bake a layer with the project on both bases, and push both images to the registry."""
     registry = Registry(context.account)
     inputs = inputs_digest(CODE, bases.trainer.digest, bases.steward.digest)
@@ -218,15 +221,10 @@ def _reference(context: Context, repository: str, digests: dict[str, Any]) -> st
     return f"{url}@{digests[repository]['digest']}"
 
 
-def _outputs_of(key: str, manifest: ImageManifest, *, baked: bool) -> dict[str, Any]:
+def _outputs_of(key: str, manifest: ImageManifest, *, baked: bool) -> BakeOutput:
     """Return the part of the bake's outputs about these images."""
-    return {
-        "manifest": key,
-        "image": manifest.image,
-        "steward_image": _of_steward(manifest),
-        "code": manifest.inputs_digest,
-        "baked": baked,
-    }
+    steward, code = _of_steward(manifest), manifest.inputs_digest
+    return BakeOutput(manifest=key, image=manifest.image, steward_image=steward, code=code, baked=baked)
 
 
 def _of_steward(manifest: ImageManifest) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import EXPIRED, Account, every
-from infra.aws.given.builders import seen_builders
+from infra.aws.asked import seen_builders
 from infra.cluster.nodes import instances_with
 from infra.engine.failures import cause_of, cure_for
 from infra.errors import PermanentError, UserError

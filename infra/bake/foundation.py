@@ -19,8 +19,8 @@ from infra.engine.engine import Engine
 from infra.folders import writable
 from infra.inventory.stakes import at_stake
 from infra.plan.zones import build_network_zone, control_plane_zones
-from infra.record.events import Stage
 from infra.record.identity import read_identity
+from infra.record.payloads.outputs import BakeOutput
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.session.session import FOUNDATION, STACK_CONFIG, foundation_lease
@@ -147,13 +147,9 @@ def _folder(store: CampaignStore) -> CampaignStore:
     return CampaignStore(store.s3, store.bucket, FOUNDATION, store.writer, folder=FOUNDATION)
 
 
-OUTPUTS = "foundation"
-"""Key of the foundation's outputs in the bake's."""
-
-
 def foundation(context: Context, engine: Engine | None = None) -> FoundationOutputs:
     """Bring the foundation up, unless this campaign's bake has, and return its outputs. Idempotent."""
-    document = context.outputs.get(Stage.BAKE, {}).get(OUTPUTS)
+    document = BakeOutput.known(context.outputs).foundation
     outputs_known = None if document is None else FoundationOutputs.model_validate(document)
     if outputs_known is not None and (outputs_known.build_network_subnet_id or context.spec.image.builders):
         return outputs_known

@@ -20,7 +20,7 @@ from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import is_gone, may_pass
 from infra.cluster.pod_start import cure_of, ending, has_started, last_words, warnings, why_not
 from infra.errors import PermanentError
-from infra.record.events import Stage
+from infra.record.payloads.outputs import BakeOutput
 from infra.session.context import Context
 from infra.spec.names import BASICS_COMMAND, NAMESPACE, shared_tier
 from trainer.contract import Probe
@@ -47,8 +47,8 @@ def prove(context: Context, client: Client) -> None:
     context.guard()
     _remove(context, client)
     attempts.create_config(client, NAME, labels, {"basics.json": json.dumps(config)})
-    images = context.outputs[Stage.BAKE]
-    image = images.get("steward_image") or images["image"]
+    images = BakeOutput.of(context.outputs)
+    image = images.steward_image or images.image
     client.create(from_dict(manifest(image, labels, shares)))
     pod, no_end = _await_end(context, client)
     probes = _probes_of(pod)

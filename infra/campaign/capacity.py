@@ -9,9 +9,9 @@ from decimal import Decimal
 
 import httpx2
 
-from infra.bounded import BoundedLook
 from infra.campaign import launch_budget
 from infra.campaign.billing import bills_on, node_usd_per_hour
+from infra.clock import BoundedLook
 from infra.cluster.fitness import ConditionHistory, NodeFacts, Sickness, overdue, shared_cause
 from infra.cluster.kubernetes import OF_WORLD, may_pass
 from infra.cluster.nodes import GpuNodes, Launched

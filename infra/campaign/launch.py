@@ -35,6 +35,7 @@ from infra.plan.job_config import train_config, workload_config
 from infra.plan.layout import layout
 from infra.record.events import Stage
 from infra.record.payloads.attempts import AttemptRunning, NodesAtZero
+from infra.record.payloads.outputs import BakeOutput, LaunchOutput, ProvisionOutput
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec.names import (
@@ -68,7 +69,7 @@ _APART = {
 }
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> LaunchOutput:
     """Start the steward and wait for its first attempt. A steward that exists stays, with its configuration."""
     node_image.insist(context.store, context.names, context.account.client("ec2"))
     launch_budget.postpone(context)
@@ -85,8 +86,8 @@ def _config(context: Context) -> StewardConfig:
     """Return the recorded configuration, or a new one if a failed launch was followed by a bake of another image."""
     version = context.state().version
     config = recorded_config(context.store, version)
-    images = context.outputs[Stage.BAKE]
-    names = tuple(images.get(name) for name in ("image", "steward_image", "job_image"))
+    images = BakeOutput.of(context.outputs)
+    names = (images.image, images.steward_image, images.job_image)
     if config is None or (version == 0 and (config.image, config.steward_image, config.job_image) != names):
         return steward_config(context)
     return config
@@ -112,14 +113,14 @@ def recorded_config(store: CampaignStore, version: int) -> StewardConfig | None:
 
 def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None = None) -> StewardConfig:
     """Return everything that the steward needs, so that it never asks the driver."""
-    spec, plan, bake = context.spec, context.plan, context.outputs[Stage.BAKE]
-    body = context.store.get(bake["manifest"])
-    if body is None or ImageManifest.model_validate_json(body).image != bake["image"]:
-        raise UserError("the image has no manifest", seen=bake["image"], cure="bake it again: `bivouac run` does")
+    spec, plan, bake = context.spec, context.plan, BakeOutput.of(context.outputs)
+    body = context.store.get(bake.manifest)
+    if body is None or ImageManifest.model_validate_json(body).image != bake.image:
+        raise UserError("the image has no manifest", seen=bake.image, cure="bake it again: `bivouac run` does")
     instance = catalogue.instance_type(spec.nodes.instance_type)
-    provision = context.outputs[Stage.PROVISION]
+    provision = ProvisionOutput.of(context.outputs)
     usd_gpu = plan.totals.usd_per_hour.value - plan.totals.usd_per_hour_idle.value
-    digest, packages = provision["data_digest"], provision.get("packages_for", ("", ""))
+    digest = provision.data_digest
     return StewardConfig(
         version=version,
         relaunch=relaunch,
@@ -127,17 +128,15 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
         spec=spec,
         train=None
         if spec.training is None
-        else train_config(
-            spec, plan, digest, spec.training.model.vocabulary, context.identity, provision.get("init_from", "")
-        ),
+        else train_config(spec, plan, digest, spec.training.model.vocabulary, context.identity, provision.init_from),
         workload=None
         if spec.workload is None
-        else workload_config(spec, plan, digest, provision["source_sha256"], context.identity, packages),
-        image=bake["image"],
-        steward_image=bake.get("steward_image"),
-        job_image=bake.get("job_image"),
-        code_digest=bake["code"],
-        image_manifest=bake["manifest"],
+        else workload_config(spec, plan, digest, provision.source_sha256, context.identity, provision.packages_for),
+        image=bake.image,
+        steward_image=bake.steward_image,
+        job_image=bake.job_image,
+        code_digest=bake.code,
+        image_manifest=bake.manifest,
         ranks_per_node=layout(spec).ranks_per_node,
         accelerators=instance.accelerators,
         efa_interfaces=instance.efa_interfaces,
@@ -163,7 +162,7 @@ def _interval(context: Context) -> timedelta:
     return timedelta(seconds=context.plan.checkpoint.every_steps * context.spec.job.step_seconds_estimate)
 
 
-def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
+def _first_attempt(context: Context, client: Client) -> LaunchOutput:
     """Wait until the first attempt trains or has ended."""
     timeout = context.spec.recovery.startup_timeout.total_seconds() + _STEWARD_S
     situation, steward_lives = "the steward starts", False
@@ -175,7 +174,7 @@ def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
             steward_lives = True
         runs = any(isinstance(event.payload, AttemptRunning) for event in context.store.events())
         if runs or state.outcome is not None or any(attempt.failure for attempt in state.attempts):
-            return {"attempts": len(state.attempts)}
+            return LaunchOutput(attempts=len(state.attempts))
         if state.attempts:
             situation = f"attempt {state.attempts[-1].number} is starting"
     stay = stay_reason(context)

@@ -17,8 +17,8 @@ from infra.campaign.verdicts import ANSWER, REPORT, judge, of_all, probe_text
 from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
 from infra.plan.pilot import pilot_first
-from infra.record.events import Stage
 from infra.record.payloads.attempts import NodeVerdict, PilotBegun, PilotProven
+from infra.record.payloads.outputs import BakeOutput
 from infra.session.context import Context
 from infra.spec.campaign import Spec
 from trainer.contract import Expectation, Probe, Verdict
@@ -88,12 +88,12 @@ def prove(context: Context, client: Client, nodes: GpuNodes, expectation: Expect
 def _checks(context: Context) -> Iterator[dict[str, Any]]:
     """Yield the checks of the node as changes of preflight's gang: its health, and a workload's own Python."""
     yield {"nodes": 1, "command": proving.health_check(EXPECTATION)}
-    workload, images = context.spec.workload, context.outputs[Stage.BAKE]
+    workload, images = context.spec.workload, BakeOutput.of(context.outputs)
     if workload is not None:
         yield {
             "nodes": 1,
-            "image": images.get("job_image") or images["image"],
-            "supervisor_image": images["image"],
+            "image": images.job_image or images.image,
+            "supervisor_image": images.image,
             "pull_secret": context.spec.pull_secret is not None,
             "command": ("python3", SUPERVISOR, IMPORTS),
             "resources": workload.on(context.spec.target).resources,
@@ -125,6 +125,7 @@ def _refusal(
 
 def _digest(context: Context, expectation: Expectation) -> str:
     """Return what a pilot proves, as one digest."""
-    images = context.outputs[Stage.BAKE]
-    parts = [str(images.get(name)) for name in ("image", "code", "job_image", "node_image")]
+    images = BakeOutput.of(context.outputs)
+    nodes = images.node_image and images.node_image.data()
+    parts = [images.image, images.code, str(images.job_image), str(nodes)]
     return hashlib.sha256("\n".join([*parts, expectation.model_dump_json()]).encode()).hexdigest()

@@ -29,7 +29,7 @@ from infra.data.dataset import DataSet
 from infra.data.in_cluster import SourceListing
 from infra.errors import BivouacError, PermanentError
 from infra.plan.estimates.cost import DATA_NODES
-from infra.record.events import Stage
+from infra.record.payloads.outputs import BakeOutput
 from infra.record.payloads.stages import DataBegun, DataEnded
 from infra.session.context import Context
 from infra.spec import duration
@@ -141,7 +141,7 @@ def _start(context: Context, client: Client, work: Preparing) -> None:
     """Create the Job unless it is there; remove one that has failed, or that prepares other files."""
     name, labels = name_of(work), {CAMPAIGN_LABEL: context.spec.campaign}
     limit = context.spec.built_in[1].prepare.limit
-    job_body = from_dict(manifest(context.spec.campaign, context.outputs[Stage.BAKE]["image"], work, limit))
+    job_body = from_dict(manifest(context.spec.campaign, BakeOutput.of(context.outputs).image, work, limit))
     attempts.create_config(client, name, labels, {SHARE_FILE.rpartition("/")[2]: work.model_dump_json(indent=1)})
     for job in client.list(Job, labels={**labels, _ROLE_LABEL: ROLE}):
         job_name = str(job.metadata.name if job.metadata else "")

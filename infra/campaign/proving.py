@@ -30,7 +30,7 @@ from infra.cluster.pod_start import (
 )
 from infra.plan import catalogue
 from infra.plan.layout import layout
-from infra.record.events import Stage
+from infra.record.payloads.outputs import BakeOutput
 from infra.session.context import Context
 from infra.spec.names import NAMESPACE
 from trainer.contract import DCGM_LONGEST_S, HealthReport, Probe
@@ -172,14 +172,14 @@ def _wait(context: Context, client: Client, labels: Mapping[str, str], watch: _W
 
 
 def _gang(context: Context, name: str, command: tuple[str, ...]) -> GangJob:
-    bake, shape = context.outputs[Stage.BAKE], layout(context.spec)
+    bake, shape = BakeOutput.of(context.outputs), layout(context.spec)
     instance = catalogue.instance_type(context.spec.nodes.instance_type)
     return GangJob(
         name=name,
         campaign=context.spec.campaign,
         attempt=0,
-        image=bake["image"],
-        code_digest=bake["code"],
+        image=bake.image,
+        code_digest=bake.code,
         nodes=shape.nodes,
         ranks_per_node=shape.ranks_per_node,
         accelerators=instance.accelerators,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from infra.aws.base_image import find_base
 from infra.aws.cost_tag import activate
 from infra.bake.foundation import campaign_settings, foundation
@@ -19,7 +17,8 @@ from infra.engine.engine import Engine
 from infra.errors import UserError
 from infra.folders import keep, writable
 from infra.inventory import certify
-from infra.report.data_page import data_page
+from infra.record.payloads.outputs import ProvisionOutput
+from infra.report.page import data_page
 from infra.session.context import Context
 from infra.session.session import STACK_CONFIG
 from infra.spec.access import Role
@@ -32,13 +31,13 @@ DATA_PAGE = "data.html"
 """File in the results folder: statistics of the prepared data, and what was left out and why."""
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> ProvisionOutput:
     _refuse_lesser_driver(context)
     listing = None
     if context.spec.prepares_data:
         in_cluster.refuse_unmarked(context.account, context.spec)
         listing = in_cluster.listing(context.spec, context.progress.step)
-    data, figures = (None, {}) if listing is not None else job_data(context)
+    data, figures = (None, ProvisionOutput()) if listing is not None else job_data(context)
     context.progress.step("recording the account's resources before anything is made")
     certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))
@@ -53,13 +52,8 @@ def run(context: Context) -> dict[str, Any]:
     _upload(context, data)
     outputs, count = _stack(context, engine, data.digest)
     context.progress.note(f"{count} resources; cluster {outputs.cluster_name} at {outputs.cluster_endpoint}")
-    return {
-        "outputs": outputs.model_dump(mode="json"),
-        "data_digest": data.digest,
-        **figures,
-        "resources": count,
-        "budget_counts": cost_tag.counting,
-    }
+    facts = {"outputs": outputs.model_dump(mode="json"), "data_digest": data.digest, "resources": count}
+    return figures.model_copy(update={**facts, "budget_counts": cost_tag.counting})
 
 
 def _stack(context: Context, engine: Engine, data_digest: str | None) -> tuple[CampaignOutputs, int]:
@@ -75,7 +69,7 @@ def _stack(context: Context, engine: Engine, data_digest: str | None) -> tuple[C
     return CampaignOutputs.model_validate(engine.up(stack)), engine.resources(stack)
 
 
-def _prepare_in_cluster(context: Context, engine: Engine, listing: SourceListing) -> tuple[DataSet, dict[str, Any]]:
+def _prepare_in_cluster(context: Context, engine: Engine, listing: SourceListing) -> tuple[DataSet, ProvisionOutput]:
     """Return the data that the cluster prepares, in a stack that has nodes for it meanwhile. What this campaign or
     another has prepared already from the same files is only verified."""
     bucket = context.buckets.data
@@ -111,7 +105,7 @@ def _upload(context: Context, data: DataSet | PackedSource) -> None:
     dataset.upload(account, bucket, data.folder, data.digest, say)
 
 
-def job_data(context: Context) -> tuple[DataSet | PackedSource, dict[str, Any]]:
+def job_data(context: Context) -> tuple[DataSet | PackedSource, ProvisionOutput]:
     """Return what the job's pods mount at `/data`, the prepared text or a workload's code, and what is told of it."""
     spec = context.spec
     if spec.workload is not None:
@@ -120,7 +114,7 @@ def job_data(context: Context) -> tuple[DataSet | PackedSource, dict[str, Any]]:
     return data, _data_figures(context, data)
 
 
-def packed_source(context: Context, workload: Workload) -> tuple[PackedSource, dict[str, Any]]:
+def packed_source(context: Context, workload: Workload) -> tuple[PackedSource, ProvisionOutput]:
     """Return a job's code and packages, and what is recorded of them."""
     python = None
     if workload.requirements is not None:
@@ -128,14 +122,15 @@ def packed_source(context: Context, workload: Workload) -> tuple[PackedSource, d
     package = source.pack(workload, python, context.progress.step)
     commit_text = f", commit {package.commit}" if package.commit else ""
     context.progress.note(f"source: {package.files} files{commit_text}")
-    record: dict[str, Any] = {"source_sha256": package.sha256, "source_commit": package.commit}
+    record = ProvisionOutput(source_sha256=package.sha256, source_commit=package.commit)
     if python is not None:
         context.progress.note(f"requirements: {len(package.packages)} packages for Python {python.version}")
-        record |= {"packages": package.packages, "packages_for": (package.requirements, python.version)}
+        packages_for = (package.requirements, python.version)
+        record = record.model_copy(update={"packages": package.packages, "packages_for": packages_for})
     return package, record
 
 
-def _data_figures(context: Context, data: DataSet) -> dict[str, Any]:
+def _data_figures(context: Context, data: DataSet) -> ProvisionOutput:
     """Return what is told of prepared text, and write its page. Raises `UserError` if the model does not fit it."""
     spec = context.spec
     if spec.training is not None and not spec.training.model.reads(data.manifest.vocabulary):
@@ -149,14 +144,14 @@ def _data_figures(context: Context, data: DataSet) -> dict[str, Any]:
         cure = f"write training.model.end_of_document: {data.manifest.end_of_document}"
         raise UserError("the data end documents with another token", seen=model.end_of_document, cure=cure)
     keep(context.results / DATA_PAGE, data_page(data).encode(), context.progress.note)
-    figures = {"unigram_loss": data.manifest.unigram_loss, "train_tokens": data.manifest.train_tokens}
-    return figures | _weights_of(spec)
+    loss, tokens = data.manifest.unigram_loss, data.manifest.train_tokens
+    return ProvisionOutput(unigram_loss=loss, train_tokens=tokens, init_from=_weights_of(spec))
 
 
-def _weights_of(spec: Spec) -> dict[str, Any]:
-    """Return where the built-in trainer's pods find the weights to start from; nothing if they start from none."""
+def _weights_of(spec: Spec) -> str:
+    """Return where the built-in trainer's pods find the weights to start from; empty if they start from none."""
     if spec.training is None or spec.training.init_from is None:
-        return {}
+        return ""
     if spec.training.links:
-        return {"init_from": f"{MOUNTS}/{INIT}"}
-    return {"init_from": f"{DATA_MOUNT}/{source.weights_folder(source.weight_files(spec.training.init_from))}"}
+        return f"{MOUNTS}/{INIT}"
+    return f"{DATA_MOUNT}/{source.weights_folder(source.weight_files(spec.training.init_from))}"

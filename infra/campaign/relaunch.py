@@ -22,8 +22,8 @@ from infra.errors import PermanentError, UserError
 from infra.plan.plan import Plan
 from infra.preview.read_only import differing
 from infra.record.events import CampaignState, Stage
-from infra.record.live import live_figures
-from infra.record.store import CampaignStore
+from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
+from infra.record.store import CampaignStore, live_figures
 from infra.session.context import Context
 from infra.session.session import plan_key, spec_key
 from infra.spec.campaign import Spec
@@ -137,14 +137,14 @@ def switch(context: Context, client: Client, version: int, diff: tuple[Changed, 
     store.put(f"{store.prefix}/{spec_key(version)}", body.encode())
     store.put(f"{store.prefix}/{plan_key(version)}", context.plan.model_dump_json(indent=1).encode())
     digest = hashlib.sha256(body.encode()).hexdigest()
-    reason = Relaunch(diff=diff, digest=digest, who=context.operator_arn, bake=context.outputs[Stage.BAKE])
+    reason = Relaunch(diff=diff, digest=digest, who=context.operator_arn, bake=BakeOutput.of(context.outputs))
     pull_secret.give(client, context.account, context.spec)
     deploy(client, store, steward_config(context, version, reason))
 
 
 def _new_code(context: Context) -> bool:
     """Pack a workload's code and lay it beside the first on the shared tier; return whether it has changed."""
-    workload, provision = context.spec.workload, context.outputs[Stage.PROVISION]
+    workload, provision = context.spec.workload, ProvisionOutput.of(context.outputs)
     if workload is None:
         return False
     # The weights to start from are where they were: they cannot change on a warm cluster.
@@ -155,8 +155,9 @@ def _new_code(context: Context) -> bool:
     new_digests = package.sha256, package.requirements
     for digest, old, name in zip(new_digests, old_digests, (source_name, requirements_name), strict=True):
         if digest and digest != old:
-            dataset.add(context.account, context.buckets.data, package.folder / name(digest), provision["data_digest"])
-    context.outputs[Stage.PROVISION] = {**provision, "packages": (), "packages_for": ("", ""), **record}
+            dataset.add(context.account, context.buckets.data, package.folder / name(digest), provision.data_digest)
+    earlier = provision.model_copy(update={"packages": (), "packages_for": ("", "")})
+    context.outputs[Stage.PROVISION] = earlier.model_copy(update=record.model_dump(exclude_unset=True))
     return new_digests != old_digests
 
 
@@ -171,10 +172,11 @@ def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]
     context.spec, context.plan = spec, plan
     context.outputs |= context.state().finished_stages
     with context.progress.stage("relaunch", f"spec {version} on the warm cluster"):
-        images, old_images = bake.run(context), context.outputs[Stage.BAKE]
+        images, old_images = bake.run(context), BakeOutput.of(context.outputs)
         # A cluster that was made before the steward had an image of its own admits the trainer's repository only.
-        images["steward_image"] = images["steward_image"] if old_images.get("steward_image") else None
-        same_images = all(images.get(name) == old_images.get(name) for name in ("code", "job_image"))
+        if not old_images.steward_image:
+            images = images.model_copy(update={"steward_image": None})
+        same_images = (images.code, images.job_image) == (old_images.code, old_images.job_image)
         if not _new_code(context) and not diff and same_images:
             raise UserError(
                 "nothing has changed",

@@ -22,8 +22,9 @@ from infra.errors import LeaseLost, UserError, first_line
 from infra.folders import keep
 from infra.inventory.certify import CERTIFICATE
 from infra.record import pod_logs
-from infra.record.events import Stage, fold
+from infra.record.events import fold
 from infra.record.identity import archive_prefix_of
+from infra.record.payloads.outputs import BakeOutput, ProvisionOutput, ReportOutput
 from infra.record.store import CampaignStore
 from infra.report.build import build
 from infra.report.model import Report
@@ -73,7 +74,7 @@ def rewritten(context: Context) -> Iterator[None]:
         thread.join(_LAST_PAGE_S)
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> ReportOutput:
     report, paths = write(context.store, context.results, context.progress.note)
     goodput = report.goodput
     if goodput is not None:
@@ -83,7 +84,7 @@ def run(context: Context) -> dict[str, Any]:
         )
     if on := bills_on(context):
         context.progress.note(on)
-    return {"goodput": round(goodput, 4) if goodput is not None else None, **paths}
+    return ReportOutput(goodput=None if goodput is None else round(goodput, 4), **paths)
 
 
 def write(
@@ -133,9 +134,9 @@ def read(store: CampaignStore) -> Record:
     state, unread = fold(events), _Unread()
     certificate, site = unread.record_object(store, CERTIFICATE), unread.record_object(store, SITE)
     plan = stored_plan(store, spec)
-    image = state.finished_stages.get(Stage.BAKE, {}).get("manifest")
+    image = BakeOutput.known(state.finished_stages).manifest
     bucket = buckets(spec.account, spec.region)
-    digest = state.finished_stages.get(Stage.PROVISION, {}).get("data_digest")
+    digest = ProvisionOutput.known(state.finished_stages).data_digest
     golden = state.archive is not None
     return Record(
         spec=spec,

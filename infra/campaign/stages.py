@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from infra.aws.account import explained
 from infra.bake import bake, trial_build
@@ -18,6 +17,7 @@ from infra.cluster.kubernetes import OF_WORLD
 from infra.errors import BivouacError, LeaseLost
 from infra.inventory import certify
 from infra.record.events import Stage
+from infra.record.payloads.outputs import StageOutput
 from infra.record.payloads.stages import Attached, Detached, StageFailed, StageFinished, StageStarted
 from infra.session import block_clock
 from infra.session.context import Context
@@ -27,7 +27,7 @@ from infra.session.context import Context
 class StageStep:
     stage: Stage
     purpose: str
-    run: Callable[[Context], dict[str, Any]]
+    run: Callable[[Context], StageOutput]
 
 
 _SHORT = (
@@ -90,7 +90,7 @@ def _say_what_bills(context: Context, stage: Stage) -> None:
     tell(context, bills)
 
 
-def run_step(context: Context, step: StageStep) -> dict[str, Any]:
+def run_step(context: Context, step: StageStep) -> StageOutput:
     """Run one stage and record its start and its end or failure."""
     start = time.monotonic()
     context.guard()

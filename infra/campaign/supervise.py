@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from datetime import UTC, datetime
-from typing import Any
 
 from lightkube.resources.apps_v1 import Deployment
 
@@ -19,11 +18,11 @@ from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.engine import nodegroups
 from infra.errors import PermanentError
 from infra.record.events import CampaignState
-from infra.record.live import live_figures
 from infra.record.payloads.attempts import NodesAtZero
 from infra.record.payloads.base import data_of
+from infra.record.payloads.outputs import ArchiveOutput, SuperviseOutput
 from infra.record.payloads.training import ArchiveFailed
-from infra.record.store import LIVE
+from infra.record.store import LIVE, live_figures
 from infra.session.context import Context
 
 _LOOK_EVERY_S = 5.0
@@ -33,7 +32,7 @@ _MUTE_S = 90.0
 """The steward writes its figures every five seconds at least, except while it lets a gang commit."""
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> SuperviseOutput:
     """Watch until training is completed, stopped or held, and print events as they come."""
     printer, watch, storage = _Teller(context), StewardWatch(context), StorageWatch(context)
     with report.rewritten(context):
@@ -41,7 +40,7 @@ def run(context: Context) -> dict[str, Any]:
             context.progress.step(storage.look() or watch.look() or printer.line)
             printer.tell()
             if (outcome := context.state().outcome) is not None:
-                return {"outcome": outcome, "attempts": len(context.state().attempts)}
+                return SuperviseOutput(outcome=outcome, attempts=len(context.state().attempts))
     raise PermanentError(
         "the deadline has passed",
         seen=context.deadline.isoformat(),
@@ -49,7 +48,7 @@ def run(context: Context) -> dict[str, Any]:
     )
 
 
-def archive(context: Context) -> dict[str, Any]:
+def archive(context: Context) -> ArchiveOutput:
     """Wait until the golden checkpoint is verified in the archive and the GPU nodes are at zero."""
     printer, watch = _Teller(context), StewardWatch(context)
     for _ in context.turns(_seconds_left(context)):
@@ -70,7 +69,8 @@ def archive(context: Context) -> dict[str, Any]:
             if golden.metrics:
                 loss = f"; {', '.join(f'{name} {value:g}' for name, value in golden.metrics.items())}, {golden.proof}"
             context.progress.note(f"step {golden.step}: {golden.objects} objects, {golden.bytes} bytes read back{loss}")
-            return golden.data() if state.unproven is None else golden.data() | {"unproven": state.unproven.data()}
+            unproven = {} if state.unproven is None else {"unproven": state.unproven.data()}
+            return ArchiveOutput.model_validate(golden.data() | unproven)
         # The steward writes no figures while it archives, so only its lease shows that it lives.
         context.progress.step(watch.look(False) or "the golden checkpoint goes to the archive and is read back")
     raise PermanentError(
@@ -80,18 +80,18 @@ def archive(context: Context) -> dict[str, Any]:
     )
 
 
-def _without_golden(context: Context, state: CampaignState) -> dict[str, Any]:
+def _without_golden(context: Context, state: CampaignState) -> ArchiveOutput:
     """Return what the stage has come to without a golden checkpoint. Raises `PermanentError` while something may be
     lost."""
     if state.copied_as_it_is:
         context.progress.note("no checkpoint is proven: the campaign ends without a golden one")
-        return {"unproven": data_of(state.unproven)}
+        return ArchiveOutput.model_validate({"unproven": data_of(state.unproven)})
     payloads = [event.payload for event in context.store.events()]
     if failures := [payload for payload in payloads if isinstance(payload, ArchiveFailed)]:
         raise _failure(context, failures[-1])
     if state.nothing_to_lose:
         context.progress.note("no checkpoint was committed, and the job left nothing: there is nothing to archive")
-        return {"nothing_committed": True}
+        return ArchiveOutput(nothing_committed=True)
     newest = f"newest checkpoint: step {state.newest_committed}" if state.newest_committed >= 0 else ""
     left = "nobody could look at what the job left"
     if state.unrecognised is not None and state.unrecognised.files:

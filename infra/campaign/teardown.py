@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import httpx2
 from botocore.exceptions import BotoCoreError, ClientError
@@ -29,8 +28,9 @@ from infra.inventory import certify
 from infra.inventory.stakes import may_hold_checkpoints, refuse_unproven
 from infra.inventory.sweep import remove_left
 from infra.kinds import KINDS, Remain, ResourceKind, kind_of_type
-from infra.record.events import CampaignState, Stage
+from infra.record.events import CampaignState
 from infra.record.identity import read_identity
+from infra.record.payloads.outputs import ProvisionOutput, TeardownOutput
 from infra.record.payloads.stages import Abandoned
 from infra.session.context import Context
 from infra.spec import waits
@@ -70,7 +70,7 @@ _LOOK_AFTER_S = 20.0
 _LOOK_EVERY_S = 15.0
 
 
-def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
+def run(context: Context, *, abandon: bool = False) -> TeardownOutput:
     """Destroy the campaign's stack, which may be empty already. The foundation stays."""
     state = context.state()
     try:
@@ -92,7 +92,7 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
     context.progress.note(f"{count} resources destroyed" if count else "the stack was empty and nothing is left")
     if on := bills_on(context):
         context.progress.note(on)
-    return {"resources": count, "swept": list(swept)}
+    return TeardownOutput(resources=count, swept=swept)
 
 
 def _unfreeze(context: Context) -> None:
@@ -111,8 +111,8 @@ def _unfreeze(context: Context) -> None:
 
 def _destroy(context: Context, engine: Engine, state: CampaignState) -> int:
     """Destroy the stack, with retries while failures are transient; return the number of its resources."""
-    provision = state.finished_stages.get(Stage.PROVISION, {})
-    config = campaign_settings(context, provision.get("data_digest", "0" * 64)).to_config()
+    digest = ProvisionOutput.known(state.finished_stages).data_digest or "0" * 64
+    config = campaign_settings(context, digest).to_config()
     tries, pause, most_seen = _Tries(), 2.0, 0
     while True:
         try:

@@ -18,8 +18,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive.archive import FAILURES, last_word, say
-from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, concurrently
-from infra.archive.removal import forget_versions
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, concurrently, forget_versions
 from infra.archive.source import Source
 from infra.aws.account import Account
 from infra.aws.parts import Altered

@@ -7,4 +7,4 @@ cd "$(dirname "$0")/../.."
 python3 -m venv "$folder"
 "$folder/bin/python" -m pip install --quiet --require-hashes --no-deps --only-binary :all: -r requirements/closer.txt
 "$folder/bin/python" -m pip install --quiet --no-build-isolation --no-deps -e .
-"$folder/bin/python" -m infra.rehearsal.toolchain ensure pulumi
+"$folder/bin/python" -m infra.toolchain ensure pulumi

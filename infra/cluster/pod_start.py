@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx2
 from lightkube import Client
@@ -11,6 +12,7 @@ from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated
 from lightkube.resources.core_v1 import Event, Pod
 
 from infra.spec.names import NAMESPACE
+from infra.tables import table
 
 _NEVER_RAN = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of a terminated container whose process never began (containerd's and Docker's)."""
@@ -18,29 +20,7 @@ _NOT_ITS_TURN = "PodInitializing"
 """Reason of a container that waits for an init container."""
 _LONGEST = 300
 """Length in characters to which messages are cut."""
-_CURES = (
-    (
-        ("imagepull", "errimage", "pull image", "invalidimagename"),
-        "see that the image is there, that the node role may read its repository, and that the subnet has a way to ECR",
-    ),
-    (
-        ("failedmount", "mountvolume", "failedattach"),
-        "see that the file system is there, that its security group lets the nodes in (Lustre: 988, 1018-1023), and "
-        "that its CSI driver's pods run, and that the node has a Lustre client (its console says where it has none)",
-    ),
-    (
-        ("unschedulable",),
-        "see which devices the nodes offer (`kubectl describe node`): GPU and EFA plugins, huge pages",
-    ),
-    (("sandbox", "ip address"), "see that the subnet has free addresses, and the CNI's pods"),
-    (
-        ("starterror", "containercannotrun", "createcontainer", "runcontainer"),
-        "see the image's command, and the container toolkit of the node",
-    ),
-    (("admission",), "see which devices the node offers, and its device plugins' pods"),
-    (("no pod",), "see that the JobSet controller or the MPI operator runs: `kubectl get pods -A`"),
-)
-"""Marks in a message, and what to look at first."""
+_CURES: list[dict[str, Any]] = table("infra.cluster", "pod_start")
 
 
 def name_of(pod: Pod) -> str:
@@ -77,7 +57,7 @@ def why_not(pod: Pod, warning: str) -> str:
 def cure_of(words: str) -> str:
     """Return what to look at first; empty when no mark is in the words."""
     text = words.lower()
-    return next((cure for marks, cure in _CURES if any(mark in text for mark in marks)), "")
+    return next((row["cure"] for row in _CURES if any(mark in text for mark in row["marks"])), "")
 
 
 def last_words(client: Client, pod: str) -> str:

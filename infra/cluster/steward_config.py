@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
 
 from infra.plan.estimates.cost import CostLine
+from infra.record.payloads.outputs import BakeOutput
 from infra.spec.campaign import Spec
 from infra.spec.checkpoint import LONGEST_INTERVAL
 from infra.spec.secrets import SecretSources
@@ -45,8 +45,7 @@ class Relaunch(Frozen):
     digest: str
     """Digest of the spec."""
     who: str
-    bake: dict[str, Any]
-    """The bake stage's outputs: manifest, image, code."""
+    bake: BakeOutput
 
 
 class StewardConfig(Frozen):

@@ -12,6 +12,7 @@ from pulumi import automation as auto
 
 from infra.aws.account import ASK_THE_ORGANIZATION, SERVER, THROTTLED
 from infra.errors import PermanentError
+from infra.tables import table
 
 
 class Cause(StrEnum):
@@ -34,48 +35,19 @@ class Cause(StrEnum):
     OTHER = "see AWS's words"
 
 
-_SIGNS: tuple[tuple[Cause, str], ...] = (
-    (Cause.CREDENTIALS, r"ExpiredToken|RequestExpired|InvalidClientTokenId|UnrecognizedClientException"),
-    (Cause.FORBIDDEN, r"(service|resource) control polic"),
-    (Cause.DENIED, r"AccessDenied|UnauthorizedOperation|not authorized to perform"),
-    (Cause.STRANGER, r"asked for the client to provide credentials"),
-    (Cause.CLUSTER, r"cluster is unreachable|unreachable cluster"),
-    (Cause.THROTTLED, rf"{THROTTLED}|Rate exceeded"),
-    (Cause.CAPACITY, r"InsufficientInstanceCapacity|InsufficientCapacity|ReservationCapacityExceeded"),
-    (Cause.ADDRESSES, r"InsufficientFreeAddresses|enough free addresses"),
-    (Cause.QUOTA, r"LimitExceeded|QuotaExceeded|QuotaExceededException|MaximumReached"),
-    (Cause.TAKEN, r"AlreadyExists|AlreadyOwnedByYou|BucketAlreadyOwned|Duplicate|already exists"),
-    (Cause.DEPENDENCY, r"DependencyViolation|DeleteConflict|ResourceInUse|InvalidIPAddress\.InUse|\.InUse|"
-                       r"currently locked by"),
-    (Cause.INVALID, r"InvalidParameter|InvalidAMIID|ValidationE|Malformed|BadRequest|MissingParameter"),
-    (Cause.SERVER, rf"{SERVER}|Connection was closed|"
-                   r"connection reset|EOF|Could not connect|Read timeout|StatusCode: 5\d\d"),
-    (Cause.TIMED_OUT, r"timed? ?out|timeout while waiting|DELETE_FAILED|CREATE_FAILED|FAILED"),
-)  # fmt: skip
-"""AWS's codes as both plugins print them; the first match wins."""
+_TEXTS: dict[str, dict[str, str]] = {
+    part: {
+        name: text.format(throttled=THROTTLED, server=SERVER, organization=ASK_THE_ORGANIZATION)
+        for name, text in texts.items()
+    }
+    for part, texts in table("infra.engine", "failures").items()
+}
+_SIGNS = tuple((Cause[name], signs) for name, signs in _TEXTS["signs"].items())
 
 RETRIED = frozenset({Cause.DEPENDENCY, Cause.THROTTLED, Cause.SERVER, Cause.TIMED_OUT, Cause.STRANGER, Cause.CLUSTER})
 """Causes that may be transient."""
 
-_CURES = {
-    Cause.CREDENTIALS: "renew the credentials (for instance `aws sso login`)",
-    Cause.FORBIDDEN: f"{ASK_THE_ORGANIZATION}; no right in this account helps",
-    Cause.DENIED: "allow the action that is named, or use credentials that may",
-    Cause.DEPENDENCY: "remove what holds it, or let its owner do so",
-    Cause.THROTTLED: "wait some minutes: others use up the account's rate of calls",
-    Cause.SERVER: "wait some minutes: AWS or the network is disturbed",
-    Cause.QUOTA: "raise the quota (Service Quotas) or free some of it",
-    Cause.CAPACITY: "try another zone, purchase option or time",
-    Cause.ADDRESSES: "write a larger `network.cidr` (after `bivouac down`), or fewer nodes",
-    Cause.TAKEN: "give the campaign another name, or remove the resource of this name, if nobody uses it in any region "
-    "(if it is this campaign's, AWS's answer was lost: `bivouac sweep` removes it after `bivouac down`)",
-    Cause.INVALID: "mend the value in the spec",
-    Cause.TIMED_OUT: "look at the resource in the console; AWS may still work on it",
-    Cause.STRANGER: "wait a minute, since an access entry counts only some time after it was made; if it is older, use "
-    "the credentials that `aws eks list-access-entries` names",
-    Cause.CLUSTER: "check the cluster's endpoint and the credentials",
-    Cause.OTHER: "mend what AWS names",
-}
+_CURES = {Cause[name]: cure for name, cure in _TEXTS["cures"].items()}
 
 
 @dataclass(frozen=True)

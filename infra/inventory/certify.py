@@ -21,8 +21,9 @@ from infra.inventory.survey import survey_all
 from infra.kinds import ResourceKind, Thing
 from infra.plan.estimates.figure import cents
 from infra.record import meter
-from infra.record.events import Event, Stage
+from infra.record.events import Event
 from infra.record.objects import Unreadable
+from infra.record.payloads.outputs import ArchiveOutput, BakeOutput, CertifyOutput, ProvisionOutput
 from infra.record.payloads.stages import Certified, ResidueSwept, StageFinished
 from infra.record.store import CampaignStore
 from infra.session.context import Context
@@ -112,7 +113,7 @@ class Certificate(Frozen):
         return not self.found and not self.blind
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> CertifyOutput:
     """Look until two looks in a row find nothing, or the listings have had their time to settle.
 
     Raises `NotProven` unless clean."""
@@ -127,13 +128,13 @@ def run(context: Context) -> dict[str, Any]:
     body = certificate.model_dump_json(indent=1)
     context.store.put(f"{context.store.prefix}/{CERTIFICATE}", body.encode())
     keep(context.results / CERTIFICATE, body, context.progress.note)
-    summary = {
-        "clean": certificate.clean,
-        "found": list(certificate.found),
-        "could_not_look": list(certificate.blind),
-        "suspects": list(certificate.suspects),
-    }
-    context.store.append(Certified(**summary, looks=len(certificate.looks), kept=list(certificate.kept)))
+    summary = CertifyOutput(
+        clean=certificate.clean,
+        found=certificate.found,
+        could_not_look=certificate.blind,
+        suspects=certificate.suspects,
+    )
+    context.store.append(Certified(**summary.data(), looks=len(certificate.looks), kept=certificate.kept))
     for suspect in certificate.suspects:
         context.progress.note(f"suspect: {suspect}")
     if certificate.unread:
@@ -284,8 +285,8 @@ def knowledge(store: CampaignStore, names: Names) -> Knowledge:
 def _places_of(event: Event) -> set[str]:
     """Return the ids of the campaign's resources in an event. An existing network is none of them: things in it may be
     anybody's."""
-    if isinstance(event.payload, StageFinished) and event.payload.stage is Stage.PROVISION:
-        outputs = CampaignOutputs.model_validate(event.payload.outputs["outputs"])
+    if isinstance(event.payload, StageFinished) and isinstance(event.payload.outputs, ProvisionOutput):
+        outputs = CampaignOutputs.model_validate(event.payload.outputs.outputs)
         network = {outputs.vpc_id, outputs.gpu_subnet_id, outputs.system_subnet_id}
         return (network if outputs.network_made else set()) | {
             outputs.node_security_group_id,
@@ -306,8 +307,8 @@ def stays_on_purpose(context: Context) -> tuple[str, ...]:
     rows = [f"s3://{context.buckets.state}/campaigns/{campaign}/ (record)"]
     if state.archive is not None:
         rows.insert(0, f"{state.archive.manifest} (golden checkpoint of step {state.archive.step})")
-    if (unproven_copy := context.outputs.get(Stage.ARCHIVE, {}).get("unproven")) is not None:
-        rows.insert(0, f"{unproven_copy['prefix']} (what the job left, as it is; no checkpoint is proven in it)")
+    if (unproven_copy := ArchiveOutput.known(context.outputs).unproven) is not None:
+        rows.insert(0, f"{unproven_copy.prefix} (what the job left, as it is; no checkpoint is proven in it)")
     content, newest = "interval copies", state.copied
     if context.spec.storage.shared is None:
         content, newest = "checkpoints", state.newest_committed
@@ -315,14 +316,13 @@ def stays_on_purpose(context: Context) -> tuple[str, ...]:
         copies = f"s3://{context.buckets.archive}/{copies_prefix(campaign, context.identity)}/"
         reason = "the campaign has no archive" if state.archive is None else "locked, or not removed"
         rows.append(f"{copies} ({content} up to step {newest}; {reason}; they bill until they are removed)")
-    if (digest := context.outputs.get(Stage.PROVISION, {}).get("data_digest")) is not None:
+    if digest := ProvisionOutput.known(context.outputs).data_digest:
         content = "prepared data" if context.spec.workload is None else "the job's code"
         rows.append(f"s3://{context.buckets.data}/{data_prefix(digest)} ({content})")
-    images = context.outputs.get(Stage.BAKE, {})
-    for name, kind in (("image", "trainer image"), ("steward_image", "steward image")):
-        if images.get(name) is not None:
-            rows.append(f"{images[name]} ({kind})")
-    nodes = images.get("node_image")
-    if nodes is not None and nodes.get("ours", True):
-        rows.append(f"{nodes['ami']} (node image)")
+    images = BakeOutput.known(context.outputs)
+    for image, kind in ((images.image, "trainer image"), (images.steward_image, "steward image")):
+        if image:
+            rows.append(f"{image} ({kind})")
+    if images.node_image is not None and images.node_image.ours:
+        rows.append(f"{images.node_image.ami} (node image)")
     return tuple(rows)

@@ -10,6 +10,7 @@ from infra.console.words import moment, plural
 from infra.notices.changes import Told
 from infra.record.events import Event
 from infra.record.payloads.attempts import AttemptRunning, NodeQuarantined, NodesAtZero
+from infra.record.payloads.outputs import TeardownOutput
 from infra.record.payloads.stages import Certified, StageFailed, StageFinished
 from infra.record.payloads.training import ArchiveFailed, ArchiveVerified, FileSystemLost, Held, TrainingFinished
 from infra.spec.notify import Change
@@ -55,8 +56,8 @@ def _event_text(news: Told) -> str:
             return f"training is over ({outcome}): {why}"
         case ArchiveVerified(step=step, objects=objects):
             return f"step {step} is in the archive, {objects} objects read back"
-        case StageFinished(outputs=outputs):
-            return f"torn down, {plural(outputs.get('resources', 0), 'resource')} destroyed"
+        case StageFinished(outputs=TeardownOutput(resources=count)):
+            return f"torn down, {plural(count, 'resource')} destroyed"
     return _failure_text(news.event)
 
 

@@ -15,8 +15,8 @@ from infra.engine.drift import StackLook, look, resources_of, short
 from infra.engine.state_copy import stored_state
 from infra.errors import UserError
 from infra.plan.plan import Plan
-from infra.record.events import Stage
 from infra.record.identity import read_identity
+from infra.record.payloads.outputs import ProvisionOutput
 from infra.session.block_clock import clock_of
 from infra.session.context import Context
 from infra.session.session import SPEC, STACK_CONFIG, open_session, stored_deadline, stored_plan
@@ -85,9 +85,8 @@ def as_operated(context: Context, settings: CampaignSettings) -> CampaignSetting
 def data_digest(context: Context) -> str | None:
     """Return the digest by the record, else by the stack, else of the data as it would be prepared now; None if the
     cluster is to prepare it."""
-    provision = context.state().finished_stages.get(Stage.PROVISION, {})
-    if provision.get("data_digest"):
-        return str(provision["data_digest"])
+    if digest := ProvisionOutput.known(context.state().finished_stages).data_digest:
+        return digest
     for resource in resources_of(stored_state(context.store, context.names.stack)).values():
         if resource["type"] == _ASSOCIATION and resource["inputs"]["fileSystemPath"] == f"/{DATA_FOLDER}":
             return str(resource["inputs"]["dataRepositoryPath"]).rstrip("/").rpartition("/")[2]

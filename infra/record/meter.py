@@ -17,6 +17,7 @@ from infra.plan.estimates.cost import CostLine
 from infra.record.events import Event, Stage, ordered
 from infra.record.payloads import Payload
 from infra.record.payloads.attempts import AttemptLaunched, NodesAtZero, NodeShare, PilotProven
+from infra.record.payloads.outputs import BakeOutput
 from infra.record.payloads.stages import DataBegun, DataEnded, DriverTookOver, StageFailed, StageFinished, StageStarted
 from infra.record.payloads.training import ArchiveFailed, ArchiveUnproven, ArchiveVerified, TrainingFinished
 
@@ -123,7 +124,8 @@ def _windows(record: tuple[Event, ...], end: datetime) -> tuple[dict[Billing, tu
         if event is None:
             break
         bills = bills_now
-        if isinstance(event.payload, StageFinished) and event.payload.outputs.get("baked") is False:
+        outputs = event.payload.outputs if isinstance(event.payload, StageFinished) else None
+        if isinstance(outputs, BakeOutput) and outputs.baked is False:
             windows[Billing.BUILDER] = ()  # the inputs were baked before: there was no builder
     return windows, bills
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from infra.record.payloads.attempts import AttemptRecord, LaunchBudget
 from infra.record.payloads.checkpoints import CheckpointFetched, CheckpointUnrecognised
+from infra.record.payloads.outputs import Stage, StageOutput
 from infra.record.payloads.stages import Certified
 from infra.record.payloads.training import ArchiveBegun, ArchiveUnproven, ArchiveVerified, FileSystemLost, Held
-from infra.record.stage import Stage
 from trainer.contract.frozen import Frozen
 
 _BEFORE_TRAINING = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH)
@@ -19,7 +18,7 @@ class CampaignState(Frozen, extra="ignore"):
     started_at: datetime | None = None
     begun_with: Stage | None = None
     """First stage in the record. If the campaign cannot have begun with it, the beginning of the record is lost."""
-    finished_stages: dict[Stage, dict[str, Any]] = {}
+    finished_stages: dict[Stage, StageOutput] = {}
     """Stage -> its outputs, for stages that finished and did not start again since."""
     running_stage: Stage | None = None
     attempts: tuple[AttemptRecord, ...] = ()

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from botocore.exceptions import ClientError
-from pydantic import BaseModel, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, FiniteFloat, ValidationError
 
 from infra.errors import UserError
 from infra.record.events import CampaignState, Event, fold, ordered, stored, unreadable
@@ -214,3 +214,24 @@ class CampaignStore:
                 f"`bivouac relaunch {self.campaign} --spec FILE` continues a held campaign with a corrected spec, "
                 "which `bivouac run` then needs",
             )
+
+
+class _Figures(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    at: AwareDatetime
+    attempt: int
+    step: int
+    steps: int
+    loss: float | None
+    committed_step: int
+    spent_usd: FiniteFloat
+    usd_per_hour: FiniteFloat
+    why: str
+
+
+def live_figures(store: CampaignStore) -> dict[str, Any] | None:
+    """Return the figures as the steward writes them; None if there are none. If they cannot be read, None too,
+    and `store.unread` says so: money then counts from the events."""
+    newest_figures = store.figures(LIVE, _Figures)
+    return None if newest_figures is None else newest_figures.model_dump() | {"at": newest_figures.at.isoformat()}

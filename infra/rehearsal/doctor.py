@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 
 from infra.errors import PermanentError
-from infra.rehearsal.paths import cache_root
-from infra.rehearsal.toolchain import build
-from infra.rehearsal.toolchain.ensure import locate
-from infra.rehearsal.toolchain.table import TOOLS
+from infra.folders import cache_root
+from infra.toolchain import build
+from infra.toolchain.ensure import locate
+from infra.toolchain.table import TOOLS
 
 if TYPE_CHECKING:
     from infra.console.tables import Listing

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from infra.record.events import CampaignState, Stage, fold
+from infra.record.events import CampaignState, fold
+from infra.record.payloads.outputs import ProvisionOutput
 from infra.record.payloads.stages import Certified
 from infra.report import trainer_log, verdict
 from infra.report.causes import TimeCause
@@ -73,7 +74,6 @@ def build(record: Record) -> Report:
 
 
 def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training:
-    provision = state.finished_stages.get(Stage.PROVISION, {})
     newest_logged = max((line.step for lines in log.steps.values() for line in lines), default=0)
     end_steps = [attempt.ended.step or 0 for attempt in state.attempts if attempt.ended is not None]
     return Training(
@@ -81,7 +81,7 @@ def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training
         norms=trainer_log.thin(trainer_log.norms(log)),
         alarms=trainer_log.alarms(record),
         evaluations=trainer_log.evaluations_of(log),
-        unigram_loss=provision.get("unigram_loss"),
+        unigram_loss=ProvisionOutput.known(state.finished_stages).unigram_loss,
         repeats=trainer_log.repeats(log, trainer_log.relaunched_after(record)),
         steps_logged=newest_logged,
         steps_done=newest_logged or max(end_steps, default=0),

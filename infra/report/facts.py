@@ -8,7 +8,8 @@ import yaml
 
 from infra.console.words import clock, moment, size
 from infra.plan.layout import layout
-from infra.record.events import CampaignState, Stage
+from infra.record.events import CampaignState
+from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
 from infra.report.model import Fact, FactGroup
 from infra.report.record import Record
 from infra.report.trainer_log import TrainerLog
@@ -65,15 +66,15 @@ def _job(record: Record) -> Iterator[Row]:
 
 
 def _source(record: Record, state: CampaignState) -> Iterator[Row]:
-    provision, workload = state.finished_stages.get(Stage.PROVISION, {}), record.spec.workload
+    provision, workload = ProvisionOutput.known(state.finished_stages), record.spec.workload
     yield "source", (workload.source if workload else None) or "in the image"
     if workload is not None and (begin := workload.on(record.spec.target).init_from) is not None:
         yield "starts from", begin
-    if commit := provision.get("source_commit"):
-        yield "commit", str(commit), True
-    if digest := provision.get("source_sha256"):
-        yield "digest", str(digest), True
-    if packages := provision.get("packages"):
+    if commit := provision.source_commit:
+        yield "commit", commit, True
+    if digest := provision.source_sha256:
+        yield "digest", digest, True
+    if packages := provision.packages:
         yield "packages", f"beside the image's: {', '.join(packages)}"
 
 
@@ -132,7 +133,7 @@ def _machines(record: Record) -> Iterator[Row]:
 
 
 def _data(record: Record, state: CampaignState) -> Iterator[Row]:
-    (_, spec), provision = record.spec.built_in, state.finished_stages.get(Stage.PROVISION, {})
+    (_, spec), provision = record.spec.built_in, ProvisionOutput.known(state.finished_stages)
     sources = "; ".join(f"{part.source} ({part.pattern})" for part in spec.parts)
     yield "source", f"{sources}, {spec.held_out:.0%} held out, seed {spec.seed}"
     data = record.data
@@ -143,11 +144,10 @@ def _data(record: Record, state: CampaignState) -> Iterator[Row]:
             f"{data['skipped_documents']} skipped; "
             f"{data['train_tokens']:,} training and {data['validation_tokens']:,} held-out tokens",
         )
-    elif "train_tokens" in provision:
-        yield "contents", f"{provision['train_tokens']:,} training tokens"
-    digest = provision.get("data_digest")
-    if digest:
-        yield "manifest digest", str(digest), True
+    elif provision.train_tokens is not None:
+        yield "contents", f"{provision.train_tokens:,} training tokens"
+    if provision.data_digest:
+        yield "manifest digest", provision.data_digest, True
     else:
         yield "manifest digest", "none yet: the data is prepared in provision"
     licences = dict.fromkeys(part.licence for part in spec.parts if part.licence)
@@ -155,10 +155,9 @@ def _data(record: Record, state: CampaignState) -> Iterator[Row]:
 
 
 def _code(record: Record, state: CampaignState) -> Iterator[Row]:
-    bake, image = state.finished_stages.get(Stage.BAKE, {}), record.image
-    for name, key in (("code digest", "code"), ("image", "image")):
-        digest = bake.get(key)
-        yield name, str(digest) if digest else "none yet: it comes with the bake", bool(digest)
+    bake, image = BakeOutput.known(state.finished_stages), record.image
+    for name, digest in (("code digest", bake.code), ("image", bake.image)):
+        yield name, digest or "none yet: it comes with the bake", bool(digest)
     if image is not None:
         base = image.get("base_packages", {})
         packages = {**base, **image.get("layer_packages", {})}

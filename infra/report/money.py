@@ -7,8 +7,9 @@ from decimal import ROUND_DOWN, Decimal
 
 from infra.console.words import clock, size
 from infra.plan.catalogue.prices import service_prices
-from infra.record.events import CampaignState, Stage
+from infra.record.events import CampaignState
 from infra.record.meter import price
+from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
 from infra.report.causes import TimeCause
 from infra.report.ledger import TimeLedger
 from infra.report.model import Item, KeptResource, Money, Share
@@ -131,19 +132,18 @@ def kept(record: Record, state: CampaignState) -> tuple[KeptResource, ...]:
         root = (state.archive.manifest or "").rpartition("/")[0]
         name = f"golden checkpoint of step {state.archive.step}, with record"
         rows.append(_in_s3(name, f"{root}/", state.archive.bytes))
-    provision = state.finished_stages.get(Stage.PROVISION, {})
-    if digest := provision.get("data_digest"):
+    if digest := ProvisionOutput.known(state.finished_stages).data_digest:
         address = f"s3://{bucket.data}/{data_prefix(digest)}"
         label = "prepared data, shared by campaigns" if record.spec.workload is None else "the job's code"
         rows.append(_in_s3(label, address, _data_bytes(record)))
     if state.started_at is not None:
         address = f"s3://{bucket.state}/campaigns/{record.spec.campaign}/"
         rows.append(_in_s3("record", address, None))
-    bake_outputs, formula = state.finished_stages.get(Stage.BAKE, {}), "its size and ECR's price are not on record"
+    images, formula = BakeOutput.known(state.finished_stages), "its size and ECR's price are not on record"
     rows += [
-        KeptResource(name=kind, where=str(bake_outputs[name]), formula=formula)
-        for name, kind in (("image", "trainer image"), ("steward_image", "steward image"))
-        if bake_outputs.get(name)
+        KeptResource(name=kind, where=image, formula=formula)
+        for image, kind in ((images.image, "trainer image"), (images.steward_image, "steward image"))
+        if image
     ]
     return tuple(rows)
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from infra.aws.account import Account
 from infra.console.progress import Progress
 from infra.plan.plan import Plan
 from infra.record.events import CampaignState, Stage
 from infra.record.lease import Lease
+from infra.record.payloads.outputs import StageOutput
 from infra.record.store import CampaignStore
 from infra.spec.campaign import Spec
 from infra.spec.names import Buckets, Names
@@ -49,7 +49,7 @@ class Context:
     """False for the closer, which does without the cluster's own API: neither network nor access entry admits it."""
     identity: str = ""
     """Identity beyond the name; empty if none is recorded: a bake ahead, or a campaign that never began."""
-    outputs: dict[Stage, dict[str, Any]] = field(default_factory=dict)
+    outputs: dict[Stage, StageOutput] = field(default_factory=dict)
     """Stage -> outputs, for stages that have finished."""
 
     @property

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from infra.spec.section import model_of
+from infra.tables import table
 from trainer.contract.frozen import Frozen
 
 _NEAR = 0.75
@@ -32,31 +33,7 @@ class Problem(Frozen, extra="ignore"):
     cure: str
 
 
-CURES = {
-    "string_type": "write a text, in quotes where it looks like a number",
-    "string_too_short": "write at least {min_length} characters",
-    "string_too_long": "write at most {max_length} characters",
-    "int_parsing": "write a whole number",
-    "int_type": "write a whole number",
-    "int_from_float": "write a whole number",
-    "float_parsing": "write a number",
-    "float_type": "write a number",
-    "decimal_parsing": "write an amount such as 60 or 59.90",
-    "decimal_type": "write an amount such as 60 or 59.90",
-    "bool_parsing": "write true or false",
-    "bool_type": "write true or false",
-    "greater_than": "write more than {gt}",
-    "greater_than_equal": "write {ge} or more",
-    "less_than": "write less than {lt}",
-    "less_than_equal": "write {le} or less",
-    "enum": "write {expected}",
-    "literal_error": "write {expected}",
-    "time_delta_parsing": "write a duration such as 90s, 10m, 4h or 7d",
-    "time_delta_type": "write a duration such as 90s, 10m, 4h or 7d",
-    "model_type": "write a section: its fields, indented, one a line",
-    "tuple_type": "write a list: one item a line, each after a dash",
-}
-"""Pydantic's error type -> cure; names in braces come from the error's context."""
+CURES: dict[str, str] = table("infra.spec", "problems")
 
 
 def lines_of(node: yaml.Node | None, prefix: str = "") -> dict[str, int]:

@@ -29,7 +29,7 @@ from infra.record.store import CampaignStore
 from infra.session import closer
 from infra.spec.names import Names
 from infra.steward import last_resort, watchdog
-from infra.steward.alerts import AlertWatch
+from infra.steward.monitoring.alerts import AlertWatch
 from infra.steward.policy import policy_of
 from infra.steward.request_handling import RequestServer
 from infra.steward.seeing.lookout import bills

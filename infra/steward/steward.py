@@ -42,7 +42,7 @@ from infra.steward.decide import (
     Replace,
     Wait,
 )
-from infra.steward.exporter import Exporter
+from infra.steward.monitoring.exporter import Exporter
 from infra.steward.policy import policy_of
 from infra.steward.reconcile import reconcile
 from infra.steward.returns import Returns

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from infra.data import dataset
-from infra.rehearsal.paths import sites_dir
+from infra.folders import sites_dir
 from infra.spec.campaign import Spec
 from tests.campaign.rehearsal import Rehearsal, quick, until
 from tests.trainer.agents import World, run

@@ -19,7 +19,7 @@ from typing import Any
 
 os.environ.setdefault("BIVOUAC_REHEARSAL_PATIENCE", "0.01")
 
-from infra.bake.foundation import OUTPUTS, foundation
+from infra.bake.foundation import foundation
 from infra.campaign import teardown
 from infra.engine import kubernetes_state
 from infra.inventory import certify
@@ -79,7 +79,7 @@ def ground_of(one: Camp) -> dict[str, Any]:
     """The foundation of the account, made once: what a bake tells of it."""
     with one.opened() as context:
         made = foundation(context).model_dump(mode="json")
-    return {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, OUTPUTS: made}
+    return {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, "foundation": made}
 
 
 def one_case(one: Camp, baked: dict[str, Any], before: Fault, after: Fault) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from rich.console import Console
 from infra.cli.prepare.check import check_command
 from infra.cli.prepare.plan import plan_command
 from infra.rehearsal.site import handle, processes
-from infra.rehearsal.toolchain.origin import in_cache
-from infra.rehearsal.toolchain.table import TOOLS
+from infra.toolchain.origin import in_cache
+from infra.toolchain.table import TOOLS
 from tests.mutations import broken_spec
 from tests.results import results_of
 from tests.root import ROOT

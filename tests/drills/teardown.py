@@ -24,7 +24,7 @@ os.environ.setdefault("BIVOUAC_LEASE_SECONDS", "300")  # this process holds AWS 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import explained
-from infra.bake.foundation import OUTPUTS, foundation
+from infra.bake.foundation import foundation
 from infra.campaign import provision, teardown
 from infra.campaign.stages import StageStep, run_step
 from infra.engine import kubernetes_state
@@ -74,7 +74,7 @@ class Account:
             self.ground = self.open.enter_context(camp(self.folder / str(number)))
             with self.ground.opened() as context:
                 made = foundation(context).model_dump(mode="json")
-            self.baked = {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, OUTPUTS: made}
+            self.baked = {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, "foundation": made}
         one = Camp(self.ground.site, self.ground.folder / "cases" / str(number), {"campaign": f"drill{number}"})
         with one.opened() as context:
             context.store.append(StageStarted(stage=Stage.BAKE))

@@ -16,8 +16,7 @@ from infra.errors import UserError
 from infra.plan.catalogue import InstanceType, instance_type, instance_types
 from infra.plan.checks.finding import Level
 from infra.spec.campaign import Capacity, Nodes
-from infra.stack.cluster.capacity import purchase
-from infra.stack.cluster.nodes import Interface, efa_layout
+from infra.stack.cluster.nodes import Interface, efa_layout, purchase
 from infra.stack.cluster.user_data import MOST_BYTES, huge_pages, node_config, user_data
 from infra.stack.rules import findings
 from tests.example import example_spec

@@ -15,8 +15,7 @@ from infra.plan import catalogue
 from infra.plan.catalogue import InstanceType, instance_type, instance_types
 from infra.spec.campaign import MAX_NAME, Capacity, Nodes
 from infra.spec.names import Names, buckets
-from infra.stack.cluster.capacity import purchase
-from infra.stack.cluster.nodes import Interface, efa_layout
+from infra.stack.cluster.nodes import Interface, efa_layout, purchase
 from infra.stack.cluster.workloads import wanted_charts
 from infra.stack.network.addresses import second_zone, subnet_plan
 from infra.stack.rules import broken, findings

@@ -16,11 +16,11 @@ from typing import Any
 import yaml
 from rich.console import Console
 
+from infra.folders import tools_dir
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.rehearsal.aws.strict.settings import SOFT, Strictness
 from infra.rehearsal.kubernetes.pki import Authority
-from infra.rehearsal.paths import tools_dir
 from infra.rehearsal.plugins import install
 from infra.session.context import Context
 from infra.session.session import opened

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pulumi import automation
 
-from infra.rehearsal.paths import tools_dir
+from infra.folders import tools_dir
 from infra.rehearsal.plugins import install
 
 Program = Callable[[], None]

@@ -13,7 +13,7 @@ from tests.waiting import HUNG_S
 KILL = "lambda: os.kill(os.getpid(), signal.{name})"
 PROGRAM = """
 import os, signal, sys, threading, time
-from infra.interruption import Interrupted, listen
+from infra.cli.main import Interrupted, listen
 {before}
 listen()
 {after}
@@ -53,7 +53,7 @@ def test_a_signal_ends_the_program_wherever_it_comes(name: str, before: str, aft
 
 
 def test_what_else_python_drops_is_still_told() -> None:
-    program = "from infra.interruption import listen\nlisten()\nclass Bad:\n    def __del__(self): 1 / 0\nBad()"
+    program = "from infra.cli.main import listen\nlisten()\nclass Bad:\n    def __del__(self): 1 / 0\nBad()"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S)
     assert done.returncode == 0 and "ZeroDivisionError" in done.stderr
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from botocore.exceptions import ClientError
 
-from infra.archive.removal import forget_versions
+from infra.archive.bucket import forget_versions
 from infra.checkpoints import work
 from infra.checkpoints.find import FoundPlace, carry_place
 from infra.checkpoints.requests import Answer, TierRequest, ask

@@ -5,6 +5,7 @@ what is due. No spec admits CodeBuild's network to the cluster's API, so it asks
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from functools import partial
 
@@ -12,19 +13,27 @@ from rich.console import Console
 
 from infra import target
 from infra.aws.account import Account
+from infra.campaign import billing
 from infra.campaign.closing import Act, CloserView, judge, look
+from infra.campaign.repairs.lost_storage import FileSystemLoss, id_of
 from infra.cli.end.down import ask_to_stop, end
-from infra.cli.end.unattended import attend
 from infra.cli.records import record_of
 from infra.cluster.kubernetes import OF_WORLD
 from infra.console.plain_console import say
 from infra.engine.nodegroups import give_back
 from infra.errors import LeaseHeld
+from infra.notices.outbox import Outbox
+from infra.notices.ways import ways
+from infra.preview.read_only import read_only_context
+from infra.record.events import CampaignState, Stage
 from infra.record.payloads.attempts import NodesAtZero
-from infra.record.payloads.stages import Closing
+from infra.record.payloads.stages import Closing, StageFailed
+from infra.record.payloads.training import FileSystemLost
 from infra.record.store import CampaignStore
 from infra.session.closer import driver_of
+from infra.session.context import Context, turns
 from infra.session.session import opened, stored_plan, stored_spec
+from infra.spec import waits
 from infra.spec.names import Names
 
 
@@ -78,3 +87,47 @@ def _set_to_zero(store: CampaignStore, view: CloserView, reason: str, console: C
     groups = give_back(Account(store.region), names, guard, say)
     if view.state.gpu_nodes_up or groups:
         store.append(NodesAtZero(group=names.gpu_group, **({"why": reason} if groups else {})))
+
+
+_BEFORE_A_STEWARD = (Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH)
+_ASK_EVERY_S = 10.0
+
+
+def attend(store: CampaignStore, console: Console) -> int:
+    """Note what has happened to the campaign and send the notices that are due; return the number sent."""
+    spec = stored_spec(store)
+    context = read_only_context(spec, None, console)
+    note_dead_driver(store, store.state())
+    note_loss(store, store.state(), context)
+    outbox = Outbox(store, spec.notify, ways(spec), lambda: datetime.now(UTC))
+    count = outbox.tell(lambda: billing.bill(context).sentence(spec.campaign))
+    if count:
+        say(console, f"people were told of {spec.campaign}: {count}")
+    return count
+
+
+def note_dead_driver(store: CampaignStore, state: CampaignState) -> None:
+    """Record the end of a stage whose driver died in it before there was a steward: else nothing tells of it."""
+    driver = driver_of(store)
+    is_dead = driver is not None and not driver.living and not driver.record.released
+    if not is_dead or state.attempts or state.running_stage not in _BEFORE_A_STEWARD:
+        return
+    error = "its driver died, and nobody drives; `bivouac run` with the same spec goes on"
+    store.append(StageFailed(stage=state.running_stage, error=error, cut_off=True))
+
+
+def note_loss(store: CampaignStore, state: CampaignState, context: Context) -> None:
+    """Record that the file system of a campaign that trains is lost and no driver is there to make a new one."""
+    is_recorded = state.lost is not None and not state.lost.repair
+    if is_recorded or not state.attempts or state.outcome is not None:
+        return
+    if (id := id_of(store, context.names.stack)) is None:
+        return
+    loss = FileSystemLoss(context.account, id)
+    for _ in turns(waits.LOST_FILE_SYSTEM.seconds, _ASK_EVERY_S):
+        word, sure = loss.look(time.monotonic())
+        if not word:
+            return
+    if sure:
+        reason = "no driver is there to make a new one"
+        store.append(FileSystemLost(id=id, word=word, copied=state.copied, repair=False, why=reason))

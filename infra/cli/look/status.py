@@ -17,12 +17,11 @@ from infra.errors import CHANGED, UserError
 from infra.folders import kept_results
 from infra.notices.history import Entry, history
 from infra.record.events import CampaignState, Event, Stage, fold, ordered
-from infra.record.live import live_figures
 from infra.record.payloads.attempts import AttemptLaunched
 from infra.record.payloads.base import data_of
 from infra.record.payloads.checkpoints import CheckpointUnrecognised, Doubt
 from infra.record.payloads.training import WatchRaised
-from infra.record.store import CampaignStore
+from infra.record.store import CampaignStore, live_figures
 from infra.report.record import Record
 from infra.session.session import DRIVER_LEASE, holder_of, stored_plan, stored_spec
 from infra.spec.campaign import Spec

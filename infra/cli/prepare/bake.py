@@ -39,13 +39,12 @@ def bake_command(path: Path, force: bool, consent: bool, console: Console, *, as
 
     with opened_for_images(spec, make_plan(spec, check.facts), console, LIFE) as context:
         with context.progress.stage("bake", "foundation; node image, trainer image, steward image"):
-            image_facts = bake.images(context, force=force)
+            images = bake.images(context, force=force)
         if as_json:
-            write_json(output, image_facts)
+            write_json(output, images.data())
             return 0
-        say(
-            console,
-            f"node image    {image_facts['node_image']['ami']}  s3://{context.buckets.state}/{image_facts['node_image']['manifest']}",
-        )
-        say(console, f"trainer image {image_facts['image']}  s3://{context.buckets.state}/{image_facts['manifest']}")
+        nodes, place = images.node_image, f"s3://{context.buckets.state}"
+        assert nodes is not None, "a bake has one"
+        say(console, f"node image    {nodes.ami}  {place}/{nodes.manifest}")
+        say(console, f"trainer image {images.image}  {place}/{images.manifest}")
     return 0

@@ -65,7 +65,7 @@ def _words(value: Any) -> str:
 def refresh_command(region: str, write: bool, as_json: bool, console: Console) -> int:
     """Compare with AWS. Exit code 0: nothing differs, or it was written; 2: AWS has other figures."""
     from infra.aws.account import Account
-    from infra.aws.catalogue_refresh import compare
+    from infra.aws.price_list import compare
 
     account = Account(region)
     account.identity()

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from importlib.resources import files
 from typing import Any
 
-import yaml
-
 from infra.errors import UserError
-
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+from infra.tables import table
 
 
 def read(name: str) -> dict[str, Any]:
     """Return the content of `infra/plan/catalogue/<name>.yaml`."""
-    return yaml.load(files("infra.plan.catalogue").joinpath(f"{name}.yaml").read_text("utf-8"), Loader=_Loader)
+    content: dict[str, Any] = table("infra.plan.catalogue", name)
+    return content
 
 
 def unknown(kind: str, name: str, candidates: Iterable[str]) -> UserError:

@@ -21,9 +21,17 @@ PRINTED: dict[str, type[PrintedPayload]] = {}
 """Event of a pod's line -> the model of what the record keeps of it."""
 
 
-class Payload(Frozen, extra="allow"):
-    """What an event of one kind says. Fields have defaults where earlier versions did not write them; fields that only
-    a later version writes are kept."""
+class RecordModel(Frozen, extra="allow"):
+    """A part of the record. Fields have defaults where earlier versions did not write them; fields that only a later
+    version writes are kept."""
+
+    def data(self) -> dict[str, Any]:
+        """Return the fields that were given, as they are stored."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+class Payload(RecordModel):
+    """What an event of one kind says."""
 
     kind: ClassVar[str]
     notice: ClassVar[Change | None] = None
@@ -46,10 +54,6 @@ class Payload(Frozen, extra="allow"):
     def sentence(self) -> str:
         """Return the event for people, without the time."""
         return ", ".join(f"{name} {value}" for name, value in self.data().items())
-
-    def data(self) -> dict[str, Any]:
-        """Return the fields that were given, as they are stored."""
-        return self.model_dump(mode="json", exclude_unset=True)
 
 
 class PrintedPayload(Payload):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from pydantic import Field
+from pydantic import SerializeAsAny, ValidationInfo, field_validator
 
 from infra.console.words import clock, plural, size
 from infra.record.payloads.base import Payload, Whole, by
-from infra.record.stage import Stage
+from infra.record.payloads.outputs import OUTPUTS, Stage, StageOutput
 from infra.spec.notify import Change
 
 
@@ -25,7 +25,14 @@ class StageStarted(Payload, kind="stage.started"):
 class StageFinished(Payload, kind="stage.finished"):
     stage: Stage
     seconds: float = 0.0
-    outputs: dict[str, Any] = Field(default_factory=dict)
+    outputs: SerializeAsAny[StageOutput] = StageOutput()
+
+    @field_validator("outputs", mode="before")
+    @classmethod
+    def _of_its_stage(cls, outputs: Any, info: ValidationInfo) -> Any:
+        """Read what is stored by the model of its stage."""
+        model = OUTPUTS.get(info.data["stage"], StageOutput) if "stage" in info.data else StageOutput
+        return model.model_validate(outputs)
 
     def sentence(self) -> str:
         return f"{self.stage} finished in {clock(self.seconds)}"

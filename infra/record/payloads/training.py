@@ -10,6 +10,7 @@ from infra.console.words import plural, size
 from infra.record.payloads.attempts import NodeShare
 from infra.record.payloads.base import Count, Payload, PrintedPayload, Text, Whole
 from infra.record.payloads.checkpoints import CheckpointUnrecognised, amount
+from infra.record.payloads.outputs import BakeOutput
 from infra.spec.notify import Change
 from trainer.contract.job import Name
 
@@ -70,7 +71,7 @@ class Relaunched(Payload, kind="relaunched", watched=True):
     """`field`, `old`, `new`."""
     digest: str | None = None
     who: str | None = None
-    bake: dict[str, Any] | None = None
+    bake: BakeOutput | None = None
     """Outputs of a new bake stage."""
 
     def sentence(self) -> str:

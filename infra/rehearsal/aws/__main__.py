@@ -6,10 +6,10 @@ import argparse
 import logging
 from pathlib import Path
 
+from infra.folders import cache_root
 from infra.rehearsal.aws.server import serve
 from infra.rehearsal.aws.strict import settings
 from infra.rehearsal.aws.world import World
-from infra.rehearsal.paths import cache_root
 
 
 def main() -> None:

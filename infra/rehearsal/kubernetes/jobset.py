@@ -14,13 +14,13 @@ from typing import Any
 import yaml
 
 from infra.errors import PermanentError, TemporaryError
+from infra.folders import share_dir
 from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.component import Component
 from infra.rehearsal.kubernetes.config import ControlPlaneConfig
 from infra.rehearsal.kubernetes.identities import write_kubeconfig
 from infra.rehearsal.kubernetes.pki import Authority
 from infra.rehearsal.kubernetes.releases import Release
-from infra.rehearsal.paths import share_dir
 
 WEBHOOK_PORT, HEALTH_PORT = 9443, 8081
 ROLE = "jobset-manager-role"
@@ -135,7 +135,7 @@ class JobSetChart:
     def _read(self, relative: str) -> str:
         path: Path = self._manifests / relative
         if not path.is_file():
-            cure = "python -m infra.rehearsal.toolchain ensure jobset-controller"
+            cure = "python -m infra.toolchain ensure jobset-controller"
             raise PermanentError("the manifests of the JobSet controller are missing", seen=path, cure=cure)
         return path.read_text()
 

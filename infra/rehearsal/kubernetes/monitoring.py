@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import PermanentError
+from infra.folders import share_dir
 from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.component import Component
 from infra.rehearsal.kubernetes.config import ControlPlaneConfig
 from infra.rehearsal.kubernetes.identities import write_kubeconfig
 from infra.rehearsal.kubernetes.pki import Authority
 from infra.rehearsal.kubernetes.releases import Release
-from infra.rehearsal.paths import share_dir
 
 _USER = "kube-prometheus-stack-prometheus"
 PROMETHEUS_PORT, ALERTMANAGER_PORT = 9090, 9093

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from infra.folders import sites_dir
 from infra.rehearsal.aws.strict import settings
-from infra.rehearsal.paths import sites_dir
 from infra.rehearsal.site import handle
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from infra.folders import results_folder
-from infra.rehearsal.paths import sites_dir
+from infra.folders import results_folder, sites_dir
 from infra.rehearsal.site import campaigns, handle
 from infra.rehearsal.site.environment import bare
 from infra.spec.names import buckets

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from infra.errors import PermanentError
+from infra.folders import site_dir, sites_dir, tools_dir
 from infra.record.holder import start_ticks as _start_ticks
 from infra.rehearsal.aws.strict import settings
-from infra.rehearsal.paths import site_dir, sites_dir, tools_dir
 from infra.rehearsal.site import processes
 from infra.rehearsal.site.environment import bare
 from infra.rehearsal.site.layout import AWS_ENDPOINT, REGION
@@ -77,7 +77,7 @@ def ensure(name: str, progress: Progress, on_start: Callable[[Path], None] = lam
             doctor,
             plugins,  # imported here: entering a running site must be quick
         )
-        from infra.rehearsal.toolchain.ensure import ensure as ensure_tools
+        from infra.toolchain.ensure import ensure as ensure_tools
 
         doctor.refuse_unfit()
         progress("site: tools")

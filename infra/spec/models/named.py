@@ -8,26 +8,22 @@ from __future__ import annotations
 import difflib
 import json
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from infra.tables import table
 from trainer.contract import ModelConfig
 from trainer.contract.model.shape import refuse_unknown, sliding_window
 
 MOST_CONTEXT = 4096
 """Sequence length of a folder's model where none is given, if the model can."""
 _OWN = {"layers": "num_hidden_layers", "width": "hidden_size", "heads": "num_attention_heads"}
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @cache
 def catalogue() -> dict[str, dict[str, Any]]:
     """Return name -> `source`, `context` and `config` of each model."""
-    text = files("infra.spec.models").joinpath("catalogue.yaml").read_text("utf-8")
-    models: dict[str, dict[str, Any]] = yaml.load(text, Loader=_Loader)["models"]
+    models: dict[str, dict[str, Any]] = table("infra.spec.models", "catalogue")["models"]
     return models
 
 

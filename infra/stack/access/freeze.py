@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from infra.spec.campaign import Spec
 from infra.spec.names import freeze_policy
-from infra.stack.access.policies import EVERYTHING, Statement, actions, allow, place
+from infra.stack.access.policies import EVERYTHING, Statement, allow, place
+from infra.stack.access.rights import calls
 
-PURCHASES = (
-    *actions("autoscaling", "CreateAutoScalingGroup SetDesiredCapacity UpdateAutoScalingGroup"),
-    *actions(
-        "ec2",
-        "CreateCapacityReservation CreateFleet CreateNatGateway PurchaseCapacityBlock "
-        "PurchaseCapacityBlockExtension RequestSpotInstances RunInstances",
-    ),
-    *actions("eks", "CreateCluster CreateNodegroup"),
-    *actions("fsx", "CreateFileSystem"),
-)
-"""Calls that start an hourly bill; ending a campaign needs none of them."""
+_PURCHASES = {
+    "autoscaling": "CreateAutoScalingGroup SetDesiredCapacity UpdateAutoScalingGroup",
+    "ec2": "CreateCapacityReservation CreateFleet CreateNatGateway PurchaseCapacityBlock "
+    "PurchaseCapacityBlockExtension RequestSpotInstances RunInstances",
+    "eks": "CreateCluster CreateNodegroup",
+    "fsx": "CreateFileSystem",
+}
 
 
 def no_purchases() -> list[Statement]:
-    """Deny purchases on every resource."""
-    return [{"Effect": "Deny", "Action": list(PURCHASES), "Resource": [EVERYTHING]}]
+    """Deny calls that start an hourly bill, on every resource; ending a campaign needs none of them."""
+    return [{"Effect": "Deny", "Action": calls(_PURCHASES), "Resource": [EVERYTHING]}]
 
 
 def freezing(spec: Spec) -> list[Statement]:

@@ -208,11 +208,6 @@ def _reading(account_place: AccountPlace, sources: Sequence[SecretSource]) -> li
     return statements
 
 
-def places_of_secrets(beginning: str) -> list[tuple[str, str]]:
-    """Return the services that keep secrets, with the resources whose names begin so."""
-    return [("secretsmanager", f"secret:{beginning}*"), ("ssm", f"parameter/{beginning}*")]
-
-
 def notices(spec: Spec) -> list[Statement]:
     """Allow to tell people: to publish, and to read the webhook's address."""
     webhook = spec.notify.webhook

@@ -10,7 +10,8 @@ from typing import Any
 
 from infra.plan.checks.finding import Draft, error
 from infra.spec.campaign import Spec
-from infra.stack.access.closing import LOOK
+from infra.stack.access.policies import AccountPlace
+from infra.stack.access.rights import rights
 from infra.stack.rules.graph import UNKNOWN, Graph, GraphResource
 
 TO_EVERYTHING = {
@@ -21,7 +22,7 @@ TO_EVERYTHING = {
     "ecr:GetAuthorizationToken": "a token is the registry's, not a repository's",
 }
 """Action -> why it may have every resource. None of them changes anything."""
-LISTS = {"closer": LOOK}
+LISTS = {"closer": tuple(rights("closer_looks", AccountPlace("", ""))[0]["Action"])}
 """Policy (by its name in the program) -> what else it may look at everywhere: the certificate lists all there is."""
 MANAGED = {
     "cluster": {"AmazonEKSClusterPolicy"},

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.archive.unproven import account_of
-from infra.bounded import BoundedLook
 from infra.checkpoints.place import FolderPlace, Place
+from infra.clock import BoundedLook
 from infra.record.events import CampaignState
 from trainer.contract import OWN_FOLDER, SHARED_CHECKPOINTS, Unrecognised
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from infra.aws.account import Account
 from infra.aws.market import look
-from infra.aws.quota_use import quota_use
+from infra.aws.quota_room import quota_use
 from infra.bake.foundation import campaign_settings
 from infra.cli.prepare.check import check_command
 from infra.cli.run.run import run_command

@@ -17,9 +17,8 @@ from rich.console import Console
 
 from infra.aws import block_purchase
 from infra.aws.account import Account
-from infra.aws.catalogue_refresh import compare
 from infra.aws.market import block_offerings
-from infra.aws.price_list import describe_types
+from infra.aws.price_list import compare, describe_types
 from infra.cli.prepare.block import buy_command
 from infra.cli.prepare.offers import offers_command
 from infra.errors import TemporaryError, UserError
@@ -80,7 +79,7 @@ def test_a_type_that_a_region_has_not_got_keeps_its_figures(
     def elsewhere(account: Account, names: list[str]) -> dict[str, dict[str, Any]]:
         return {name: row for name, row in describe_types(account, names).items() if name != "p5.48xlarge"}
 
-    monkeypatch.setattr("infra.aws.catalogue_refresh.describe_types", elsewhere)
+    monkeypatch.setattr("infra.aws.price_list.describe_types", elsewhere)
     before = site(world, "market")["on_demand"]
     site(world, "market", on_demand={"p5.48xlarge": None})
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.aws.account import Account
-from infra.aws.given.builders import seen_builders
+from infra.aws.asked import seen_builders
 from infra.bake import builder
 from infra.errors import UserError
 from infra.plan.checks.builders import drafts

@@ -15,6 +15,7 @@ from infra.cluster import kubernetes
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Stage
+from infra.record.payloads.outputs import BakeOutput
 from infra.session.context import Context
 from infra.session.session import opened
 from infra.spec.names import Names
@@ -53,6 +54,6 @@ def context(made: Camp, tmp_path: Path, said: StringIO, monkeypatch: pytest.Monk
     made.site.client("ec2").create_tags(Resources=instances, Tags=[name])
     with opened(made.spec, make_plan(made.spec, survey(made.spec)), Console(file=said, width=400), None) as one:
         one.results = tmp_path
-        one.outputs[Stage.BAKE] = {"image": "base@sha256:0", "code": "c", "manifest": "none"}
+        one.outputs[Stage.BAKE] = BakeOutput(image="base@sha256:0", code="c", manifest="none")
         yield one
     made.api.dropping = 0

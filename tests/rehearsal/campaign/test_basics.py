@@ -16,6 +16,7 @@ from infra.campaign import preflight
 from infra.campaign.basics import prove
 from infra.cluster.kubernetes import from_outside
 from infra.errors import PermanentError
+from infra.record.payloads.outputs import PreflightOutput
 from infra.session.context import Context
 from tests.rehearsal.steward_world import Camp
 from tests.waiting import until
@@ -113,9 +114,9 @@ def test_it_comes_before_the_first_gpu_node_and_not_again_while_nodes_are_there(
     eks.update_nodegroup_config(**group, scalingConfig=scaling)
     monkeypatch.setattr(preflight.basics, "prove", prove)
     kubelet.ends(BAD)
-    monkeypatch.setattr(preflight, "_rounds", lambda *_: {"verdicts": []})
+    monkeypatch.setattr(preflight, "_rounds", lambda *_: PreflightOutput())
     if there:
-        assert preflight.run(context) == {"verdicts": []} and not kubelet.pods
+        assert preflight.run(context) == PreflightOutput() and not kubelet.pods
         return
     with pytest.raises(PermanentError, match="does not work on the system node"):
         preflight.run(context)

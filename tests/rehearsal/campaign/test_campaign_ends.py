@@ -19,6 +19,7 @@ from infra.errors import PermanentError, UserError
 from infra.inventory import certify
 from infra.record.events import Stage
 from infra.record.payloads import payload_of
+from infra.record.payloads.outputs import BakeOutput
 from infra.record.payloads.stages import StageStarted
 from infra.session.context import Context
 from tests.rehearsal.campaign_world import Camp, camp
@@ -48,7 +49,7 @@ def context(camped: Camp) -> Iterator[Context]:
         assert eks.describe_addon(**key)["addon"]["status"] == "CREATE_FAILED"
         one.outputs[Stage.PROVISION] = provision.run(one)
         assert eks.describe_addon(**key)["addon"]["status"] == "ACTIVE", "made anew, not taken for good"
-        one.outputs[Stage.BAKE] = {"image": "base@sha256:0", "code": "c", "manifest": "none"}
+        one.outputs[Stage.BAKE] = BakeOutput(image="base@sha256:0", code="c", manifest="none")
         yield one
 
 
@@ -142,7 +143,7 @@ def test_only_a_node_that_fails_by_itself_is_replaced_though_its_peers_fail_with
         return [{**OWN, "ok": not down}, {**FABRIC, "ok": not apart}]
 
     ran = gang(camped, report)
-    verdicts = preflight.run(context)["verdicts"]
+    verdicts = preflight.run(context).verdicts
     assert len(ran) == 2 and len(set(ran)) == 2, "each gang has a name of its own"
     assert bad[0] not in [v["node"] for v in verdicts] and len(verdicts) == 2
     assert quarantined(camped) == [bad[0]]
@@ -264,8 +265,8 @@ def test_a_teardown_destroys_what_it_can_names_the_rest_with_its_holder_and_can_
     assert "AccessDenied" in text and "DependencyViolation" in text and "bivouac down drilled" in text
     assert not camped.client("eks").list_clusters()["clusters"], "what could go has gone, with its bill"
     ec2.delete_network_interface(NetworkInterfaceId=made["NetworkInterfaceId"])
-    assert teardown.run(context)["resources"] > 0
-    assert teardown.run(context)["resources"] == 0, "entered again, it finds nothing to do"
+    assert teardown.run(context).resources > 0
+    assert teardown.run(context).resources == 0, "entered again, it finds nothing to do"
     assert certify.look_through(context.account, context.names, "", context.spec.account, ()).found == ()
 
 
@@ -292,7 +293,7 @@ def test_what_guardduty_put_into_the_vpc_goes_with_it_and_the_certificate_names_
     monkeypatch.setattr(teardown, "_LOOK_AFTER_S", 1.0)
     monkeypatch.setattr(teardown, "_LOOK_EVERY_S", 0.5)
     endpoint, group = put_by_guardduty(camped)
-    assert teardown.run(context)["resources"] > 0
+    assert teardown.run(context).resources > 0
     ec2 = camped.client("ec2")
     assert not [one for one in ec2.describe_vpc_endpoints()["VpcEndpoints"] if one["VpcEndpointId"] == endpoint]
     certify.run(context)

@@ -18,6 +18,7 @@ from infra.data import dataset
 from infra.errors import PermanentError, UserError
 from infra.inventory import certify
 from infra.record.events import Stage
+from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
 from infra.rehearsal.site import mounts
 from infra.session.context import Context
 from infra.spec.campaign import Spec
@@ -65,7 +66,7 @@ def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
 @pytest.fixture(scope="module")
 def context(camped: Camp) -> Iterator[Context]:
     with camped.opened() as one:
-        one.outputs[Stage.BAKE] = {"image": IMAGE}
+        one.outputs[Stage.BAKE] = BakeOutput(image=IMAGE)
         yield one
 
 
@@ -186,9 +187,9 @@ def test_the_cluster_prepares_the_drivers_bytes_before_a_gpu_node_is_asked_for(
     assert kubelets.seen == {names.gpu_group: 0, names.system_group: 1, of_data: NODES}
     assert groups(camped) == {names.gpu_group, names.system_group}, "the data nodes have gone"
     bucket = buckets(camped.spec.account, camped.spec.region).data
-    assert links(camped) == [f"s3://{bucket}/datasets/{told['data_digest']}/"]
+    assert links(camped) == [f"s3://{bucket}/datasets/{told.data_digest}/"]
     here = dataset.prepare(camped.spec, lambda words: None)
-    assert told["data_digest"] == here.digest and told["train_tokens"] == here.manifest.train_tokens
+    assert told.data_digest == here.digest and told.train_tokens == here.manifest.train_tokens
     s3 = camped.client("s3")
     for shard in (*here.manifest.train, *here.manifest.validation):
         for name in (shard.file, shard.index):
@@ -203,14 +204,14 @@ def test_the_cluster_prepares_the_drivers_bytes_before_a_gpu_node_is_asked_for(
 
 def test_a_second_run_finds_the_result_and_asks_for_no_node(camped: Camp, context: Context, kubelets: Kubelets) -> None:
     told = provision.run(context)
-    assert told["data_digest"] == context.outputs[Stage.PROVISION]["data_digest"] and kubelets.jobs == []
+    assert told.data_digest == ProvisionOutput.of(context.outputs).data_digest and kubelets.jobs == []
     assert camped.names.of("node group", DATA_POOL) not in groups(camped)
 
 
 def test_data_that_are_not_whole_are_found_before_anything_else_is_bought(
     camped: Camp, context: Context, kubelets: Kubelets
 ) -> None:
-    digest, bucket = context.outputs[Stage.PROVISION]["data_digest"], buckets(camped.spec.account, camped.spec.region)
+    digest, bucket = ProvisionOutput.of(context.outputs).data_digest, buckets(camped.spec.account, camped.spec.region)
     s3, key = camped.client("s3"), f"datasets/{digest}/train-00000.bin"
     whole = s3.get_object(Bucket=bucket.data, Key=key)["Body"].read()
     s3.put_object(Bucket=bucket.data, Key=key, Body=b"x" + whole[1:], ChecksumAlgorithm="SHA256")
@@ -257,4 +258,4 @@ def test_text_of_a_bucket_whose_owner_has_not_opted_in_is_refused_before_anythin
 
 def test_nothing_of_it_is_left_after_the_teardown(camped: Camp, context: Context) -> None:
     teardown.run(context, abandon=True)
-    assert certify.run(context)["clean"]
+    assert certify.run(context).clean

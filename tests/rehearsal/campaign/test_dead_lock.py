@@ -45,6 +45,6 @@ def test_a_teardown_passes_the_lock_of_a_dead_engine_though_the_cluster_is_gone(
         folder = f".pulumi/locks/organization/{PROJECT}/{stack.name}/"
         context.store.put(f"{folder}dead.json", json.dumps(lock).encode())
         step = StageStep(Stage.TEARDOWN, "everything that bills is destroyed", teardown.run)
-        assert run_step(context, step)["resources"] == 2, "the Kubernetes object was forgotten, the rest destroyed"
+        assert run_step(context, step).resources == 2, "the Kubernetes object was forgotten, the rest destroyed"
         assert not camped.client("s3").list_objects_v2(Bucket=context.buckets.state, Prefix=folder).get("Contents")
         assert Stage.TEARDOWN in context.state().finished_stages

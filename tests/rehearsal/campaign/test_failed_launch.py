@@ -25,6 +25,7 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Stage
 from infra.record.payloads.attempts import AttemptLaunched, AttemptRunning, NodesAtZero
+from infra.record.payloads.outputs import BakeOutput, PreflightOutput, ProvisionOutput
 from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.session.context import Context
 from infra.session.session import opened
@@ -55,8 +56,8 @@ def context(made: Camp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         one.results = tmp_path
         for stage, outputs in (
             (Stage.BAKE, baked(one, OLD)),
-            (Stage.PROVISION, {"data_digest": "d" * 64}),
-            (Stage.PREFLIGHT, {"verdicts": []}),
+            (Stage.PROVISION, ProvisionOutput(data_digest="d" * 64)),
+            (Stage.PREFLIGHT, PreflightOutput()),
         ):
             one.store.append(StageStarted(stage=stage))
             one.store.append(StageFinished(stage=stage, seconds=0.0, outputs=outputs))
@@ -67,14 +68,14 @@ def context(made: Camp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     made.api.dropping = 0
 
 
-def baked(context: Context, image: str) -> dict[str, Any]:
+def baked(context: Context, image: str) -> BakeOutput:
     """As a bake leaves it."""
     code = image[-1]
     manifest = ImageManifest(
         image=image, inputs_digest=code, base="b", base_digest="sha256:b", base_packages={}, layer_packages={}
     )
     context.store.put(manifest_key(code), manifest.model_dump_json().encode())
-    return {"image": image, "code": code, "manifest": manifest_key(code), "baked": True}
+    return BakeOutput(image=image, code=code, manifest=manifest_key(code), baked=True)
 
 
 def asking_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,11 +132,11 @@ def steps_of_the_next_run(context: Context, monkeypatch: pytest.MonkeyPatch, ima
     """Which stages it enters, where the bake brings this image, until the steward is deployed."""
     entered = list[Stage]()
 
-    def bake(_: Context) -> dict[str, Any]:
+    def bake(_: Context) -> BakeOutput:
         return baked(context, image)
 
-    def proven(_: Context) -> dict[str, Any]:
-        return {"verdicts": []}
+    def proven(_: Context) -> PreflightOutput:
+        return PreflightOutput()
 
     for step in stages.STEPS[: [one.stage for one in stages.STEPS].index(Stage.LAUNCH) + 1]:
         run = {Stage.BAKE: bake, Stage.PREFLIGHT: proven}.get(step.stage, step.run)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from infra.campaign import pilot, preflight
-from infra.campaign.node_expectation import expectation_of, read_versions
+from infra.campaign.preflight import expectation_of, read_versions
 from infra.cluster.fitness import PATIENCE, Sickness
 from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
@@ -65,7 +65,7 @@ def kinds(context: Context) -> list[str]:
 def test_one_node_proves_itself_alone_and_then_all_do_together(
     context: Context, checked: list[int], said: StringIO
 ) -> None:
-    assert len(preflight.run(context)["verdicts"]) == FOUR
+    assert len(preflight.run(context).verdicts) == FOUR
     assert checked == [1, FOUR] and kinds(context) == ["pilot.begun", "pilot.proven"]
     assert "proved what all nodes need; 3 more are asked for" in said.getvalue()
     every = [event.kind for event in context.store.events()]
@@ -96,7 +96,7 @@ def test_a_pilot_with_a_fault_of_its_own_is_replaced_and_the_next_one_proves_its
         return ended(host, {"name": "ecc", "ok": False, "seen": "GPU 0: 3", "wanted": "0"} if host in bad else FIT)
 
     pods.state = state
-    verdicts = preflight.run(context)["verdicts"]
+    verdicts = preflight.run(context).verdicts
     assert quarantined(pods) == bad and len(bad) == 1 and bad[0] not in [one["node"] for one in verdicts]
     assert checked == [1, 1, FOUR]
     judged = [event.data["fit"] for event in context.store.events() if event.kind == "node.verdict"]
@@ -174,7 +174,7 @@ def test_a_driver_killed_in_the_pilots_check_goes_on_with_the_same_node(
         patch.setattr(pilot.proving, "prove", killed)
         preflight.run(context)
     assert len(gpu_nodes(made)) == 1
-    assert len(preflight.run(context)["verdicts"]) == FOUR
+    assert len(preflight.run(context).verdicts) == FOUR
     assert checked == [1, FOUR] and len(launched(made) - before) == FOUR, "none was started twice"
 
 
@@ -186,7 +186,7 @@ def test_no_pilot_is_due_twice_for_one_image_or_after_all_were_asked_for(
     assert pilot.is_due(context, nodes, expectation)
     context.store.append(PilotProven(node="n", instance="i", digest=pilot._digest(context, expectation)))
     assert not pilot.is_due(context, nodes, expectation)
-    context.outputs[Stage.BAKE] = {**context.outputs[Stage.BAKE], "image": "base@sha256:1"}
+    context.outputs[Stage.BAKE] = context.outputs[Stage.BAKE].model_copy(update={"image": "base@sha256:1"})
     assert pilot.is_due(context, nodes, expectation)
     made.group_of(2)
     assert not pilot.is_due(context, nodes, expectation), "they bill already"

@@ -108,7 +108,7 @@ def test_a_node_that_alone_cannot_mount_is_replaced_and_the_next_gang_proves_its
     bad = pods.hosts()[0]
     pods.state = lambda host: MOUNTING if host == bad else ended(host, *([APART] if bad in pods.hosts() else [FIT]))
     pods.warning = ("FailedMount", "MountVolume.SetUp failed")
-    verdicts = preflight.run(context)["verdicts"]
+    verdicts = preflight.run(context).verdicts
     assert quarantined(pods) == [bad] and bad not in [one["node"] for one in verdicts] and len(pods.gangs) == 2
 
 
@@ -140,7 +140,7 @@ def test_the_time_of_a_check_begins_when_all_containers_run(
 
     pods.state = lambda host: MOUNTING if looks[0] < 6 else RUNS if looks[0] < 7 else ended(host)
     monkeypatch.setattr(pods.api, "handle", handle)
-    assert len(preflight.run(context)["verdicts"]) == GANG_OF and len(pods.gangs) == 1
+    assert len(preflight.run(context).verdicts) == GANG_OF and len(pods.gangs) == 1
 
 
 def test_a_deadline_that_passes_while_pods_start_blames_no_node(

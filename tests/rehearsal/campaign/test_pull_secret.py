@@ -21,6 +21,7 @@ from infra.errors import UserError
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Stage
+from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
 from infra.rehearsal.site import secrets as site
 from infra.session.context import Context
 from infra.session.session import opened
@@ -66,7 +67,7 @@ def context(made: Camp, registry: Registry, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(launch, "_first_attempt", lambda context, client: {})
     with opened(made.spec, make_plan(made.spec, survey(made.spec)), Console(file=StringIO(), width=400), None) as one:
         one.results = tmp_path
-        one.outputs[Stage.PROVISION] = {"data_digest": "d" * 64, "source_sha256": ""}
+        one.outputs[Stage.PROVISION] = ProvisionOutput(data_digest="d" * 64)
         yield one
 
 
@@ -87,11 +88,12 @@ def of_kubelets(made: Camp, registry: Registry) -> dict[str, Any]:
     return dict(config["auths"][registry.host])
 
 
-def bake_it(context: Context) -> dict[str, Any]:
-    def run(context: Context) -> dict[str, Any]:
-        return baked(context, "images@sha256:0") | {"job_image": bake._job_image(context)}
+def bake_it(context: Context) -> BakeOutput:
+    def run(context: Context) -> BakeOutput:
+        return baked(context, "images@sha256:0").model_copy(update={"job_image": bake._job_image(context)})
 
-    return run_step(context, StageStep(Stage.BAKE, "a test", run))
+    run_step(context, StageStep(Stage.BAKE, "a test", run))
+    return BakeOutput.of(context.outputs)
 
 
 def everything_kept(made: Camp) -> dict[str, str]:
@@ -112,7 +114,7 @@ def test_the_driver_resolves_with_the_login_and_the_gang_pulls_with_it(
     made: Camp, context: Context, registry: Registry
 ) -> None:
     digest = registry.push("v1")
-    assert bake_it(context)["job_image"] == f"{registry.host}/team/job@{digest}"
+    assert bake_it(context).job_image == f"{registry.host}/team/job@{digest}"
     launch.run(context)
     entry = of_kubelets(made, registry)
     assert (entry["username"], entry["password"]) == (FIRST.user, FIRST.password)

@@ -16,11 +16,10 @@ from rich.console import Console
 
 from infra.cli.end.consent import stakes
 from infra.record.events import Stage
-from infra.record.live import LIVE
 from infra.record.payloads.attempts import AttemptLaunched
 from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.record.payloads.training import ArchiveVerified
-from infra.record.store import CampaignStore
+from infra.record.store import LIVE, CampaignStore
 from infra.spec.names import CAMPAIGN_TAG, buckets
 from tests.rehearsal.campaign_world import Camp, camp
 from tests.root import ROOT

@@ -193,4 +193,4 @@ def test_destroy_refuses_until_the_archive_is_proven_and_down_finds_an_empty_sta
     standing.pulumi("destroy", "--yes")
     assert standing.resources() == {}
     with standing.camped.opened() as context:
-        assert teardown.run(context)["resources"] == 0
+        assert teardown.run(context).resources == 0

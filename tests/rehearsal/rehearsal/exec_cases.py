@@ -17,7 +17,7 @@ from infra.cluster import transfer
 from infra.cluster.execution import STDOUT, Containers, read_refusals
 from infra.cluster.ranks import Member, members, running
 from infra.errors import TemporaryError, UserError
-from infra.rehearsal.paths import tools_dir
+from infra.folders import tools_dir
 from infra.spec.names import NAMESPACE
 from tests.rehearsal.rehearsal.nodelet_camp import WORK, Camp, eventually, pod
 

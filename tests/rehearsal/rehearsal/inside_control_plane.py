@@ -25,9 +25,9 @@ from infra.cluster.admission import binding, pod_security, policies
 from infra.cluster.gang import GangJob
 from infra.cluster.gang import jobset as gang_jobset
 from infra.errors import PermanentError
+from infra.folders import share_dir
 from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
-from infra.rehearsal.paths import share_dir
 from infra.rehearsal.plugins.kubernetes.releases import STATE_ANNOTATION
 from infra.spec.names import STEWARD_PRIORITY_CLASS
 from tests.pods import IMAGE, archive, copy, fetch, gang, mpi_gang, preparing

@@ -21,11 +21,11 @@ from typing import Any
 import boto3
 import pytest
 
+from infra.folders import tools_dir
 from infra.rehearsal.aws import server
 from infra.rehearsal.aws.strict.settings import SOFT
 from infra.rehearsal.aws.world import World
 from infra.rehearsal.nodelet.machine import MachineConfig
-from infra.rehearsal.paths import tools_dir
 from infra.rehearsal.site import network
 from tests import waiting
 from tests.serving import serve

@@ -15,8 +15,8 @@ import pytest
 from lightkube import Client
 from pyroute2 import IPRoute
 
+from infra.folders import tools_dir
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
-from infra.rehearsal.paths import tools_dir
 from tests.serving import serve
 
 ADDRESS, WEBHOOK = "10.77.0.10", "10.77.0.2"

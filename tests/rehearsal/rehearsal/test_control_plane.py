@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.rehearsal.paths import tools_dir
+from infra.folders import tools_dir
 from tests.waiting import HUNG_S
 from tests.waiting import until as eventually
 

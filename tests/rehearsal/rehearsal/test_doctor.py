@@ -9,7 +9,7 @@ import pytest
 
 from infra.rehearsal import doctor
 from infra.rehearsal.doctor import Diagnosis, diagnose
-from infra.rehearsal.toolchain.table import TOOLS
+from infra.toolchain.table import TOOLS
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("infra.rehearsal.toolchain.build.USUAL_GO", tmp_path / "no-go")
+    monkeypatch.setattr("infra.toolchain.build.USUAL_GO", tmp_path / "no-go")
 
 
 def test_the_doctor_finds_every_tool_of_an_empty_cache_missing_and_names_the_cure(bare: None) -> None:
@@ -40,7 +40,7 @@ def test_the_doctor_finds_go_where_a_build_would_take_it_from(
     usual = tmp_path / "go"
     usual.write_text("#!/bin/sh\necho go version go1.26.8\n")
     usual.chmod(0o755)
-    monkeypatch.setattr("infra.rehearsal.toolchain.build.USUAL_GO", usual)
+    monkeypatch.setattr("infra.toolchain.build.USUAL_GO", usual)
     found = {finding.subject: finding for finding in diagnose()}["go"]
     assert (found.ok, found.seen) == (True, "go1.26.8")
 

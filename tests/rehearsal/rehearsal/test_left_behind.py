@@ -16,9 +16,9 @@ from infra.errors import PermanentError
 from infra.record.holder import start_ticks
 from infra.rehearsal import doctor
 from infra.rehearsal.site import handle, processes
-from infra.rehearsal.toolchain.ensure import ensure
-from infra.rehearsal.toolchain.origin import in_cache, write_stamp
-from infra.rehearsal.toolchain.table import TOOLS
+from infra.toolchain.ensure import ensure
+from infra.toolchain.origin import in_cache, write_stamp
+from infra.toolchain.table import TOOLS
 
 ETCD = next(tool for tool in TOOLS if tool.name == "etcd")
 

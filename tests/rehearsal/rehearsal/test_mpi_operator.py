@@ -9,12 +9,12 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
+from infra.folders import share_dir
 from infra.plan import catalogue
 from infra.rehearsal.nodelet.pods.images import PUBLIC, ImageStore, PullError
-from infra.rehearsal.paths import share_dir
 from infra.rehearsal.plugins.kubernetes import objects
-from infra.rehearsal.toolchain.ensure import ensure
-from infra.rehearsal.toolchain.table import MPI_OPERATOR
+from infra.toolchain.ensure import ensure
+from infra.toolchain.table import MPI_OPERATOR
 from tests.example import example_spec
 from tests.graph.engine import campaign_graph
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from infra.folders import tools_dir
 from infra.rehearsal.nodelet.boot import NotJoining, Taint, read_node_config
 from infra.rehearsal.nodelet.pods.environment import ConfigError, environment
 from infra.rehearsal.nodelet.pods.hosts import hosts_lines
 from infra.rehearsal.nodelet.pods.images import unpack
 from infra.rehearsal.nodelet.pods.volumes import write_atomically
-from infra.rehearsal.paths import tools_dir
 from infra.stack.lustre import client_script
 from tests.waiting import HUNG_S
 

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from infra.errors import PermanentError, UserError
-from infra.rehearsal.paths import cache_root
-from infra.rehearsal.toolchain.ensure import ensure, select
-from infra.rehearsal.toolchain.table import (
+from infra.folders import cache_root
+from infra.toolchain.ensure import ensure, select
+from infra.toolchain.table import (
     DL_K8S,
     ETCD,
     ETCD_RELEASES,
@@ -79,7 +79,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
-    monkeypatch.setattr("infra.rehearsal.toolchain.build.USUAL_GO", tmp_path / "no-go")
+    monkeypatch.setattr("infra.toolchain.build.USUAL_GO", tmp_path / "no-go")
     return tmp_path / "cache" / "bin"
 
 
@@ -230,7 +230,7 @@ def test_every_tool_is_built_from_the_version_that_the_table_names(entry: Tool) 
 
 
 def test_the_toolchain_runs_on_a_bare_interpreter_without_third_party_packages() -> None:
-    command = [str(BASE_PYTHON), "-S", "-m", "infra.rehearsal.toolchain", "list"]
+    command = [str(BASE_PYTHON), "-S", "-m", "infra.toolchain", "list"]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert "pulumi" in answer.stdout, answer.stderr
 
@@ -251,7 +251,7 @@ def test_two_runs_make_a_tool_once_and_an_interrupted_one_leaves_nothing(mirror:
             pass
 
     mirror.server.RequestHandlerClass = partial(Stalling, directory=str(mirror.folder))  # type: ignore[assignment]
-    command = [str(BASE_PYTHON), "-S", "-m", "infra.rehearsal.toolchain", "ensure", "kubectl"]
+    command = [str(BASE_PYTHON), "-S", "-m", "infra.toolchain", "ensure", "kubectl"]
     options: Any = {"cwd": ROOT, "env": {**os.environ, "BIVOUAC_CACHE": str(tools.parent)}, "text": True}
     # Whoever runs the tests may ignore it, which is inherited.
     options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)

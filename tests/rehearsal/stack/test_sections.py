@@ -22,6 +22,7 @@ from infra.inventory import certify, survey
 from infra.kinds import KINDS, kind_of_type
 from infra.plan import catalogue
 from infra.record.events import Stage
+from infra.record.payloads.outputs import ProvisionOutput
 from infra.session.context import Context
 from infra.session.session import ensure_bucket
 from infra.spec.campaign import Spec
@@ -214,7 +215,7 @@ def test_a_spent_budget_alarms_its_topic_and_freezes_the_roles_that_the_spec_nam
 
 def test_a_second_up_and_a_refresh_change_nothing(context: Context) -> None:
     engine = Engine(context, context.results / "pulumi")
-    digest = context.outputs[Stage.PROVISION]["data_digest"]
+    digest = ProvisionOutput.of(context.outputs).data_digest
     for stack, settings in (
         (FOUNDATION_STACK, foundation.foundation_settings(context.store, context.spec)),
         (context.names.stack, foundation.campaign_settings(context, digest)),
@@ -235,7 +236,7 @@ def test_what_may_change_changes_in_place_and_nothing_is_replaced(camped: Camp, 
     document["nodes"]["count"] = 3
     document["storage"]["shared"] |= {"metadata_iops": 12000, "compression": "NONE"}
     document["addons"]["prometheus"] = False
-    settings = foundation.campaign_settings(context, context.outputs[Stage.PROVISION]["data_digest"])
+    settings = foundation.campaign_settings(context, ProvisionOutput.of(context.outputs).data_digest)
     later = settings.deadline + timedelta(hours=1)
     changed = settings.model_copy(update={"spec": Spec.model_validate(document), "deadline": later})
     opened = Engine(context, context.results / "pulumi").stack(context.names.stack, changed.to_config())

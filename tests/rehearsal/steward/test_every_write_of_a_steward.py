@@ -25,6 +25,7 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Stage
 from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched
+from infra.record.payloads.outputs import BakeOutput, ProvisionOutput, StageOutput
 from infra.record.payloads.stages import StageFinished
 from infra.record.payloads.training import Held, TrainingFinished
 from infra.session.context import Context
@@ -95,12 +96,12 @@ def held(made: Camp, tmp_path: Path) -> Iterator[Context]:
     made.forget()
     with opened(made.spec, make_plan(made.spec, survey(made.spec)), Console(file=StringIO()), None) as context:
         context.results = tmp_path
-        bake = {"image": "i@sha256:0", "code": "c", "manifest": "images/c.json"}
+        bake = BakeOutput(image="i@sha256:0", code="c", manifest="images/c.json")
         image = ImageManifest(
-            image=bake["image"], inputs_digest="c", base="b", base_digest="d", base_packages={}, layer_packages={}
+            image=bake.image, inputs_digest="c", base="b", base_digest="d", base_packages={}, layer_packages={}
         )
-        context.store.put(bake["manifest"], image.model_dump_json().encode())
-        context.outputs |= {Stage.BAKE: bake, Stage.PROVISION: {"data_digest": "d" * 64}}
+        context.store.put(bake.manifest, image.model_dump_json().encode())
+        context.outputs |= {Stage.BAKE: bake, Stage.PROVISION: ProvisionOutput(data_digest="d" * 64)}
         for stage in (Stage.BAKE, Stage.PROVISION, Stage.LAUNCH):
             context.store.append(StageFinished(stage=stage, seconds=1, outputs=context.outputs.get(stage, {})))
         deploy(made.client(Fuse()), context.store, steward_config(context))
@@ -132,7 +133,7 @@ def test_a_relaunch_killed_before_any_of_its_writes_leaves_one_of_two_configurat
     old, client = held.spec, made.client
     mended = old.model_copy(update={"training": longer(training_of(old))})
     held.spec, held.plan = mended, make_plan(mended, survey(mended))
-    held.outputs[Stage.BAKE] |= {"code": "c2"}
+    held.outputs[Stage.BAKE] = held.outputs[Stage.BAKE].model_copy(update={"code": "c2"})
     before, guard, steps = in_force(made, held), held.account.guard, list[str]()
     for at in range(20):
         fuse = Fuse(at)
@@ -182,12 +183,12 @@ def test_a_hold_that_ends_before_its_relaunch_is_in_force_is_told_and_nothing_is
     old, before, baked = held.spec, in_force(made, held), list[str]()
     mended = old.model_copy(update={"training": longer(training_of(old))})
 
-    def minutes(context: Context) -> dict[str, Any]:
+    def minutes(context: Context) -> StageOutput:
         """A bake: no builder can work on the machines of this world."""
         baked.append(when)
         if when == "during the bake":
             end_the_hold(context)
-        return {**context.outputs[Stage.BAKE], "code": "c2"}
+        return context.outputs[Stage.BAKE].model_copy(update={"code": "c2"})
 
     def created(document: dict[str, Any]) -> None:
         if document.get("kind") == "Deployment":

@@ -13,8 +13,8 @@ from botocore.exceptions import ClientError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infra.archive.bucket import forget_copies
 from infra.archive.from_s3 import AllTiers, BucketSource, source_of
-from infra.archive.removal import forget_copies
 from infra.archive.settings import Places
 from infra.errors import PermanentError
 from tests.unit.archive.archive_story import BODY, CAMPAIGN, IDENTITY, archiver, commit, refused, site_at

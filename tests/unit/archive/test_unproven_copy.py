@@ -15,8 +15,8 @@ import pytest
 
 from infra.archive.bucket import concurrently
 from infra.archive.judged import Unproven
-from infra.archive.leftovers import OnlyCopied
 from infra.archive.manifest import MANIFEST_NAME
+from infra.archive.surroundings import OnlyCopied
 from infra.archive.unproven import Left, left_of
 from infra.errors import PermanentError
 from tests.manifests import manifest_of, seal, shard_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.campaign.node_expectation import baked_versions, expectation_of, read_versions, shared_floor_mb_s
+from infra.campaign.preflight import baked_versions, expectation_of, read_versions, shared_floor_mb_s
 from infra.plan.catalogue import instance_type, instance_types
 from infra.plan.catalogue.expectations import gpu_expectation
 from infra.plan.catalogue.reading import read

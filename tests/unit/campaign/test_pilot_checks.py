@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.campaign import pilot, proving
-from infra.campaign.node_expectation import expectation_of
+from infra.campaign.preflight import expectation_of
 from infra.campaign.verdicts import of_all
 from infra.cluster.gang import GangJob, jobset
 from infra.record.events import Stage

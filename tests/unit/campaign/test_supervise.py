@@ -36,7 +36,7 @@ def archived(*ended: tuple[str, dict[str, Any]]) -> tuple[dict[str, Any], list[s
         deadline=datetime.now(UTC) + timedelta(hours=1),
         progress=SimpleNamespace(step=lambda text: None, note=notes.append),
     )  # fmt: skip
-    return supervise.archive(context), notes
+    return supervise.archive(context).data(), notes
 
 
 def test_a_bad_evaluation_says_that_the_bytes_are_safe_and_how_to_go_on() -> None:

@@ -12,6 +12,7 @@ from infra.campaign import teardown
 from infra.errors import LeaseLost, NotProven, PermanentError
 from infra.kinds import Remain
 from infra.record.events import CampaignState, Stage
+from infra.record.payloads.outputs import ProvisionOutput
 from tests.unit.campaign.teardown_world import DENIED, NEVER_LAUNCHED, NOTHING_TOLD, TRAINED, World, failed, world
 from tests.unit.fake_s3 import refusal
 
@@ -40,7 +41,7 @@ def test_only_what_is_given_up_is_recorded_as_such(
     world: World, state: CampaignState, abandon: bool, recorded: list[str]
 ) -> None:
     world.state_now = state
-    assert world.run(abandon)["resources"] == 7 and world.recorded == recorded
+    assert world.run(abandon).resources == 7 and world.recorded == recorded
 
 
 def test_a_damaged_identity_is_nothing_that_a_person_gives_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +59,7 @@ def test_a_damaged_identity_is_nothing_that_a_person_gives_up(world: World, monk
 
 def test_builders_and_freezes_end_before_the_stack_and_what_it_did_not_know_is_swept_after_it(world: World) -> None:
     world.left, world.frozen = ("volume vol-1",), {"trainers", "builders"}
-    assert world.run() == {"resources": 7, "swept": ["volume vol-1"]}
+    assert world.run().data() == {"resources": 7, "swept": ["volume vol-1"]}
     told = [one for one in world.did if one != "guard"]
     assert told == ["builders", "thaw trainers", "thaw builders", "forget", "destroy", "sweep"]
     assert any("volume vol-1" in one for one in world.notes) and "7 resources destroyed" in world.notes
@@ -100,7 +101,7 @@ def test_a_reservation_that_bills_on_is_said(world: World) -> None:
 
 @pytest.mark.parametrize("provisioned", [True, False])
 def test_the_stack_is_opened_with_the_data_that_provision_recorded(world: World, provisioned: bool) -> None:
-    finished = {Stage.PROVISION: {"data_digest": "5b"}} if provisioned else {}
+    finished = {Stage.PROVISION: ProvisionOutput(data_digest="5b")} if provisioned else {}
     world.state_now = NEVER_LAUNCHED.model_copy(update={"finished_stages": finished})
     world.run()
     assert world.digest == ("5b" if provisioned else "0" * 64)
@@ -124,7 +125,7 @@ def test_a_builder_that_never_ends_is_told_after_twenty_minutes(world: World) ->
 
 def test_an_empty_stack_is_believed_when_nothing_certain_is_seen(world: World) -> None:
     world.held = [0]
-    assert world.run() == {"resources": 0, "swept": []}
+    assert world.run().data() == {"resources": 0, "swept": []}
     assert "look" in world.did and "the stack was empty and nothing is left" in world.notes
 
 
@@ -136,7 +137,7 @@ def test_a_stack_that_held_something_needs_no_look(world: World) -> None:
 
 def test_what_listings_still_show_of_an_empty_stack_has_a_minute_to_go(world: World) -> None:
     world.held, world.sights = [0], [("cluster bivouac-train",)] * 40 + [()]
-    assert world.run()["resources"] == 0
+    assert world.run().resources == 0
     assert 30 < world.now <= 60 and any("cluster bivouac-train" in one for one in world.steps)
 
 

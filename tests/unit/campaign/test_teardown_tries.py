@@ -20,7 +20,7 @@ __all__ = ["world"]
 
 def test_what_may_pass_is_tried_again_after_pauses_that_double_up_to_a_minute(world: World) -> None:
     world.tries, world.held = [failed(THROTTLED)] * 7 + [None], [7, 9, 6, 6, 6, 6, 5, 1]
-    assert world.run()["resources"] == 9, "as many as there ever were"
+    assert world.run().resources == 9, "as many as there ever were"
     assert world.paused == [2, 4, 8, 16, 32, 60, 60] and world.did.count("destroy") == 8
     assert world.steps[0].startswith("another try in a moment: Subnet gpu: Throttling")
 

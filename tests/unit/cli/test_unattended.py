@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.campaign.repairs import lost_storage
-from infra.cli.end import unattended
+from infra.cli.end import close
 from infra.notices.changes import changes
 from infra.record.events import Event
 from infra.record.holder import Holder
@@ -52,7 +52,7 @@ def failures(store: CampaignStore) -> list[Event]:
 def test_a_driver_that_died_before_the_launch_is_told_of_and_reminded_of(store: CampaignStore) -> None:
     assert told(store, 2.0) == [], "by its record it is at work"
     for _ in range(3):
-        unattended.note_dead_driver(store, store.state())
+        close.note_dead_driver(store, store.state())
     (failed,) = failures(store)
     assert failed.data["stage"] == "provision" and "its driver died" in failed.data["error"]
     assert told(store) == [Change.FAILED]
@@ -62,32 +62,32 @@ def test_a_driver_that_died_before_the_launch_is_told_of_and_reminded_of(store: 
 def test_a_driver_that_lives_or_was_interrupted_or_has_a_steward_is_not_called_dead(store: CampaignStore) -> None:
     lease = store.lease(DRIVER_LEASE, TTL, Holder.this_process())
     lease.acquire()
-    unattended.note_dead_driver(store, store.state())
+    close.note_dead_driver(store, store.state())
     assert failures(store) == [], "it lives"
     lease.release()
-    unattended.note_dead_driver(store, store.state())
+    close.note_dead_driver(store, store.state())
     assert failures(store) == [], "a person interrupted it"
     store.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
     store.s3.time.go(60)
     store.append(payload_of(LAUNCHED[0], LAUNCHED[1]))
-    unattended.note_dead_driver(store, store.state())
+    close.note_dead_driver(store, store.state())
     assert failures(store) == [], "its steward tells"
 
 
 @pytest.mark.parametrize("stage", ["supervise", "archive", "teardown", "certify"])
 def test_only_stages_without_a_steward_are_ended_in_the_record(store: CampaignStore, stage: str) -> None:
     store.append(StageStarted(stage=stage))
-    unattended.note_dead_driver(store, store.state())
+    close.note_dead_driver(store, store.state())
     assert failures(store) == []
 
 
 def lose(monkeypatch: pytest.MonkeyPatch, word: str) -> Any:
     """A context whose file system has this word of FSx, at a clock that goes on by itself."""
     clock = iter(range(0, 10_000, 10))
-    monkeypatch.setattr(unattended, "id_of", lambda store, stack: "fs-1")
+    monkeypatch.setattr(close, "id_of", lambda store, stack: "fs-1")
     monkeypatch.setattr(lost_storage.FileSystemLoss, "_word", lambda self: word)
-    monkeypatch.setattr(unattended.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(unattended, "turns", lambda seconds, interval: range(int(seconds / interval) + 1))
+    monkeypatch.setattr(close.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(close, "turns", lambda seconds, interval: range(int(seconds / interval) + 1))
     return SimpleNamespace(account=None, names=SimpleNamespace(stack="campaign-train"))
 
 
@@ -100,7 +100,7 @@ def test_a_lost_file_system_without_a_driver_is_told_with_the_command_that_is_ne
     store.append(CheckpointCopied(step=40))
     context = lose(monkeypatch, "does not exist")
     for _ in range(2):
-        unattended.note_loss(store, store.state(), context)
+        close.note_loss(store, store.state(), context)
     lost = [event.data for event in store.events() if event.kind == "file-system.lost"]
     assert [(one["id"], one["repair"], one["copied"]) for one in lost] == [("fs-1", False, 40)]
     (due,) = changes(store.events(), store.s3.time.wall())
@@ -119,5 +119,5 @@ def test_a_file_system_that_is_there_or_that_nothing_trains_on_is_not_called_los
 ) -> None:
     for kind, data in events:
         store.append(payload_of(kind, data))
-    unattended.note_loss(store, store.state(), lose(monkeypatch, word))
+    close.note_loss(store, store.state(), lose(monkeypatch, word))
     assert not [event for event in store.events() if event.kind == "file-system.lost"]

@@ -24,11 +24,10 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Stage
 from infra.record.identity import CampaignIdentity
-from infra.record.live import live_figures
 from infra.record.objects import Unreadable
 from infra.record.payloads import payload_of
 from infra.record.payloads.stages import StageStarted
-from infra.record.store import LIVE, CampaignStore
+from infra.record.store import LIVE, CampaignStore, live_figures
 from infra.session.session import stored_deadline, stored_spec
 from infra.spec.names import EXPIRES_TAG
 from infra.steward.clocks import CLOCKS

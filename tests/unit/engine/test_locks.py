@@ -26,10 +26,10 @@ from infra.engine import command as command_module
 from infra.engine import leash, locks
 from infra.engine.command import LeashedCommand
 from infra.errors import LeaseLost, PermanentError
+from infra.folders import tools_dir
 from infra.record.holder import Holder
 from infra.record.lease import Lease
 from infra.record.store import CampaignStore
-from infra.rehearsal.paths import tools_dir
 from infra.spec.names import PROJECT
 from tests.example import example_spec
 from tests.waiting import until

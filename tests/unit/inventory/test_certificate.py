@@ -324,9 +324,9 @@ def test_a_certificate_says_how_much_was_looked_through_and_what_a_human_is_to_j
     notes.clear()
     looks(monkeypatch, volume=lambda: [THEIRS, UNTAGGED], image=lambda: [UNTAGGED, THEIRS])
     told = certify.run(context)
-    assert [one.partition(" ")[0] for one in told["suspects"]] == ["volume", "image"]
+    assert [one.partition(" ")[0] for one in told.suspects] == ["volume", "image"]
     assert notes == [
-        *(f"suspect: {one}" for one in told["suspects"]),
+        *(f"suspect: {one}" for one in told.suspects),
         "certificate: 2 kinds looked through, 4 resources seen, none is ours; 2 suspects for a human to judge",
     ]
 
@@ -343,7 +343,7 @@ def test_the_certificate_is_kept_whatever_it_says_and_raises_unless_clean(
         with pytest.raises(NotProven):
             certify.run(context)
     else:
-        assert certify.run(context)["clean"] is True
+        assert certify.run(context).clean is True
     told = context.store.get_json("certificate.json")
     assert told == json.loads((tmp_path / "certificate.json").read_text())
     assert bool(told["looks"][0]["found"]) == (answer == [OURS]) and told["kept"] == ["s3://kept"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from infra.folders import tools_dir
 from infra.monitoring.alerts import RUNBOOKS, alertmanager_config, alerts, rule_groups
-from infra.rehearsal.paths import tools_dir
 from tests.root import ROOT
 from trainer.contract.metrics import METRICS, PLACES, STEWARD, SUPERVISOR, exposition
 

@@ -17,10 +17,10 @@ from moto import mock_aws
 from infra.errors import LeaseHeld, LeaseLost, UserError
 from infra.record.events import Stage
 from infra.record.holder import Holder
-from infra.record.live import live_figures
 from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRunning
+from infra.record.payloads.outputs import ProvisionOutput
 from infra.record.payloads.stages import Decision, StageFinished, StageStarted
-from infra.record.store import CampaignStore
+from infra.record.store import CampaignStore, live_figures
 
 TTL = timedelta(seconds=30)
 
@@ -48,7 +48,7 @@ def test_events_of_two_writers_fold_into_one_state(s3: Any) -> None:
     one.append(StageFinished(stage=Stage.PROVISION, seconds=1.0, outputs={"x": 1}))
     two.append(AttemptEnded(attempt=1, failure="node", detail="", step=7, committed_at_end=5))
     state = CampaignStore(s3, "state", "c", "reader").state()
-    assert state.finished_stages == {Stage.PROVISION: {"x": 1}}
+    assert state.finished_stages == {Stage.PROVISION: ProvisionOutput.model_validate({"x": 1})}
     assert state.attempts[0].failure == "node" and state.attempts[0].launched.committed_step == -1
 
 

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from infra import target
+from infra.folders import site_dir
 from infra.record.payloads import payload_of
 from infra.record.store import LIVE, CampaignStore
-from infra.rehearsal.paths import site_dir
 from infra.rehearsal.site import campaigns, faults
 from infra.spec.campaign import Spec
 from tests.root import ROOT

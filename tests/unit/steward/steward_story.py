@@ -23,8 +23,7 @@ from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated, C
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Node, Pod
 
-from infra.bounded import BoundedLook
-from infra.clock import Clock
+from infra.clock import BoundedLook, Clock
 from infra.cluster.gang import COMPLETION_INDEX
 from infra.cluster.kubernetes import JobSet
 from infra.cluster.steward_config import STEWARD_LEASE, StewardConfig

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from images import build_args
-from infra.campaign.node_expectation import baked_versions, expectation_of, read_versions
+from infra.campaign.preflight import baked_versions, expectation_of, read_versions
 from infra.campaign.verdicts import judge, of_all
 from infra.plan.catalogue import instance_type, limits
 from infra.plan.catalogue.expectations import gpu_expectation, least_versions

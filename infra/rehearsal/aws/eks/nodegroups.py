@@ -13,8 +13,10 @@ from infra.rehearsal.aws.eks import nodegroup_rules as rules
 from infra.rehearsal.aws.eks.clusters import Cluster, EksResponse, find, find_active
 from infra.rehearsal.aws.eks.entries import access_entry, eks_arn
 from infra.rehearsal.aws.eks.nodegroup_parts import NodeGroup
-from infra.rehearsal.aws.eks.nodegroup_rights import check_launch
+from infra.rehearsal.aws.iam import arns
+from infra.rehearsal.aws.iam.access import authorise, caller
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.ssm_parameters import recommended_image
 from infra.rehearsal.aws.world import World
 
 PERIOD_S = 0.25
@@ -269,3 +271,33 @@ def install(world: World) -> None:
     names = [name for name in vars(NodeGroups) if not name.startswith("_")]
     add_operations(world, EksResponse, {name: getattr(groups, name) for name in names})
     world.schedule_every(PERIOD_S, groups._reconcile, apart=True)
+
+
+def check_launch(world: World, cluster: Cluster, group: dict[str, Any], version: Any) -> None:
+    """Raise EKS's error unless the caller may launch from a template's `version` (None: EKS's own) in all subnets.
+
+    https://github.com/aws/containers-roadmap/issues/1602, https://github.com/aws-samples/terraform-eks-code/issues/13.
+    It is not documented whether EKS tries a new template version too. Here it does, so a policy that passes is enough.
+    """
+    principal = caller.get()
+    if version is None or principal is None:
+        return
+    data, overrides = version.data, dict[str, Any](SubnetIds=group["subnets"])
+    if not data.get("ImageId"):
+        overrides["ImageId"] = recommended_image(group["version"], group["amiType"])
+    if not any(source.get("Groups") for source in [{"Groups": data.get("SecurityGroupIds")}, *_interfaces(data)]):
+        overrides["SecurityGroupIds"] = [cluster.security_group]
+    template = {"LaunchTemplateId": version.template.id, "Version": str(version.number)}
+    try:
+        for need in arns.launch(world, template, overrides):
+            authorise(world, principal, need.action, need.resources, need.context)
+    except AwsError as error:
+        if error.code != "AccessDenied":
+            raise
+        # AWS encodes the refused action; plain text is of more use here.
+        message = "You are not authorized to launch instances with this launch template. Encoded authorization failure"
+        raise AwsError("InvalidRequestException", f"{message} message: {error.message}") from error
+
+
+def _interfaces(data: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(data.get("NetworkInterfaces") or [])

@@ -5,35 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from infra.tables import table
+
 ONLY_IF_SET = ("encryptionConfig", "zonalShiftConfig")
 """Settings that DescribeCluster leaves out if the cluster was made without them."""
 LOG_TYPES = ("api", "audit", "authenticator", "controllerManager", "scheduler")
-PARAMS = {
-    "authenticationMode": "AuthenticationMode",
-    "deletionProtection": "DeletionProtection",
-    "endpointPrivateAccess": "EndpointPrivateAccess",
-    "endpointPublicAccess": "EndpointPublicAccess",
-    "logging": "ClusterLogging",
-    "publicAccessCidrs": "PublicAccessCidrs",
-    "securityGroupIds": "SecurityGroups",
-    "subnetIds": "Subnets",
-    "upgradePolicy": "UpgradePolicy",
-    "zonalShiftConfig": "ZonalShiftConfig",
-}
-"""Setting -> UpdateParamType."""
-KINDS = {
-    "authenticationMode": "AccessConfigUpdate",
-    "deletionProtection": "DeletionProtectionUpdate",
-    "endpointPrivateAccess": "EndpointAccessUpdate",
-    "endpointPublicAccess": "EndpointAccessUpdate",
-    "logging": "LoggingUpdate",
-    "publicAccessCidrs": "EndpointAccessUpdate",
-    "securityGroupIds": "VpcConfigUpdate",
-    "subnetIds": "VpcConfigUpdate",
-    "upgradePolicy": "UpgradePolicyUpdate",
-    "zonalShiftConfig": "ZonalShiftConfigUpdate",
-}
-"""Setting -> UpdateType."""
+UPDATES: dict[str, dict[str, str]] = table("infra.rehearsal.aws.eks", "settings")
 
 
 def logging(previous: dict[str, Any], requested_logging: dict[str, Any]) -> dict[str, Any]:
@@ -51,13 +28,13 @@ def logging(previous: dict[str, Any], requested_logging: dict[str, Any]) -> dict
 
 def kind(names: list[str]) -> str:
     """Return the UpdateType of a change of these settings."""
-    return KINDS[names[0]] if names else "ConfigUpdate"
+    return UPDATES[names[0]]["update"] if names else "ConfigUpdate"
 
 
 def update_parameters(names: list[str], params: dict[str, Any]) -> list[dict[str, str]]:
     """Return the params of an Update: each setting with its requested value."""
     requests = {**params, **(params.get("resourcesVpcConfig") or {}), **(params.get("accessConfig") or {})}
-    return [{"type": PARAMS[name], "value": _text(requests[name])} for name in names]
+    return [{"type": UPDATES[name]["param"], "value": _text(requests[name])} for name in names]
 
 
 def _text(value: Any) -> str:

@@ -6,31 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from infra.rehearsal.aws.iam.actions import BUILD_OVERRIDES
 from infra.rehearsal.aws.world import World
 
 Parameters = dict[str, Any]
-_OVERRIDES = {
-    "artifactsOverride": "artifacts",
-    "buildspecOverride": "source.buildspec",
-    "cacheOverride": "cache",
-    "certificateOverride": "environment.certificate",
-    "computeTypeOverride": "environment.computetype",
-    "encryptionKeyOverride": "encryptionkey",
-    "environmentTypeOverride": "environment.type",
-    "fleetOverride": "environment.fleet.fleetarn",
-    "imageOverride": "environment.image",
-    "imagePullCredentialsTypeOverride": "environment.imagepullcredentialstype",
-    "logsConfigOverride": "logsconfig",
-    "privilegedModeOverride": "environment.privilegedmode",
-    "registryCredentialOverride": "environment.registrycredential",
-    "secondaryArtifactsOverride": "secondaryartifacts",
-    "secondarySourcesOverride": "secondarysources",
-    "serviceRoleOverride": "servicerole",
-    "sourceAuthOverride": "source.auth.type",
-    "sourceLocationOverride": "source.location",
-    "sourceTypeOverride": "source",
-}
-"""Parameter of StartBuild -> its key, which tells only that the request has it if its value is an object."""
 
 
 def resources(world: World, operation: str, params: Parameters) -> list[str] | None:
@@ -44,7 +23,7 @@ def resources(world: World, operation: str, params: Parameters) -> list[str] | N
 
 def context(params: Parameters) -> dict[str, list[str]]:
     values = {}
-    for name, key in _OVERRIDES.items():
+    for name, key in BUILD_OVERRIDES.items():
         if (value := params.get(name)) is not None:
             values[f"codebuild:{key}"] = ["true" if isinstance(value, (dict, list)) else str(value)]
     if variables := params.get("environmentVariablesOverride"):

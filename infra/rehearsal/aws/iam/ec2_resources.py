@@ -16,28 +16,11 @@ from moto.ec2.exceptions import EC2ClientError
 
 from infra.rehearsal.aws.ec2.instances import template_version
 from infra.rehearsal.aws.world import World
+from infra.tables import table
 
 Context = dict[str, list[str]]
-KINDS = {
-    "ami": "image",
-    "cr": "capacity-reservation",
-    "eipalloc": "elastic-ip",
-    "eni": "network-interface",
-    "i": "instance",
-    "igw": "internet-gateway",
-    "lt": "launch-template",
-    "nat": "natgateway",
-    "pcx": "vpc-peering-connection",
-    "rtb": "route-table",
-    "sg": "security-group",
-    "sgr": "security-group-rule",
-    "snap": "snapshot",
-    "subnet": "subnet",
-    "vol": "volume",
-    "vpc": "vpc",
-    "vpce": "vpc-endpoint",
-}
-"""ID prefix -> type in an ARN."""
+RESOURCES: dict[str, dict[str, str]] = table("infra.rehearsal.aws.ec2", "resources")
+"""ID prefix -> what EC2 and IAM call the resource, by `resources.yaml`."""
 MADE = {
     "AllocateAddress": "elastic-ip",
     "AuthorizeSecurityGroupEgress": "security-group-rule",
@@ -111,7 +94,7 @@ def present_arns(world: World, operation: str, params: dict[str, Any]) -> Iterat
     if pool := (_target(params) or {}).get("CapacityReservationResourceGroupArn"):
         yield pool, {}
     for identifier in dict.fromkeys(_ids(world, params)):
-        kind = KINDS.get(identifier.partition("-")[0])
+        kind = RESOURCES.get(identifier.partition("-")[0], {}).get("type")
         if kind is not None and kind == _ALONE.get(operation, kind):
             yield arn(world, kind, identifier), _resource_tag_context(ec2.tags.get(identifier) or {})
 

@@ -14,6 +14,7 @@ from moto.iam.exceptions import NotFoundException
 
 from infra.rehearsal.aws.answers import RequestRefused
 from infra.rehearsal.aws.iam import access, policies
+from infra.rehearsal.aws.iam.ec2_resources import RESOURCES
 from infra.rehearsal.aws.strict.document import Document, JsonDocument, XmlDocument
 from infra.rehearsal.aws.strict.settings import Delay
 from infra.rehearsal.aws.world import World
@@ -28,65 +29,15 @@ INDEXED = Delay(0.2, 1.0)
 COUNTS = Delay(0.3, 1.0)
 """Time until a new role, instance profile, trust or permission takes effect."""
 
-MADE = {
-    "AllocateAddress": "allocationId",
-    "CreateCapacityReservation": "capacityReservationId",
-    "CreateImage": "imageId",
-    "CreateInternetGateway": "internetGatewayId",
-    "CreateLaunchTemplate": "launchTemplateId",
-    "CreateNatGateway": "natGatewayId",
-    "CreateNetworkInterface": "networkInterfaceId",
-    "CreateRouteTable": "routeTableId",
-    "CreateSecurityGroup": "groupId",
-    "CreateSnapshot": "snapshotId",
-    "CreateSubnet": "subnetId",
-    "CreateVolume": "volumeId",
-    "CreateVpc": "vpcId",
-    "CreateVpcEndpoint": "vpcEndpointId",
-    "CreateVpcPeeringConnection": "vpcPeeringConnectionId",
-    "RunInstances": "instanceId",
-}
+_KINDS = [row for row in RESOURCES.values() if "made_by" in row]
+MADE = {row["made_by"]: row["element"] for row in _KINDS}
 """EC2 operation -> element of its answer with the new ID."""
 SHOWN = {
-    "DescribeAddresses": ("Addresses", "allocationId"),
-    "DescribeCapacityReservations": ("CapacityReservations", "capacityReservationId"),
-    "DescribeImages": ("Images", "imageId"),
     "DescribeInstanceStatus": ("InstanceStatuses", "instanceId"),
-    "DescribeInstances": ("Reservations", "instanceId"),
-    "DescribeInternetGateways": ("InternetGateways", "internetGatewayId"),
-    "DescribeLaunchTemplates": ("LaunchTemplates", "launchTemplateId"),
-    "DescribeNatGateways": ("NatGateways", "natGatewayId"),
-    "DescribeNetworkInterfaces": ("NetworkInterfaces", "networkInterfaceId"),
-    "DescribeRouteTables": ("RouteTables", "routeTableId"),
-    "DescribeSecurityGroups": ("SecurityGroups", "groupId"),
-    "DescribeSnapshots": ("Snapshots", "snapshotId"),
-    "DescribeSubnets": ("Subnets", "subnetId"),
     "DescribeTags": ("Tags", "resourceId"),
-    "DescribeVolumes": ("Volumes", "volumeId"),
-    "DescribeVpcEndpoints": ("VpcEndpoints", "vpcEndpointId"),
-    "DescribeVpcPeeringConnections": ("VpcPeeringConnections", "vpcPeeringConnectionId"),
-    "DescribeVpcs": ("Vpcs", "vpcId"),
+    **{row["shown_by"]: (row["member"], row["element"]) for row in _KINDS},
 }
 """EC2 operation -> list in its answer, and the element with an item's ID."""
-NOT_FOUND = {
-    "ami": "InvalidAMIID.NotFound",
-    "cr": "InvalidCapacityReservationId.NotFound",
-    "eipalloc": "InvalidAllocationID.NotFound",
-    "eni": "InvalidNetworkInterfaceID.NotFound",
-    "i": "InvalidInstanceID.NotFound",
-    "igw": "InvalidInternetGatewayID.NotFound",
-    "lt": "InvalidLaunchTemplateId.NotFound",
-    "nat": "NatGatewayNotFound",
-    "pcx": "InvalidVpcPeeringConnectionID.NotFound",
-    "rtb": "InvalidRouteTableID.NotFound",
-    "sg": "InvalidGroup.NotFound",
-    "snap": "InvalidSnapshot.NotFound",
-    "subnet": "InvalidSubnetID.NotFound",
-    "vol": "InvalidVolume.NotFound",
-    "vpc": "InvalidVpcID.NotFound",
-    "vpce": "InvalidVpcEndpointId.NotFound",
-}
-"""ID prefix -> EC2's error for an unknown ID."""
 ELSEWHERE = {"eks": "InvalidParameterException", "fsx": "InvalidNetworkSettings", "autoscaling": "ValidationError"}
 """Service -> its error for an ID that EC2 does not know."""
 _ARN = re.compile(rb"arn:aws:[a-z0-9-]+:[a-z0-9-]*:[0-9]{12}:[A-Za-z0-9_./:+=,@-]+")
@@ -184,7 +135,7 @@ class Lag:
             for resource_id in _names_in(params):
                 young = self._young.get(resource_id)
                 if young is not None and young.known > moment:
-                    code = ELSEWHERE.get(service) or NOT_FOUND[resource_id.partition("-")[0]]
+                    code = ELSEWHERE.get(service) or RESOURCES[resource_id.partition("-")[0]]["unknown"]
                     raise RequestRefused(code, f"The ID '{resource_id}' does not exist")
         if (service, operation) == ("ec2", "RunInstances"):
             profile = params.get("IamInstanceProfile") or {}

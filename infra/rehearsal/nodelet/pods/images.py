@@ -22,7 +22,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.errors import PermanentError, TemporaryError
 from infra.rehearsal.nodelet.credentials import RoleCredentials
 from infra.rehearsal.nodelet.pods.sandbox import Bind, host_parts, remove_tree
-from infra.rehearsal.toolchain.table import MPI_OPERATOR
+from infra.toolchain.table import MPI_OPERATOR
 
 HOST_LAYER = "application/vnd.bivouac.host.layer.v1"
 """A layer that the node image already contains: the host's own programs and libraries."""
@@ -94,7 +94,7 @@ class ImageStore:
         tool, path = PUBLIC[reference]
         program, files = self._tools / tool, self._folder / tool
         if not program.exists():
-            cure = f"python -m infra.rehearsal.toolchain ensure {tool}"
+            cure = f"python -m infra.toolchain ensure {tool}"
             raise PullError("the program of a public image was not built", seen=program, cure=cure)
         with self._locks[reference]:
             target = files / path.lstrip("/")

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from infra.errors import TemporaryError
 from infra.rehearsal.nodelet.client import NOT_FOUND, Api, ApiRefused, Object, decode_values, namespaced_path
 from infra.rehearsal.nodelet.machine import LOCAL_DISK
 from infra.rehearsal.nodelet.pods.environment import field
-from infra.rehearsal.nodelet.pods.quantity import size_bytes
 from infra.rehearsal.nodelet.pods.sandbox import Bind, remove_tree
 
 FSX_DRIVER = "fsx.csi.aws.com"
@@ -278,3 +278,24 @@ def write_atomically(folder: Path, payload: Mapping[str, bytes], mode: int) -> N
             old.unlink()
     if former is not None:
         remove_tree(former)
+
+
+UNITS = {
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "k": 10**3,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+}
+
+
+def size_bytes(quantity: str) -> int:
+    """ "64Mi" -> 67108864; raises ValueError for anything else."""
+    for unit, factor in UNITS.items():
+        if quantity.endswith(unit):
+            return int(Decimal(quantity.removesuffix(unit)) * factor)
+    return int(Decimal(quantity))

@@ -18,21 +18,10 @@ STATE_ANNOTATION = "rehearsal.bivouac.dev/release"
 TOKEN = "kubernetes:helm.sh/v3:Release"
 _RECORDED = {"chart", "name", "namespace", "version", "values", "description", "repositoryOpts"}
 _OF_THE_INSTALLATION = {
-    "allowNullValues",
-    "atomic",
-    "cleanupOnFail",
-    "compat",
-    "createNamespace",
-    "dependencyUpdate",
-    "disableOpenapiValidation",
-    "disableWebhooks",
-    "forceUpdate",
-    "maxHistory",
-    "skipAwait",
-    "skipCrds",
-    "timeout",
-    "waitForJobs",
-}
+    "allowNullValues", "atomic", "cleanupOnFail", "compat", "createNamespace", "dependencyUpdate",
+    "disableOpenapiValidation", "disableWebhooks", "forceUpdate", "maxHistory", "skipAwait", "skipCrds",
+    "timeout", "waitForJobs",
+}  # fmt: skip
 """Options of Helm's procedure; only `skipAwait`, `timeout` and `createNamespace` have an effect."""
 _KNOWN = _RECORDED | _OF_THE_INSTALLATION
 _REPLACE = ("name", "namespace")

@@ -14,7 +14,7 @@ from infra.plan.catalogue import instance_type
 from infra.rehearsal.aws.ec2 import residual
 from infra.rehearsal.aws.world import World
 from infra.spec.campaign import Capacity, Nodes
-from infra.stack.cluster.capacity import purchase
+from infra.stack.cluster.nodes import purchase
 from tests.rehearsal.aws_account import Account, code_of, launch, make_role, pitch_lustre, state_of, until
 
 

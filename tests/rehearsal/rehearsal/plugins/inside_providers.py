@@ -13,8 +13,8 @@ from lightkube import ApiError, Client
 from lightkube.resources.core_v1 import ConfigMap, Namespace, PersistentVolumeClaim, Secret
 from pyroute2 import IPRoute
 
+from infra.folders import tools_dir
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
-from infra.rehearsal.paths import tools_dir
 from infra.rehearsal.plugins.kubernetes.package import KubernetesPackage
 from infra.rehearsal.plugins.package import OperationFailed, Request
 from tests.rehearsal.pulumi_world import Program, World, counts

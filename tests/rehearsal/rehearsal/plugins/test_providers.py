@@ -24,7 +24,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pulumi import automation
 
-from infra.rehearsal.paths import tools_dir
+from infra.folders import tools_dir
 from infra.rehearsal.plugins.aws import sdk
 from infra.rehearsal.plugins.aws.call import ResourceCall
 from infra.rehearsal.plugins.aws.catalogue import RESOURCES

@@ -6,9 +6,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from infra.rehearsal.toolchain.download import SourceUnavailable
-from infra.rehearsal.toolchain.progress import TransferProgress
-from infra.rehearsal.toolchain.table import Tool
+from infra.toolchain.download import SourceUnavailable
+from infra.toolchain.progress import TransferProgress
+from infra.toolchain.table import Tool
 
 _TIMEOUT_S = 600
 

@@ -1,4 +1,4 @@
-"""`python -m infra.rehearsal.toolchain ensure [--all | NAME...]` and `... list`."""
+"""`python -m infra.toolchain ensure [--all | NAME...]` and `... list`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import sys
 from types import FrameType
 
 from infra.errors import BivouacError
-from infra.rehearsal.toolchain.ensure import ensure, locate, select
-from infra.rehearsal.toolchain.table import TOOLS
+from infra.toolchain.ensure import ensure, locate, select
+from infra.toolchain.table import TOOLS
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m infra.rehearsal.toolchain", description="The rehearsal's tools.")
+    parser = argparse.ArgumentParser(
+        prog="python -m infra.toolchain", description="The engine of any campaign, and the tools of a rehearsal."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     getting = commands.add_parser("ensure", help="get them from PATH, cache, official release or Go")
     getting.add_argument("--all", action="store_true", help="all of them (also the default)")

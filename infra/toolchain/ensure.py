@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TextIO
 
 from infra.errors import PermanentError, UserError
-from infra.rehearsal.paths import share_dir, tools_dir
-from infra.rehearsal.toolchain import debian
-from infra.rehearsal.toolchain.build import build, copy_share
-from infra.rehearsal.toolchain.download import Downloads, SourceUnavailable
-from infra.rehearsal.toolchain.origin import FoundTool, in_cache, on_path, version_of, write_stamp
-from infra.rehearsal.toolchain.progress import TransferProgress
-from infra.rehearsal.toolchain.table import TOOLS, Tool
+from infra.folders import share_dir, tools_dir
+from infra.toolchain import debian
+from infra.toolchain.build import build, copy_share
+from infra.toolchain.download import Downloads, SourceUnavailable
+from infra.toolchain.origin import FoundTool, in_cache, on_path, version_of, write_stamp
+from infra.toolchain.progress import TransferProgress
+from infra.toolchain.table import TOOLS, Tool
 
 
 def select(names: Iterable[str]) -> tuple[Tool, ...]:

@@ -9,9 +9,9 @@ import subprocess
 import threading
 from pathlib import Path
 
-from infra.rehearsal.toolchain.download import SourceUnavailable
-from infra.rehearsal.toolchain.progress import TransferProgress
-from infra.rehearsal.toolchain.table import MODULES, Tool
+from infra.toolchain.download import SourceUnavailable
+from infra.toolchain.progress import TransferProgress
+from infra.toolchain.table import MODULES, Tool
 
 USUAL_GO = Path("/usr/local/go/bin/go")  # Go's own instructions install it here, often without PATH
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import PermanentError
-from infra.rehearsal.toolchain.progress import TransferProgress
-from infra.rehearsal.toolchain.table import Tool, architecture
+from infra.toolchain.progress import TransferProgress
+from infra.toolchain.table import Tool, architecture
 
 ANSWER_TIMEOUT_S = 5.0
 CHUNK_BYTES = 1 << 20

@@ -13,8 +13,8 @@ from infra.notices.changes import changes
 from infra.record.payloads.alerts import AlertEnded, AlertFired, AlertsUnseen
 from infra.record.store import CampaignStore
 from infra.spec.notify import Change
-from infra.steward import alerts
-from infra.steward.alerts import Alert, AlertWatch
+from infra.steward.monitoring import alerts
+from infra.steward.monitoring.alerts import Alert, AlertWatch
 from infra.steward.seeing.agents import NoAnswer
 from tests.unit.fake_s3 import FakeS3, Time
 

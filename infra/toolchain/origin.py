@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.rehearsal.paths import share_dir
-from infra.rehearsal.toolchain.table import Tool
+from infra.folders import share_dir
+from infra.toolchain.table import Tool
 
 PROBE_TIMEOUT_S = 10
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from infra.clock import Clock
-from infra.steward.exporter import Exporter
+from infra.steward.monitoring.exporter import Exporter
 from infra.steward.seeing.views import NodeView, Observation, PodView, Unseen
 from tests.unit.fake_s3 import Time
 

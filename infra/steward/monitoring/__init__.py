@@ -1,0 +1,1 @@
+"""What the steward tells the monitoring, and hears from it."""
