@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json as json_text
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter
 from rich.console import Console
 
 from infra.cli.options import stderr
-from infra.record.payloads.base import data_of
 
 if TYPE_CHECKING:
     from infra.session.context import Context
-
-_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 def write_json(console: Console, value: object) -> None:
@@ -30,6 +26,7 @@ def aside(console: Console, as_json: bool) -> Console:
 
 def ending(context: Context) -> dict[str, object]:
     """Return a campaign's state after a command that drove it: outcome, seconds by stage, archive, certificate."""
+    from infra.record.payloads.base import data_of
     from infra.record.payloads.stages import StageFinished
 
     state = context.state()
@@ -50,4 +47,6 @@ def _plain(value: object) -> object:
     """Convert amounts to numbers: pydantic's JSON has them as text, with which nobody can calculate."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
-    return _ANYTHING.dump_python(value, mode="json", fallback=str)
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(value, by_alias=False, fallback=str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from copy import copy
 from typing import Annotated, NoReturn
 
 try:
@@ -116,13 +117,23 @@ def _tell_interrupted() -> NoReturn:
     sys.exit(130)
 
 
+def _command_line(name: str) -> typer.Typer:
+    """Return the named command alone, all for another word: to build all of them takes as long as a check of a spec."""
+    if not any(name in commands for commands in PANELS.values()):
+        return app
+    line = copy(app)
+    line.registered_commands = [command for command in app.registered_commands if command.name == name]
+    line.registered_groups = [group for group in app.registered_groups if group.name == name]
+    return line
+
+
 def main() -> None:
     """Run the command line. Errors have no traceback but what, seen, cure (with --json as JSON); exit codes follow
     sysexits."""
     output = endure()
     listen()
     try:
-        code = app(standalone_mode=False)
+        code = _command_line(next(iter(sys.argv[1:]), ""))(standalone_mode=False)
     except (Interrupted, KeyboardInterrupt, typer.Abort):
         _tell_interrupted()
     except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 from collections.abc import Callable
 from importlib import import_module
@@ -56,7 +57,13 @@ def runs(
 
                 target.enter_where(*names)
             module, _, function = implementation.partition(":")
-            code: int = getattr(import_module(f"infra.cli.{module}"), function)(**arguments, console=output)
+            gc.disable()  # imports leave no garbage, and each collection walks over all that they have made
+            try:
+                implemented = getattr(import_module(f"infra.cli.{module}"), function)
+            finally:
+                gc.freeze()
+                gc.enable()
+            code: int = implemented(**arguments, console=output)
             return code
 
         command.implementation = implementation  # type: ignore[attr-defined]

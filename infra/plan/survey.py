@@ -145,12 +145,12 @@ def _look_at(part: MixtureSource, max_files: int | None) -> tuple[DataSource, in
     folder = source_folder(part.source)
     sizes: list[int] = []
     answer: list[tuple[bool, bool, bool]] = []
-    late = time.monotonic() + _WEIGH_S
+    depth, late = len(folder.parts), time.monotonic() + _WEIGH_S
 
     def look() -> None:
         try:
             for path in _fitting(folder, part.pattern):
-                if path.is_file() and FOREIGN.isdisjoint(path.relative_to(folder).parts):
+                if path.is_file() and FOREIGN.isdisjoint(path.parts[depth:]):
                     sizes.append(-1 if path.suffix in _PACKED else path.stat().st_size)
                     if time.monotonic() > late:
                         answer.append((True, True, False))

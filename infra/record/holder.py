@@ -7,6 +7,7 @@ import os
 import socket
 from pathlib import Path
 
+from infra.record.process_start import start_ticks as start_ticks
 from trainer.contract.frozen import Frozen
 
 
@@ -21,15 +22,6 @@ def _user() -> str:
 def _boot_id() -> str:
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text().strip() if path.exists() else ""
-
-
-def start_ticks(pid: int) -> int | None:
-    """Return the start of a process in clock ticks since boot; None if it does not exist or is a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in ("Z", "X") else int(fields[19])
 
 
 class Holder(Frozen):

@@ -11,4 +11,4 @@ class Frozen(BaseModel):
     `class X(Frozen, extra="ignore")` reads what others wrote.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)

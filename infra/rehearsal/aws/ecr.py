@@ -9,6 +9,7 @@ import hashlib
 import json
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +109,17 @@ class Registry:
         repository, digest = self.repository(params), params["layerDigest"]
         if digest not in repository.layers:
             raise AwsError("LayersNotFoundException", f"The layer {digest} is not in repository {repository.name}")
+        location = {"Bucket": self.bucket, "Key": digest}
+        url = self._s3.generate_presigned_url("get_object", Params=location, ExpiresIn=int(URL_LIFE.total_seconds()))
+        return {"downloadUrl": url, "layerDigest": digest}
+
+    @cached_property
+    def _s3(self) -> Any:
+        """The emulator's own client, made once: making it takes longer than all requests of a pull."""
         key, secret = self.world.agent_key
         session = boto3.Session(key, secret, region_name=self.world.region)
         config = Config(signature_version="s3v4", s3={"addressing_style": "path"})
-        s3 = session.client("s3", endpoint_url=self.world.endpoint_url, config=config)
-        location = {"Bucket": self.bucket, "Key": digest}
-        url = s3.generate_presigned_url("get_object", Params=location, ExpiresIn=int(URL_LIFE.total_seconds()))
-        return {"downloadUrl": url, "layerDigest": digest}
+        return session.client("s3", endpoint_url=self.world.endpoint_url, config=config)
 
     def put_image(self, params: Parameters) -> dict[str, Any]:
         repository, text, tag = self.repository(params), params["imageManifest"], params.get("imageTag")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.folders import sites_dir
-from infra.rehearsal.aws.strict import settings
 from infra.rehearsal.site import handle
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ _STRUCK = ".struck"
 
 def remember(spec: Spec, folder: Path) -> None:
     """Record the campaign and its faults in the site; the first campaign decides how strict the site's AWS is."""
+    from infra.rehearsal.aws.strict import settings
+
     (folder / _FOLDER).mkdir(exist_ok=True)
     wishes = spec.rehearsal
     strictness = settings.Strictness()

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from infra.errors import PermanentError
 from infra.folders import site_dir, sites_dir, tools_dir
-from infra.record.holder import start_ticks as _start_ticks
-from infra.rehearsal.aws.strict import settings
+from infra.record.process_start import start_ticks as _start_ticks
 from infra.rehearsal.site import processes
 from infra.rehearsal.site.environment import bare
 from infra.rehearsal.site.layout import AWS_ENDPOINT, REGION
@@ -140,6 +139,8 @@ def _living(folder: Path, site: Site | None, inner: int | None) -> tuple[int, ..
 
 
 def _start_site(name: str, folder: Path) -> Site:
+    from infra.rehearsal.aws.strict import settings  # models: entering a running site must be quick
+
     rootless = os.geteuid() != 0
     command = ["unshare", *(["--user", "--map-root-user"] if rootless else []), "--net", "--mount", "--pid", "--fork"]
     command += ["--mount-proc", "--kill-child", sys.executable, "-P", "-m", processes.SUPERVISOR, str(folder), REGION]

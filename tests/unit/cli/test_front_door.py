@@ -167,8 +167,9 @@ def test_only_what_may_leave_something_standing_advises_down_when_it_is_interrup
     assert ("run the same command again" in said) is again and ("bivouac down" in said) is down
 
 
-def test_help_imports_neither_models_nor_clouds() -> None:
-    code = "import sys, infra.cli.main; print(*sys.modules)"
+@pytest.mark.parametrize("module", ["infra.cli.main", "infra.rehearsal.site.campaigns"])
+def test_neither_help_nor_the_way_into_a_site_imports_models_or_clouds(module: str) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert loaded & {"pydantic", "boto3", "botocore", "pulumi", "yaml", "torch", "lightkube", "jinja2"} == set()

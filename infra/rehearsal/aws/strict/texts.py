@@ -10,7 +10,6 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 from moto.core.model import OperationModel
@@ -96,9 +95,13 @@ def _compile(pattern: str) -> re.Pattern[str]:
         return re.compile("(?s:.*)")
 
 
-@cache
 def _category(letter: str) -> str:
     """Return the characters of a Unicode category as ranges of a regular expression's class."""
-    points = [point for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point))[0] == letter]
-    ends = [points[0], *(point for pair in pairwise(points) if pair[1] != pair[0] + 1 for point in pair), points[-1]]
-    return "".join(f"\\U{start:08x}-\\U{stop:08x}" for start, stop in zip(ends[::2], ends[1::2], strict=True))
+    runs = re.finditer(f"{letter}+", _categories())
+    return "".join(f"\\U{run.start():08x}-\\U{run.end() - 1:08x}" for run in runs)
+
+
+@cache
+def _categories() -> str:
+    """Return the category's first letter for every character."""
+    return "".join([unicodedata.category(chr(point))[0] for point in range(sys.maxunicode + 1)])
