@@ -37,7 +37,7 @@ def timeout_order(case: Case) -> Iterator[Draft]:
 
 def timeout_length(case: Case) -> Iterator[Draft]:
     """No timeout ends during a healthy step, or during an evaluation for which the other ranks wait."""
-    world, step = case.world_size, case.spec.job.step_seconds_estimate
+    world, step = case.world_size, case.step_s
     if world is None:
         return
     evaluation = work.one_evaluation_seconds(case.spec, world)

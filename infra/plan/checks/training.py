@@ -182,13 +182,13 @@ def initial_weights(case: Case) -> Iterator[Draft]:
 
 def plausible_step_time(case: Case) -> Iterator[Draft]:
     """The estimated step time does not exceed the accelerators' speed: clock and cost depend on it."""
-    world = case.world_size
+    world, step = case.world_size, case.step_s
     mfu = None if world is None else work.implied_mfu(case.spec, case.facts, world)
     if mfu is not None and mfu > PLAUSIBLE_MFU:
-        step = case.spec.job.step_seconds_estimate
+        draft = warning if mfu <= 1 else error
         message = "claims more than the accelerators can do: clock and cost will be too low"
         cure = f"write {step * mfu / 0.4:.3g}, an MFU of 40 %"
-        yield warning("training.step_seconds_estimate", message, seen=f"{step:g} s, an MFU of {mfu:.0%}", cure=cure)
+        yield draft("training.step_seconds_estimate", message, seen=f"{step:g} s, an MFU of {mfu:.0%}", cure=cure)
 
 
 def learning_rate_schedule(case: Case) -> Iterator[Draft]:

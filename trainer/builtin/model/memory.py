@@ -13,6 +13,7 @@ import json
 import math
 import sys
 from collections import OrderedDict
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -170,7 +171,7 @@ def _probe_peak(config: TrainConfig, layers: int, spread: int, bucket: int, accu
                 # It hooks into each parameter's gradient, and a frozen one has none.
                 tracker._param_to_grad_hook_handles[weight] = (RemovableHandle(no_hooks), RemovableHandle(no_hooks))
         tracker.track_external(model, tokens)
-        with tracker, real_masks(model):
+        with tracker, real_masks() if isinstance(model, NamedModel) else nullcontext():
             if config.zero_stage == 1 and accumulates:  # it stays from one micro batch to the next
                 buffers.append(torch.empty(bucket, dtype=_DTYPES[config.precision]))
             loss = model(tokens)

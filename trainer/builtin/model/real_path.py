@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.builtin.model.building import Model
@@ -18,16 +18,12 @@ _BLOCKWISE = "predicted-blockwise"
 
 
 @contextmanager
-def real_masks(model: Model) -> Iterator[None]:
+def real_masks() -> Iterator[None]:
     """Let `transformers` choose the attention mask as for real tensors.
 
-    It cannot read the positions of fake tensors and takes them for packed documents: it would build a mask of all pairs
-    of positions, and repeat the key heads, which a mask keeps it from sharing (`find_packed_sequence_indices` of its
-    `masking_utils`). Our positions count on, or a mask of ours comes with them.
+    It takes fake ones for packed documents: it would build a mask of all pairs of positions, and repeat the key heads,
+    which no mask shares. Our positions count on, or a mask of ours comes with them.
     """
-    if not isinstance(model, NamedModel):
-        yield
-        return
     from transformers import masking_utils
 
     original = masking_utils.find_packed_sequence_indices
@@ -41,32 +37,17 @@ def real_masks(model: Model) -> Iterator[None]:
 def use_kernels(model: Model, blockwise: bool) -> None:
     """Replace in a fake model what an accelerator computes by one kernel: RMSNorm and, if `blockwise`, FlexAttention.
 
-    On fake tensors torch takes the processor's path: RMSNorm in parts that all keep their result, and a FlexAttention
-    that holds the scores of all pairs.
+    Fake tensors take the processor's path: an RMSNorm whose parts all keep their results, and all pairs' scores.
     """
     for module in model.modules():
-        if type(module) is nn.RMSNorm:
-            module.forward = partial(_FusedNorm.apply, module.weight)  # type: ignore[method-assign]
+        if type(module) is nn.RMSNorm:  # its kernel keeps the input and a number per row, as LayerNorm's does
+            norm = partial(F.layer_norm, normalized_shape=module.normalized_shape, weight=module.weight)
+            module.forward = norm  # type: ignore[method-assign]
     if blockwise and isinstance(model, NamedModel):
         from transformers import AttentionInterface
 
         AttentionInterface.register(_BLOCKWISE, _attend_blockwise)
         model.network.set_attn_implementation(_BLOCKWISE)
-
-
-class _FusedNorm(torch.autograd.Function):
-    """The tensors of CUDA's RMSNorm: it keeps its input and one float32 per row (`_fused_rms_norm` in torch's
-    derivatives.yaml)."""
-
-    @staticmethod
-    def forward(context: Any, weight: Tensor, states: Tensor) -> Tensor:
-        context.save_for_backward(weight, states, states.new_empty(states.shape[:-1], dtype=torch.float32))
-        return torch.empty_like(states)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> Any:
-        weight, states, _ = context.saved_tensors
-        return torch.empty_like(weight), torch.empty_like(states)
 
 
 def _attend_blockwise(
