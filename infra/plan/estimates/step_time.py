@@ -24,11 +24,11 @@ class StepTime(NamedTuple):
 
 
 def seconds_of(spec: Spec) -> float:
-    """Return the seconds of a step of a spec that has them, by itself or by `timed`."""
+    """Return the seconds of a step of a spec that has them, by itself or by `with_step_time`."""
     return spec.job.step_seconds_estimate or UNMEASURED_S
 
 
-def timed(spec: Spec, facts: Facts) -> Spec:
+def with_step_time(spec: Spec, facts: Facts) -> Spec:
     """Return the spec with a step's time, derived if it has none."""
     if spec.training is None or spec.training.step_seconds_estimate is not None:
         return spec

@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.plan.estimates import sizing
 from infra.plan.estimates.figure import Figure, figure
-from infra.plan.estimates.step_time import peak_tflops, seconds_of, step_time, timed
+from infra.plan.estimates.step_time import peak_tflops, seconds_of, step_time, with_step_time
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, Training, Workload
 from infra.spec.models import dial
@@ -42,7 +42,7 @@ def one_evaluation_seconds(spec: Spec, world_size: int) -> float:
 
 def work_figures(spec: Spec, facts: Facts, world_size: int) -> tuple[Figure, ...]:
     """Return parameters, tokens and time of the training, and the MFU that the step estimate implies."""
-    training, origin, spec = spec.training, step_time(spec, facts).formula, timed(spec, facts)
+    training, origin, spec = spec.training, step_time(spec, facts).formula, with_step_time(spec, facts)
     figures = _length(spec, origin) if training is None else _of_model(spec, training, world_size, origin)
     mfu, peak = implied_mfu(spec, facts, world_size), peak_tflops(training, facts)
     if mfu is not None and peak is not None:

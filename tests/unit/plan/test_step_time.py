@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from infra.plan.catalogue.utilisation import Utilisation, nearest_utilisation, utilisations
 from infra.plan.checks import check
 from infra.plan.estimates import work
-from infra.plan.estimates.step_time import step_time, timed
+from infra.plan.estimates.step_time import step_time, with_step_time
 from infra.plan.facts import Facts
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
@@ -48,7 +48,7 @@ def test_a_published_run_of_this_size_context_and_device_gives_the_time_and_its_
 
 def test_the_specs_own_estimate_comes_first() -> None:
     spec = training(LLAMA_8B, step_seconds_estimate=9.0)
-    assert timed(spec, facts_of(spec)) is spec
+    assert with_step_time(spec, facts_of(spec)) is spec
     assert step_time(spec, facts_of(spec)).formula == "spec: training.step_seconds_estimate"
 
 
@@ -105,7 +105,7 @@ FACTS = facts_of(example_spec())
 def test_a_derived_step_never_claims_an_mfu_that_no_row_has(layers: int, width: int, context: int, nodes: int) -> None:
     model = {"layers": layers, "width": width, "heads": width // 64, "context": context, "vocabulary": 32_000}
     spec = example_spec(nodes={"count": nodes}, training={"model": model, "global_batch": 512})
-    found = timed(spec, FACTS)
+    found = with_step_time(spec, FACTS)
     mfu = work.implied_mfu(found, FACTS, 8 * nodes)
     assert mfu is not None
     if "so small" not in step_time(spec, FACTS).formula:
