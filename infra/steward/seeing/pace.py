@@ -37,6 +37,5 @@ class Pace:
 
 def interval_and_archive(config: StewardConfig, step_s: float) -> timedelta:
     """Return the time for one more interval of the plan's steps, `step_s` seconds each, and for the archive."""
-    every_steps = config.workload.save_every if config.workload else 0
-    every_steps = config.train.checkpoint.every_steps if config.train else every_steps
-    return timedelta(seconds=every_steps * step_s) + config.archive
+    every_steps = config.train.checkpoint.every_steps if config.train else 0
+    return timedelta(seconds=(config.workload.save_every if config.workload else every_steps) * step_s) + config.archive

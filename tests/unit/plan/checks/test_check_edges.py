@@ -223,7 +223,7 @@ def test_a_model_leaves_a_fifth_of_the_memory_to_activations(case: Callable[...,
 
 def test_a_step_claims_no_more_than_was_ever_seen(case: Callable[..., Case]) -> None:
     # 1.69220506e10 FLOP a step (test_estimates_by_hand) of 2 x 989e12: 65 % at 13.16 us
-    rule, field = training.plausible_step_time, "training.step_seconds_estimate"
+    rule, field = recovery.plausible_step_time, "training.step_seconds_estimate"
     narrow = {"training.precision": "bfloat16"}
     assert told(rule, case({**narrow, field: 1.3164e-5})) == []
     (claim,) = rule(case({**narrow, field: 1.3159e-5}))
