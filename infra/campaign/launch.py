@@ -30,7 +30,6 @@ from infra.cluster.nodes import GpuNodes
 from infra.cluster.steward_config import CONFIG_NAME, Relaunch, StewardConfig, config_key, config_map
 from infra.errors import PermanentError, UserError
 from infra.plan import catalogue
-from infra.plan.estimates.saving import archive_every
 from infra.plan.job_config import train_config, workload_config
 from infra.plan.layout import layout
 from infra.record.events import Stage
@@ -38,6 +37,7 @@ from infra.record.payloads.attempts import AttemptRunning, NodesAtZero
 from infra.record.payloads.outputs import BakeOutput, LaunchOutput, ProvisionOutput
 from infra.record.store import CampaignStore
 from infra.session.context import Context
+from infra.spec.checkpoint import archive_interval
 from infra.spec.names import (
     NAMESPACE,
     POOL_LABEL,
@@ -150,7 +150,7 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
         state_bucket=context.buckets.state,
         archive_bucket=context.buckets.archive,
         closer=code_of(context),
-        archive_every=archive_every(spec),
+        archive_every=archive_interval(spec.checkpoint, timedelta(seconds=float(plan.figure("training time").value))),
     )
 
 
@@ -159,7 +159,7 @@ def _archive(context: Context) -> timedelta:
 
 
 def _interval(context: Context) -> timedelta:
-    return timedelta(seconds=context.plan.checkpoint.every_steps * context.spec.job.step_seconds_estimate)
+    return timedelta(seconds=context.plan.checkpoint.every_steps * float(context.plan.figure("step time").value))
 
 
 def _first_attempt(context: Context, client: Client) -> LaunchOutput:

@@ -72,7 +72,9 @@ def train_config(
 
 
 def _peak_tflops(spec: Spec) -> float | None:
-    """Return the dense BF16 peak of one accelerator; None if the catalogue has none."""
+    """Return the dense peak of one accelerator in bfloat16; None if the catalogue has none, or for another format."""
+    if spec.built_in[0].precision != "bfloat16":
+        return None
     peaks = {item.name: item.peak_bf16_tflops for item in instance_types()}
     return peaks.get(spec.nodes.instance_type)
 

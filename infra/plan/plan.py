@@ -12,6 +12,7 @@ from infra.plan.estimates.campaign import estimate
 from infra.plan.estimates.clock import UNTIL_ARCHIVED, StageTime, seconds
 from infra.plan.estimates.cost import CostLine
 from infra.plan.estimates.figure import Figure, cents, figure
+from infra.plan.estimates.step_time import seconds_of, with_step_time
 from infra.plan.estimates.storage import TierSize
 from infra.plan.estimates.work import work_figures
 from infra.plan.facts import Facts, Offer
@@ -106,7 +107,7 @@ def _plan(spec: Spec, facts: Facts) -> Plan:
         work=work_figures(spec, facts, shape.world_size),
         clock=guess.stages,
         deadline=spec.money.deadline,
-        block=_block(spec, guess.stages, guess.saving.checkpoint.every_steps),
+        block=_block(with_step_time(spec, facts), guess.stages, guess.saving.checkpoint.every_steps),
         pilot=pilot_figures(spec, *(cost.rate_usd_per_hour(guess.lines, gpu=gpu) for gpu in (True, False))),
         cost=guess.lines,
         budget_usd=spec.money.budget_usd,
@@ -122,7 +123,7 @@ def _block(spec: Spec, stages: tuple[StageTime, ...], every_steps: int) -> Block
     ends = spec.nodes.block_end
     if ends is None:
         return None
-    interval = timedelta(seconds=every_steps * spec.job.step_seconds_estimate)
+    interval = timedelta(seconds=every_steps * seconds_of(spec))
     removal = ends - SCALE_DOWN
     return BlockTimes(
         ends=ends,

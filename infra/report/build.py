@@ -13,6 +13,7 @@ from infra.report.interruptions import interruptions
 from infra.report.ledger import ledger
 from infra.report.model import CertificateSummary, Happened, LookRow, PlannedStage, Report, StageTime, Training
 from infra.report.money import money, shares
+from infra.report.plan_errors import plan_errors
 from infra.report.record import Record
 from infra.report.timeline import attempts, gaps, marks, stages
 from infra.report.trainer_log import TrainerLog
@@ -63,6 +64,7 @@ def build(record: Record) -> Report:
         shares=shared,
         money=cost,
         plan=_plan(record, stage_rows),
+        plan_errors=plan_errors(record, stage_rows, cost, log),
         golden=parts[3],
         certificate=certificate,
         emulated=tuple(str(item) for item in site.get("emulated", ())),

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from pydantic import Field
 
+from infra.plan.estimates.figure import Figure
 from infra.report.causes import TimeCause
 from infra.report.trained import Evaluated as Evaluated
 from infra.report.trained import Frozen
@@ -192,6 +193,18 @@ class PlannedStage(Frozen):
     formula: str
 
 
+class PlanError(Frozen):
+    """A figure of the plan beside what the campaign measured."""
+
+    figure: Figure
+    measured: float | None
+
+    @property
+    def error(self) -> float | None:
+        """Return (planned - measured) / measured; None if nothing was measured."""
+        return None if not self.measured else float(self.figure.value) / self.measured - 1
+
+
 class StoredFile(Frozen):
     name: str
     bytes: int
@@ -310,6 +323,7 @@ class Report(Frozen):
     shares: tuple[Share, ...]
     money: Money
     plan: tuple[PlannedStage, ...]
+    plan_errors: tuple[PlanError, ...] = ()
     golden: Golden | None
     certificate: CertificateSummary | None
     emulated: tuple[str, ...]

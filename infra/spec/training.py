@@ -77,8 +77,9 @@ class Training(Section):
     """Largest relative difference between the loss that training recorded and that of the archived model, read back and
     evaluated anew. 0: equal in every bit. Where kernels add in no fixed order, as some on GPUs do, 0.001 is usual; the
     archive's proof and the report then say that it was used."""
-    step_seconds_estimate: float = Field(default=1.0, gt=0)
-    """Estimated time of one step, for plan and check."""
+    step_seconds_estimate: float | None = Field(default=None, gt=0)
+    """Estimated time of one step, for plan and check until steps are measured. None: it follows from the MFU that
+    published trainings of this size reached on this accelerator; the plan names the source, or says `unmeasured`."""
     collective_timeout_s: float = Field(default=30.0, gt=0)
     """Time that a rank waits in one exchange of a step, or of DeepSpeed's load, before it calls a peer lost. Opening
     data and fetching a checkpoint have no such limit: others wait for a slow rank up to the startup timeout."""

@@ -25,6 +25,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+from tests.bench.parts.verdict import Verdict, judge
 from tests.results import results_of
 
 RESULTS = results_of("bench", "archive")
@@ -151,7 +152,14 @@ def main() -> int:
     told = {"size_mib": options.size_mib, "bound_mib": bound, "ratios": ratios, "rows": rows}
     RESULTS.write_text(json.dumps(told, indent=1))
     bounded = max(row["peak_mib"] for row in rows if row["kind"] == "ours") < bound
-    return 0 if ratios["boto3 up_s"] >= 1 and ratios["boto3 back_s"] >= 1 and bounded else 1
+    verdicts = [Verdict(way, *_sides(rows, field)) for way, field in (("up to S3", "up_s"), ("back from S3", "back_s"))]
+    return judge(*verdicts) or int(not bounded)
+
+
+def _sides(rows: list[dict[str, Any]], field: str) -> tuple[tuple[float, ...], float, str, tuple[float, ...]]:
+    """Return ours, the limit, and the peer with its name."""
+    ours, peer = (tuple(row[field] for row in rows if row["kind"] == kind) for kind in ("ours", "boto3"))
+    return ours, 1.0, "boto3", peer
 
 
 if __name__ == "__main__":

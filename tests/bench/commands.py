@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.parts.verdict import Verdict, judge
 from tests.campaign.rehearsal import BIVOUAC, Rehearsal, until
 from tests.results import results_of
 from tests.root import ROOT
@@ -66,7 +67,7 @@ def main() -> int:
     Console(highlight=False).print(table)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=1))
-    return int(any(statistics.median(rows[name]) > limit for name, limit in LIMITS_S.items()))
+    return judge(*(Verdict(name, tuple(rows[name]), limit) for name, limit in LIMITS_S.items()))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from tokenizers import Tokenizer
 
+from tests.bench.parts.verdict import Verdict, judge
 from tests.results import results_of
 from trainer.builtin.data.prepare.encode import BATCH_CHARACTERS
 from trainer.builtin.data.prepare.prepare import make
@@ -97,7 +98,8 @@ def main() -> int:
     print(f"{'ratio of medians':<22}{wall[1] / wall[0]:>12.2f}{ratio:>18.2f}   floor {FLOOR}")
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps({"pairs": rows, "wall": wall, "cpu": cpu, "ratio": ratio, "floor": FLOOR}, indent=1))
-    return 0 if ratio >= FLOOR else 1
+    alone_rate, ours = (tuple(row[side][1] for row in rows) for side in (0, 1))
+    return judge(Verdict("data prepare", ours, FLOOR, "tokenizers", alone_rate, at_least=True, unit="tokens/s of CPU"))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.bench.parts.verdict import Verdict, judge
 from tests.results import results_of
 from tests.trainer.agents import Attempt, World, wait_until
 from tests.trainer.data_sets import prepared_words
@@ -91,10 +92,10 @@ def main() -> int:
             print("  ".join(f"{name} {seconds:6.2f} s" for name, seconds in rows[-1].items()), flush=True)
     ratios = [row["in place"] / row["cold start"] for row in rows]
     middle = statistics.median(ratios)
-    print(f"in place / cold start: {middle:.2f}, of {min(ratios):.2f} to {max(ratios):.2f}; target at most {MOST}")
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps({"rows": rows, "ratio": middle, "cores": os.cpu_count(), "load": os.getloadavg()}))
-    return int(middle > MOST)
+    ours, cold = (tuple(row[name] for row in rows) for name in ("in place", "cold start"))
+    return judge(Verdict("in place", ours, MOST, "cold start", cold))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR":
 
 import torch
 
+from tests.bench.parts.verdict import Verdict, judge
 from tests.results import results_of
 from trainer.builtin.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
 from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
@@ -127,15 +128,17 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     print(f"{size / MIB:.0f} MiB, ZeRO {options.stage}, one rank, {options.rounds} rounds, medians")
     print(f"{'':16}{'ours, verified':>16}{'DeepSpeed':>12}{'DeepSpeed/ours':>16}")
-    ratios = {}
+    ratios, verdicts = {}, []
     for cold, name in ((False, "page cache"), (True, "disk")):
         mine = [row for row in rows if row["cold"] is cold]
         ratios[name] = statistics.median(row["theirs"] / row["ours"] for row in mine)
+        ours, theirs = (tuple(row[side] for row in mine) for side in ("ours", "theirs"))
+        verdicts.append(Verdict(f"load from the {name}", ours, 1.0, "DeepSpeed", theirs))
         seconds = [statistics.median(row[side] for row in mine) for side in ("ours", "theirs")]
         print(f"{name:16}{seconds[0]:>14.2f} s{seconds[1]:>10.2f} s{ratios[name]:>16.2f}")
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps({"bytes": size, "stage": options.stage, "ratios": ratios, "rows": rows}, indent=1))
-    return 0 if all(ratio >= 1 for ratio in ratios.values()) else 1
+    return judge(*verdicts)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 
+from tests.bench.parts.verdict import Verdict, judge
 from tests.results import results_of
 from trainer.builtin.checkpoint import files
 from trainer.builtin.checkpoint.deepspeed_engine import Snapshot
@@ -74,11 +75,10 @@ def main() -> int:
     medians = {name: [statistics.median(column) for column in zip(*row, strict=True)] for name, row in rows.items()}
     for name, (seconds, turns) in medians.items():
         print(f"{name:20}{seconds:8.2f} s{options.megabytes / seconds:8.0f} MB/s{turns:10.0f} thousand turns/s")
-    pairs = zip(rows[f"{BEFORE // 1024} KiB"], rows[f"{now // 1024} KiB"], strict=True)
-    ratio = statistics.median(before / after for (before, _), (after, _) in pairs)
-    print(f"{now // 1024} KiB / {BEFORE // 1024} KiB: {ratio:.2f} times as fast; load {os.getloadavg()[0]:.1f}")
+    before, after = (tuple(took for took, _ in rows[f"{size // 1024} KiB"]) for size in (BEFORE, now))
+    ratio = statistics.median(old / new for old, new in zip(before, after, strict=True))
     RESULTS.write_text(json.dumps({"rows": rows, "ratio": ratio, "load": os.getloadavg()}, indent=1))
-    return int(ratio < 1)
+    return judge(Verdict(f"pieces of {now // 1024} KiB", after, 1.0, f"of {BEFORE // 1024} KiB", before))
 
 
 if __name__ == "__main__":

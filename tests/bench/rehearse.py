@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.parts.verdict import Verdict, judge
 from tests.campaign.rehearsal import Rehearsal
 from tests.results import results_of
 from tests.root import ROOT
@@ -61,7 +62,7 @@ def main() -> int:
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     facts = {"first": first, "warm": warm, "cores": os.cpu_count(), "load": os.getloadavg()}
     RESULTS.write_text(json.dumps(facts, indent=1))
-    return int(statistics.median(row[WHOLE] for row in warm) > LIMIT_S)
+    return judge(Verdict("warm rehearsal", tuple(row[WHOLE] for row in warm), LIMIT_S))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.parts.verdict import Verdict, judge
 from tests.campaign.rehearsal import Rehearsal, until
 from tests.results import results_of
 from tests.root import ROOT
@@ -124,7 +125,7 @@ def told(rows: dict[str, list[float]]) -> int:
     Console(highlight=False).print(table)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps({"rows": rows, "cores": os.cpu_count(), "load": os.getloadavg()}, indent=1))
-    return int(medians[STEPS[-1]] > LIMIT_S)
+    return judge(Verdict("relaunch to a step", tuple(rows[STEPS[-1]]), LIMIT_S))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ import torch
 from deepspeed.checkpoint import ds_to_universal
 from deepspeed.utils.tensor_fragment import fragment_address
 
+from tests.bench.parts.verdict import Verdict, judge
 from tests.results import results_of
 from trainer.builtin.checkpoint.convert.universal import convert, only_allowed
 
@@ -129,9 +130,10 @@ def main() -> int:
     ratio = statistics.median(row["alone_s"] / row["parts_s"] for row in rows)
     for row in rows:
         print(f"one rank {row['alone_s']:6.2f} s   {options.parts} ranks {row['parts_s']:6.2f} s")
-    print(f"{ratio:.2f} times as fast, {options.megabytes} MB, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"{ratio:.2f} times as fast, {options.megabytes} MB")
     RESULTS.write_text(json.dumps({"rounds": rows, "ratio": ratio, "load": os.getloadavg()}, indent=1))
-    return int(ratio < 1)
+    together, alone_s = (tuple(row[name] for row in rows) for name in ("parts_s", "alone_s"))
+    return judge(Verdict("ranks together", together, 1.0, "one rank alone", alone_s))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tests.bench.parts.verdict import Verdict, judge
 from tests.results import results_of
 
 RESULTS = results_of("bench", "tier")
@@ -131,7 +132,8 @@ def main() -> int:
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     told: dict[str, Any] = {"writers": options.writers, "mib": options.mib, "fio": version, "rows": rows}
     RESULTS.write_text(json.dumps(told | {"medians": medians, "ratio": ratio, "floor": FLOOR}, indent=1))
-    return 0 if ratio >= FLOOR else 1
+    ours, peer = (tuple(row[side] for row in rows) for side in ("ours", "fio"))
+    return judge(Verdict("digests and fsync", ours, FLOOR, "fio", peer, at_least=True, unit="MiB/s"))
 
 
 if __name__ == "__main__":

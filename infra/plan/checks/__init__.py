@@ -24,6 +24,7 @@ from infra.plan.checks import (
     workload,
 )
 from infra.plan.checks.finding import Case, Draft, Finding, Level, Rule, error, rule_name, rules_of
+from infra.plan.estimates.step_time import with_step_time
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, SpecError, SpecFile
 
@@ -45,7 +46,7 @@ def check(file: SpecFile, facts: Facts, today: date, *, complete: bool = True) -
 
     If spec and facts are not `complete`, rules that read a missing part find nothing.
     """
-    case = Case(file.spec, facts, today)
+    case = Case(with_step_time(file.spec, facts) if complete else file.spec, facts, today)
     findings = [
         Finding(
             level=draft.level,

@@ -12,6 +12,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from infra.plan.estimates.campaign import Estimate, estimate
+from infra.plan.estimates.step_time import seconds_of
 from infra.plan.facts import Facts
 from infra.plan.layout import ranks_per_node
 from infra.spec.campaign import Spec
@@ -80,6 +81,11 @@ class Case:
         """Ranks, or groups of ranks, that read different sequences."""
         training, world = self.spec.training, self.world_size
         return world if world is None or training is None else Layout.of(training.parallel, world).data
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one step."""
+        return seconds_of(self.spec)
 
     @cached_property
     def estimate(self) -> Estimate | None:

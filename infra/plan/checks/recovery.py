@@ -11,6 +11,8 @@ from infra.plan.estimates import losses, work
 from infra.spec import duration
 from infra.spec.sections import LIMITS_WINDOW
 
+PLAUSIBLE_MFU = 0.65
+"""Highest MFU that a published training run of a dense transformer reports."""
 MOST_CHANCE, SMALL_CHANCE = 0.05, 0.01
 """Chance that a limit ends a healthy campaign: above the first it is an error, above the second a warning."""
 
@@ -37,7 +39,7 @@ def timeout_order(case: Case) -> Iterator[Draft]:
 
 def timeout_length(case: Case) -> Iterator[Draft]:
     """No timeout ends during a healthy step, or during an evaluation for which the other ranks wait."""
-    world, step = case.world_size, case.spec.job.step_seconds_estimate
+    world, step = case.world_size, case.step_s
     if world is None:
         return
     evaluation = work.one_evaluation_seconds(case.spec, world)
@@ -51,6 +53,18 @@ def timeout_length(case: Case) -> Iterator[Draft]:
             yield error(field, f"is shorter than one healthy {work_name}", seen=detail, cure=cure)
         elif timeout < 3 * longest:
             yield warning(field, f"leaves little beyond one healthy {work_name}", seen=detail, cure=cure)
+
+
+def plausible_step_time(case: Case) -> Iterator[Draft]:
+    """The estimated step time does not exceed the accelerators' speed: clock and cost depend on it."""
+    world, step = case.world_size, case.step_s
+    mfu = None if world is None else work.implied_mfu(case.spec, case.facts, world)
+    if mfu is not None and mfu > PLAUSIBLE_MFU:
+        draft = error if mfu > 1 else warning
+        field = "workload.estimates.step_seconds" if case.spec.workload else "training.step_seconds_estimate"
+        message = "claims more than the accelerators can do: clock and cost will be too low"
+        cure = f"write {step * mfu / 0.4:.3g}, an MFU of 40 %"
+        yield draft(field, message, seen=f"{step:g} s, an MFU of {mfu:.0%}", cure=cure)
 
 
 def loss_limits(case: Case) -> Iterator[Draft]:

@@ -139,7 +139,7 @@ def shared_tier_speed(case: Case) -> Iterator[Draft]:
     guess = case.estimate
     if guess is None:
         return
-    checkpoint, step = guess.saving.checkpoint, case.spec.job.step_seconds_estimate
+    checkpoint, step = guess.saving.checkpoint, case.step_s
     interval = checkpoint.shared_every * checkpoint.every_steps * step
     write_s = storage.shared_write_seconds(case.spec)
     if write_s > interval:
@@ -154,7 +154,7 @@ def shared_tier_speed(case: Case) -> Iterator[Draft]:
 
 def save_overhead(case: Case) -> Iterator[Draft]:
     """The stall of saving stays below the limit on overhead."""
-    world, guess, step = case.world_size, case.estimate, case.spec.job.step_seconds_estimate
+    world, guess, step = case.world_size, case.estimate, case.step_s
     if world is None or guess is None:
         return
     every_steps, stall = guess.saving.checkpoint.every_steps, storage.stall_seconds(case.spec, case.facts, world)

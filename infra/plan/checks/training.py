@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
-from infra.plan.estimates import sizing, work
+from infra.plan.estimates import sizing
 from infra.plan.facts import MemoryPrediction
 from trainer.contract import (
     Layout,
@@ -19,8 +19,6 @@ from trainer.contract import (
 from trainer.contract.model.adapters import unknown_targets
 from trainer.contract.model.shape import adapter_parameters, heads_of, matrices
 
-PLAUSIBLE_MFU = 0.65
-"""Highest MFU that a published training run of a dense transformer reports."""
 SAFE_MARGIN = 0.1
 """Part of the memory that a prediction within a tenth of the truth should leave."""
 REPEATED = 4
@@ -178,17 +176,6 @@ def initial_weights(case: Case) -> Iterator[Draft]:
     elif training.init_from not in case.facts.folders:
         cure = "give a folder of this machine, as a path from where the command is run"
         yield error("training.init_from", "there is no such folder", seen=training.init_from, cure=cure)
-
-
-def plausible_step_time(case: Case) -> Iterator[Draft]:
-    """The estimated step time does not exceed the accelerators' speed: clock and cost depend on it."""
-    world = case.world_size
-    mfu = None if world is None else work.implied_mfu(case.spec, case.facts, world)
-    if mfu is not None and mfu > PLAUSIBLE_MFU:
-        step = case.spec.job.step_seconds_estimate
-        message = "claims more than the accelerators can do: clock and cost will be too low"
-        cure = f"write {step * mfu / 0.4:.3g}, an MFU of 40 %"
-        yield warning("training.step_seconds_estimate", message, seen=f"{step:g} s, an MFU of {mfu:.0%}", cure=cure)
 
 
 def learning_rate_schedule(case: Case) -> Iterator[Draft]:

@@ -9,6 +9,7 @@ from infra.plan.estimates.clock import StageTime, clock
 from infra.plan.estimates.cost import CostLine, cost, hours, total_usd, usd_at_deadline
 from infra.plan.estimates.preparing import preparing_time
 from infra.plan.estimates.saving import Saving, saving
+from infra.plan.estimates.step_time import with_step_time
 from infra.plan.estimates.storage import TierSize, tiers
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec
@@ -29,6 +30,7 @@ class Estimate:
 
 
 def estimate(spec: Spec, facts: Facts, world_size: int) -> Estimate:
+    spec = with_step_time(spec, facts)
     cadence = saving(spec, facts, world_size)
     stages = clock(spec, cadence, world_size, preparing_time(spec, facts))
     lines = cost(spec, facts, stages)

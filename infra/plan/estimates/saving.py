@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from infra.plan.estimates import storage, work
 from infra.plan.estimates.figure import Figure, figure
+from infra.plan.estimates.step_time import seconds_of
 from infra.plan.facts import Facts
 from infra.spec import duration
 from infra.spec.campaign import Spec
@@ -45,7 +46,7 @@ class _Inputs:
 
 def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
     inputs = _Inputs(
-        step_s=spec.job.step_seconds_estimate,
+        step_s=seconds_of(spec),
         stall_s=storage.stall_seconds(spec, facts, world_size),
         write_s=storage.local_write_seconds(spec, facts),
         shared_write_s=storage.shared_write_seconds(spec),
@@ -149,7 +150,7 @@ def _archive_figure(spec: Spec) -> tuple[Figure, ...]:
 
 
 def archive_every(spec: Spec) -> timedelta:
-    """Return the interval between the copies of committed checkpoints to S3."""
+    """Return the interval between the copies of committed checkpoints to S3, of a spec with a step's time."""
     return archive_interval(spec.checkpoint, timedelta(seconds=work.training_seconds(spec)))
 
 

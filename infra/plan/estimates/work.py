@@ -7,6 +7,7 @@ from typing import Any
 
 from infra.plan.estimates import sizing
 from infra.plan.estimates.figure import Figure, figure
+from infra.plan.estimates.step_time import peak_tflops, seconds_of, step_time, with_step_time
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, Training, Workload
 from infra.spec.models import dial
@@ -18,7 +19,7 @@ FORWARD_SHARE = 1 / 3
 
 
 def training_seconds(spec: Spec) -> float:
-    return spec.job.steps * spec.job.step_seconds_estimate
+    return spec.job.steps * seconds_of(spec)
 
 
 def evaluation_seconds(spec: Spec, world_size: int) -> float:
@@ -35,36 +36,36 @@ def one_evaluation_seconds(spec: Spec, world_size: int) -> float:
     if training is None:
         return 0.0
     groups = Layout.of(training.parallel, world_size).data
-    micro_step = training.step_seconds_estimate * training.micro_batch * groups / training.global_batch
+    micro_step = seconds_of(spec) * training.micro_batch * groups / training.global_batch
     return training.evaluate_batches * micro_step * FORWARD_SHARE
 
 
 def work_figures(spec: Spec, facts: Facts, world_size: int) -> tuple[Figure, ...]:
     """Return parameters, tokens and time of the training, and the MFU that the step estimate implies."""
-    training = spec.training
-    figures = _length(spec, "workload.estimates") if training is None else _of_model(spec, training, world_size)
-    mfu = implied_mfu(spec, facts, world_size)
-    if mfu is not None and facts.instance is not None:
-        step, peak = spec.job.step_seconds_estimate, facts.instance.peak_bf16_tflops
+    training, origin, spec = spec.training, step_time(spec, facts).formula, with_step_time(spec, facts)
+    figures = _length(spec, origin) if training is None else _of_model(spec, training, world_size, origin)
+    mfu, peak = implied_mfu(spec, facts, world_size), peak_tflops(training, facts)
+    if mfu is not None and peak is not None:
+        step = seconds_of(spec)
         formula = f"{_flop_formula(spec)} / ({step:g} s x {world_size} accelerators x {peak:g} TFLOP/s)"
         figures.append(figure("implied MFU", Decimal(str(round(100 * mfu, 3))), "%", formula))
     return tuple(figures)
 
 
-def _length(spec: Spec, section: str) -> list[Figure]:
-    steps, step = spec.job.steps, spec.job.step_seconds_estimate
+def _length(spec: Spec, step_origin: str) -> list[Figure]:
+    steps, step = spec.job.steps, seconds_of(spec)
     return [
-        figure("steps", steps, "steps", f"spec: {section}.steps"),
-        figure("step time", step, "s", f"spec: {section}.step_seconds"),
+        figure("steps", steps, "steps", "spec: workload.estimates.steps"),
+        figure("step time", step, "s", step_origin, digits=6),
         figure("training time", training_seconds(spec), "s", f"{steps} steps x {step:g} s"),
     ]
 
 
-def _of_model(spec: Spec, training: Training, world_size: int) -> list[Figure]:
+def _of_model(spec: Spec, training: Training, world_size: int, step_origin: str) -> list[Figure]:
     model, groups = training.model, Layout.of(training.parallel, world_size).data
     count, per_step = sizing.parameters(model), training.global_batch * model.context
     batch = f"global batch {training.global_batch} x context {model.context}"
-    step, flop = training.step_seconds_estimate, sizing.training_flops_per_token(model)
+    step, flop = seconds_of(spec), sizing.training_flops_per_token(model)
     return [
         *_of_dial(training),
         figure("parameters", count, "parameters", parameters_formula(model)),
@@ -72,7 +73,7 @@ def _of_model(spec: Spec, training: Training, world_size: int) -> list[Figure]:
         figure("tokens per step", per_step, "tokens", batch),
         figure("steps", training.steps, "steps", "spec: training.steps"),
         figure("tokens", per_step * training.steps, "tokens", f"{per_step} tokens per step x {training.steps} steps"),
-        figure("step time", step, "s", "spec: training.step_seconds_estimate"),
+        figure("step time", step, "s", step_origin, digits=6),
         figure("training time", training_seconds(spec), "s", f"{training.steps} steps x {step:g} s"),
         figure(
             "evaluation time",
@@ -121,9 +122,7 @@ def _flops_per_step(spec: Spec) -> float | None:
 
 def implied_mfu(spec: Spec, facts: Facts, world_size: int) -> float | None:
     """Return the share of the accelerators' peak that the step estimate implies; None if no peak is known."""
-    if facts.instance is None or facts.instance.peak_bf16_tflops is None:
+    peak, flops = peak_tflops(spec.training, facts), _flops_per_step(spec)
+    if peak is None or flops is None:
         return None
-    flops = _flops_per_step(spec)
-    if flops is None:
-        return None
-    return flops / (spec.job.step_seconds_estimate * world_size * facts.instance.peak_bf16_tflops * 1e12)
+    return flops / (seconds_of(spec) * world_size * peak * 1e12)

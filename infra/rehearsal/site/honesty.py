@@ -20,7 +20,7 @@ EMULATED = (
     "CodeBuild: a build is a process of the site with the project's role; this machine stands in for the image",
 )
 NOT_REHEARSED = (
-    "Helm charts: jobset's controller, Prometheus and Alertmanager run; of others the releases are recorded, and no pod",
+    "Helm charts but for jobset, Prometheus and Alertmanager: recorded, their pods do not run",
     "EKS add-ons: recorded with their state; vpc-cni, kube-proxy, coredns and the CSI drivers do not run",
     "packages of the closer's build: the image that stands in has them, so nothing is fetched from PyPI",
     "packages of the node image: drivers, EFA, NCCL, GDRCopy, Lustre client, DCGM",

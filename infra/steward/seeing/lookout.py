@@ -24,6 +24,7 @@ from infra.record.store import LIVE, STOP, CampaignStore
 from infra.steward.clocks import CLOCKS, EVERY_S, Clocks, StoredClocks, taken_over
 from infra.steward.decide import Action, History, Observation, Policy, decide
 from infra.steward.seeing.observe import Observer
+from infra.steward.seeing.pace import Pace, interval_and_archive
 from infra.steward.seeing.sources import Away, Sources
 
 _EVERY_S = 5.0
@@ -59,21 +60,20 @@ class Keeper:
 class Live:
     def __init__(self, store: CampaignStore, steps: int) -> None:
         """`steps`: the length of the whole training."""
-        self._store, self._steps = store, steps
+        self._store, self._steps, self.pace = store, steps, Pace()
         self._said, self._published = "", 0.0
-        self._first: tuple[int, int, datetime] | None = None
-        """(attempt, step, time) of the first step that was seen of the attempt."""
 
     def tell(self, view: Observation, action: Action, loss: float | None) -> None:
         """Write the figures when they changed, else every few seconds. `loss`: the newest, in nats per token."""
         step = min((pod.step for pod in view.pods), default=0)
+        self.pace.note(view, step)
         figures = {
             "at": view.now.isoformat(),
             "attempt": view.attempt,
             "in_flight": view.in_flight,
             "step": step,
             "steps": self._steps,
-            "step_seconds": self._pace(view, step),
+            "step_seconds": self.pace.mean_s,
             "loss": loss,
             "committed_step": view.committed_step,
             "unrecognised": next((pod.unrecognised.model_dump() for pod in view.pods if pod.unrecognised), None),
@@ -91,14 +91,6 @@ class Live:
         if figures_text != self._said or now - self._published > _EVERY_S:
             self._said, self._published = figures_text, now
             self._store.put_json(LIVE, figures)
-
-    def _pace(self, view: Observation, step: int) -> float | None:
-        """Return the mean seconds of a step of the attempt; None before two of them were seen."""
-        if self._first is None or self._first[0] != view.attempt or step < self._first[1]:
-            self._first = (view.attempt, step, view.now) if step > 0 else None
-        if self._first is None or step == self._first[1]:
-            return None
-        return (view.now - self._first[2]).total_seconds() / (step - self._first[1])
 
 
 def bills(config: StewardConfig, reading: Reading) -> str:
@@ -121,6 +113,7 @@ class Lookout:
         )
         self.given_back = ""
         """Reason for which the GPU nodes were given back unrecorded; empty when they were not."""
+        self._config = config
         self._live, self._keeper = Live(store, config.steps), Keeper(store, clock)
         self._stop = False
 
@@ -145,6 +138,8 @@ class Lookout:
         view = self.observer.observe(attempt, in_flight, newest_step, self._stop, held_since)
         all_troubles = (*troubles, *map(str, view.unseen), *filter(None, [self._clock.disagreement()]))
         view = view.model_copy(update={"troubles": all_troubles, "given_back": self.given_back})
+        if (step_s := self._live.pace.measured_s) is not None:
+            policy = policy.model_copy(update={"interval_and_archive": interval_and_archive(self._config, step_s)})
         action = decide(view, policy, history)
         with suppress(Away):
             self.sources.ask("record", lambda: self._tell(view, action, loss))

@@ -236,7 +236,7 @@ def test_an_evaluation_is_a_third_of_its_batches_by_rank_0_alone(spec_file: Call
 
 
 def test_no_utilisation_is_claimed_where_no_peak_is_known(spec_file: Callable[..., Any]) -> None:
-    spec = spec_file({}).spec
+    spec = spec_file({"training.precision": "bfloat16"}).spec
     facts = survey(spec)
     assert facts.instance is not None
     unknown = facts.model_copy(update={"instance": None})
@@ -246,6 +246,8 @@ def test_no_utilisation_is_claimed_where_no_peak_is_known(spec_file: Callable[..
         assert "implied MFU" not in {one.name for one in work.work_figures(spec, each, 2)}
     # (6 x 2,557,632 + 12 x 4 x 192 x 128 = 16,525,440) x 8 x 128 = 1.69220506e10, of 0.3 x 2 x 989e12
     assert work.implied_mfu(spec, facts, 2) == pytest.approx(1.69220506e10 / 5.934e14, rel=1e-6)
+    # The catalogue's peak is that of bfloat16; of float32 it has none.
+    assert work.implied_mfu(spec_file({"training.precision": "float32"}).spec, facts, 2) is None
 
 
 # Chance

@@ -195,8 +195,7 @@ SMALL_WORK: Numbers = {
     "step time": "0.35",
     "training time": "38.5",
     "evaluation time": "2.8",  # 0.35 x 8 x 2 / 16 = 0.35 s, a third 0.116667; 110 / 50 makes 3 x 8 batches
-    # (6 x 2,131,200 + 12 x 2 x 256 x 128 = 13,573,632) x 2,048 = 2.77988e10, of 0.35 x 2 x 989e12 = 6.923e14
-    "implied MFU": "0.004",
+    # (6 x 2,131,200 + 12 x 2 x 256 x 128 = 13,573,632) per token; no peak is known of float32, so no MFU
 }
 SMALL_CADENCE: Numbers = {
     "save stall": "0.009",  # (8,524,800 + 25,574,400 / 2 = 21,312,000 B) / 6e9 = 0.003552, + 0.005

@@ -141,6 +141,14 @@ def test_the_plan_of_a_workload_by_hand(spec: Any) -> None:
     }
 
 
+def test_a_jobs_step_that_takes_more_than_the_accelerators_peak_is_refused(spec: Any) -> None:
+    for tflop, level in ((2000, None), (3000, "warning"), (4000, "error")):  # of 2 s x 2 x 989 TFLOP/s
+        given = spec(estimates={"steps": 1000, "step_seconds": 2, "checkpoint_gib": 10, "tflop_per_step": tflop})
+        findings = check(given, survey(given.spec), FRESH)
+        told = [(row.level.value, row.field) for row in findings if row.rule == "plausible-step-time"]
+        assert told == ([(level, "workload.estimates.step_seconds")] if level else [])
+
+
 def test_the_plan_counts_the_limits_of_evaluation_and_export_and_the_bytes_of_an_export(spec: Any) -> None:
     def planned(**changes: Any) -> tuple[float, dict[str, int], float, Any]:
         found = spec(estimates={"steps": 1000, "step_seconds": 2, "checkpoint_gib": 10}, **changes).spec

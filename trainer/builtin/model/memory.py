@@ -2,8 +2,9 @@
 `{"config": TrainConfig, "world_size": N}`.
 
 One micro batch runs forward and backward on fake tensors, which have shapes and no data: torch's own tracker sees what
-is alive at the peak. What DeepSpeed holds beside it follows from the stage; the terms were read off the allocations of
-real engines, and `tests/trainer/test_memory.py` holds them against new ones.
+is alive at the peak. `real_path.py` beside this module keeps them on the path that real tensors take. What DeepSpeed
+holds beside it follows from the stage; the terms were read off the allocations of real engines, and
+`tests/trainer/test_memory.py` holds them against new ones.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import math
 import sys
 from collections import OrderedDict
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +27,7 @@ from torch.utils.hooks import RemovableHandle
 from trainer.builtin.model.adapters import adapt
 from trainer.builtin.model.building import Model, build, parameter_count
 from trainer.builtin.model.named import NamedModel
+from trainer.builtin.model.real_path import real_masks, use_kernels
 from trainer.builtin.model.recompute import rows_at_once
 from trainer.builtin.model.tensor import dealt_out, rules_of
 from trainer.contract import GRADIENT_BUCKET, Layout, ModelConfig, TrainConfig
@@ -63,8 +66,8 @@ class Footprint:
 
 
 def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> Footprint:
-    """Return the bytes that the fullest rank of `world_size` needs at once. `overlaps`: gradients are exchanged beside
-    the backward pass, as on accelerators."""
+    """Return the bytes that the fullest rank of `world_size` needs at once. `overlaps`: on accelerators, where
+    gradients are exchanged beside the backward pass, and norms and attention between documents are one kernel each."""
     size, stage = _DTYPES[config.precision].itemsize, config.zero_stage
     sum_size, reduce_size = (4 if config.sums_in_float32(kind) else size for kind in ("accumulate", "reduce"))
     with FakeTensorMode():
@@ -96,10 +99,10 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
     rows = min(rows_at_once(config.model.vocabulary), positions)
     scores = 4 * rows * config.model.vocabulary if layout.sequence > 1 else 0
     buffers = bucket * (2 if overlaps and stage == 2 else 1) if stage in (1, 2) else 0
-    deep = _deep(config, spread, buffers, accumulates)
+    deep = _deep(config, spread, buffers, accumulates, overlaps)
     if config.watch.replay_every and stage == 2 and layout.sequence == layout.tensor == 1:
         # A replay keeps all gradients to its end, as stage 1 does, and exchanges none.
-        deep = max(deep, _deep(config.model_copy(update={"zero_stage": 1}), spread, 0, False))
+        deep = max(deep, _deep(config.model_copy(update={"zero_stage": 1}), spread, 0, False, overlaps))
     return Footprint(
         weights=size * (math.ceil(parameter_total / spread) if stage == 3 else parameter_total),
         optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
@@ -118,11 +121,11 @@ def _host(config: TrainConfig, part: int, largest: int, host_gradients: int) -> 
     return (OPTIMIZER_BYTES + 4) * part + host_gradients + (size * (part + largest) if config.zero_stage < 3 else 0)
 
 
-def _deep(config: TrainConfig, spread: int, bucket: int, accumulates: bool) -> int:
+def _deep(config: TrainConfig, spread: int, bucket: int, accumulates: bool, kernels: bool) -> int:
     """Return the peak of one micro batch through all layers; those beyond the probe's take what its last ones take."""
     layers, stride = _layers(config.model), config.recompute.every
     probe = math.ceil(_PROBED / stride) * stride
-    ask = partial(_probe_peak, config, spread=spread, bucket=bucket, accumulates=accumulates)
+    ask = partial(_probe_peak, config, spread=spread, bucket=bucket, accumulates=accumulates, kernels=kernels)
     if layers <= probe + stride:
         return ask(layers)
     probe_peak, longer_peak = ask(probe), ask(probe + stride)
@@ -133,10 +136,10 @@ def _layers(model: ModelConfig) -> int:
     return int(model.config.get("num_hidden_layers", model.layers))
 
 
-def _probe_peak(config: TrainConfig, layers: int, spread: int, bucket: int, accumulates: bool) -> int:
+def _probe_peak(config: TrainConfig, layers: int, spread: int, bucket: int, accumulates: bool, kernels: bool) -> int:
     """Return the peak of all that is alive besides weights, in a model of so many layers. `spread`: ranks that hold
-    equal matrices. A rank that shares sequences has all positions of some heads in attention: as much as its positions
-    of all heads."""
+    equal matrices. `kernels`: norms and attention between documents are those of an accelerator. A rank that shares
+    sequences has all positions of some heads in attention: as much as its positions of all heads."""
     gradients, buffers = list[torch.Tensor](), list[torch.Tensor]()
 
     def exchange(parameter: torch.Tensor) -> None:
@@ -150,7 +153,13 @@ def _probe_peak(config: TrainConfig, layers: int, spread: int, bucket: int, accu
         parameter.grad = None
 
     with FakeTensorMode():
+        blockwise = kernels and bool(config.model.name) and config.model.document_attention
+        if blockwise:  # no mask of all pairs is made, and positions alone would ask for one
+            plain = config.model.model_copy(update={"document_attention": False, "reset_positions": False})
+            config = config.model_copy(update={"model": plain})
         model = _model(config, layers)
+        if kernels:
+            use_kernels(model, blockwise)
         length = config.model.context // config.parallel.sequence
         tokens = torch.zeros(config.micro_batch, length + 1, dtype=torch.long)
         if config.zero_stage or accumulates:
@@ -162,7 +171,7 @@ def _probe_peak(config: TrainConfig, layers: int, spread: int, bucket: int, accu
                 # It hooks into each parameter's gradient, and a frozen one has none.
                 tracker._param_to_grad_hook_handles[weight] = (RemovableHandle(no_hooks), RemovableHandle(no_hooks))
         tracker.track_external(model, tokens)
-        with tracker:
+        with tracker, real_masks() if isinstance(model, NamedModel) else nullcontext():
             if config.zero_stage == 1 and accumulates:  # it stays from one micro batch to the next
                 buffers.append(torch.empty(bucket, dtype=_DTYPES[config.precision]))
             loss = model(tokens)

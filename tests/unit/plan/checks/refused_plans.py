@@ -181,7 +181,14 @@ PLANS = (
         "plausible-step-time",
         W,
         "training.step_seconds_estimate",
-        {"training.step_seconds_estimate": 1e-5},
+        {"training.step_seconds_estimate": 1e-5, "training.precision": "bfloat16"},
+        cure="40 %",
+    ),
+    Row(
+        "plausible-step-time",
+        E,
+        "training.step_seconds_estimate",
+        {"training.step_seconds_estimate": 1e-6, "training.precision": "bfloat16"},
         cure="40 %",
     ),
     Row(
