@@ -50,7 +50,7 @@ def numeric(window: int) -> tuple[Detector, ...]:
 
 
 def norm_series(window: int) -> Series:
-    return Series("norm", "the gradient's norm", "norm", Outlier(window, 7.0, math.log(2.0), checks_low=False, needs=2))
+    return Series("norm", "the gradient's norm", "norm", Outlier(window, 7.0, math.log(2.5), checks_low=False, needs=2))
 
 
 class Watch:
