@@ -20,6 +20,7 @@ from infra.record.payloads.training import (
     Held,
     Relaunched,
     TrainingFinished,
+    WatchRaised,
 )
 from infra.spec.notify import Change
 
@@ -53,7 +54,7 @@ def changes(events: Iterable[Event], now: datetime) -> tuple[Told, ...]:
         repeats = repeats or event.kind in doubts
         if isinstance(event.payload, AttemptLaunched):
             doubts.clear()
-        elif isinstance(event.payload, Doubt):
+        elif isinstance(event.payload, Doubt) or (isinstance(event.payload, WatchRaised) and event.payload.is_slow):
             doubts.add(event.kind)
         changes_told += [] if repeats else _changes_of(event, changes_told)
     return (*(change for change in changes_told if now - change.event.at < STALE), *wait.reminder(now))
@@ -80,6 +81,8 @@ def _changes_of(event: Event, earlier_changes: list[Told]) -> Iterator[Told]:
             change = Change.FAILED
         case StageFinished(stage=Stage.TEARDOWN):
             change = Change.TORN_DOWN
+        case WatchRaised(is_slow=True):
+            change = Change.WATCH
         case Certified(clean=False):
             change = Change.FAILED
     if change is not None:

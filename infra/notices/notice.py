@@ -97,7 +97,7 @@ def _next(news: Told, campaign: str) -> str:
     match news.change:
         case Change.TRAINING | Change.NODE:
             return f"nothing; `bivouac status {campaign}` shows it"
-        case Change.CHECKPOINTS:
+        case Change.CHECKPOINTS | Change.WATCH:
             look = f"`bivouac status {campaign}` shows it"
             return f"{look}; `bivouac relaunch {campaign} --spec FILE` goes on with a mended spec; {down}"
         case Change.ALERT:

@@ -9,6 +9,9 @@ within 32 steps of each other count as one, of each rule alike. An alarm is righ
 steps; before the fault and in runs without one it is false. Lead: steps from the alarm to the first step at which the
 loss, smoothed over 5, is 2 % above that of the same run without the fault; only faults that ever get there count. Times
 of ranks are drawn, not measured: 256 ranks, 2 % of noise. Model, data and faults share no code with the detectors.
+
+A second table has the slow faults of `parts/watch_drifts.py`, for the watch alone: found of injected, with the median
+and the longest delay from the onset, and the alarms in healthy runs per 1,000 steps. `--slow` makes it alone.
 """
 
 from __future__ import annotations
@@ -21,13 +24,14 @@ import statistics
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.parts import watch_drifts
 from tests.bench.parts.watch_faults import STEPS, times, train, wrong_rank
 from tests.results import results_of
 from trainer.builtin.watch.detectors import Seen
@@ -167,8 +171,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--verbose", action="store_true", help="each alarm of the watch")
+    parser.add_argument("--slow", action="store_true", help="only the slow faults")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    slow_rows = slow_faults(range(options.first, options.first + options.seeds), options.verbose)
+    if options.slow:
+        return _judge_slow(slow_rows)
     began, scores = time.monotonic(), {(rule, fault): Score() for rule in RULES for fault in (*FAULTS, "none")}
     for seed in range(options.first, options.first + options.seeds):
         onset = 160 + random.Random(seed).randrange(50)
@@ -189,7 +197,58 @@ def main() -> int:
                 score(scores[rule, fault], found[rule], fault, onset, damage)
             if options.verbose:
                 print(f"  {fault} at {onset}, damage {damage}: {rang} peers {found}", file=sys.stderr)
-    return _tell(scores, time.monotonic() - began)
+    return max(_judge_slow(slow_rows), _tell(scores, time.monotonic() - began))
+
+
+def slow_faults(seeds: range, verbose: bool) -> dict[str, dict[str, Any]]:
+    """Print and return, by noise and fault or healthy change, what the watch raised in runs of unseen seeds."""
+    noise, rows = watch_drifts.fitted(0), dict[str, dict[str, Any]]()
+    print(f"fitted noise: {noise}", file=sys.stderr)
+    for kind in ("normal", "student"):
+        for change in (*watch_drifts.FAULTS, *watch_drifts.HEALTHY):
+            is_fault, delays, early, steps = change in watch_drifts.FAULTS, list[int](), list[int](), 0
+            for seed in seeds:
+                raised, count = _raised(seed, kind, noise, change, verbose)
+                steps += watch_drifts.ONSET if is_fault else count
+                early += [step for step in raised if step < watch_drifts.ONSET or not is_fault]
+                late = [step - watch_drifts.ONSET for step in raised if step >= watch_drifts.ONSET]
+                if is_fault and late:
+                    delays.append(late[0])
+            rows[f"{kind}: {change}"] = {
+                "found": len(delays) if is_fault else None, "faults": len(seeds) if is_fault else None,
+                "delays": delays, "false": len(early), "quiet_steps": steps,
+            }  # fmt: skip
+    table = Table("noise: fault or change", "found", "delay: median, longest", "false / 1,000", "steps", box=None)
+    for name, row in rows.items():
+        delays = row["delays"]
+        shown = f"{statistics.median(delays):.0f}, {max(delays)}" if delays else "-"
+        found = f"{row['found']}/{row['faults']}" if row["faults"] else "-"
+        table.add_row(name, found, shown, f"{1000 * row['false'] / row['quiet_steps']:.2f}", str(row["quiet_steps"]))
+    Console(highlight=False, width=140).print(table)
+    path = RESULTS.with_name("watch-slow.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"noise": asdict(noise), "rows": rows}, indent=1))
+    return rows
+
+
+def _raised(seed: int, kind: str, noise: watch_drifts.Noise, change: str, verbose: bool) -> tuple[list[int], int]:
+    """Return the steps with an alarm of one drawn run, and how many steps there were. Repeated steps count on."""
+    watch, raised, count = Watch(WatchConfig()), list[int](), 0
+    for seen in watch_drifts.stream(seed, kind, noise, change):
+        count += 1
+        for finding in watch.judge(seen):
+            raised.append(seen.step)
+            if verbose:
+                print(f"{kind} {change} seed {seed} @{seen.step}: {finding.alarm.text}", file=sys.stderr)
+    return raised, count
+
+
+def _judge_slow(rows: dict[str, dict[str, Any]]) -> int:
+    """Return 1 when a fault was missed, or more than one step in 10,000 raised a false alarm."""
+    missed = [name for name, row in rows.items() if row["faults"] and row["found"] < row["faults"]]
+    false, steps = (sum(row[key] for row in rows.values()) for key in ("false", "quiet_steps"))
+    print(f"missed: {missed or 'none'}; {1000 * false / steps:.3f} false alarms per 1,000 of {steps} steps")
+    return int(bool(missed) or 10_000 * false > steps)
 
 
 def _tell(scores: dict[tuple[str, str], Score], seconds: float) -> int:

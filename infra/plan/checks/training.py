@@ -145,11 +145,22 @@ def watch_needs_its_signal(case: Case) -> Iterator[Draft]:
         dead |= dict.fromkeys(("layers", "weights"), "training.optimizer.offload: the device has no such figures")
     if training.zero_stage == 3 or Layout.of(training.parallel, 1).splits:
         dead["straggler"] = "ranks wait for each other in the forward pass: nobody can tell who is slow"
+        if watch.replay_every:
+            yield _half_replay(watch.replay)
     for name, detail in dead.items():
         if (action := getattr(watch, name)) not in ("off", "log"):
             yield error(f"training.watch.{name}", f"never comes to {action}", seen=detail, cure="write log")
     if (trouble := replay_trouble(watch)) is not None:
         yield error(f"training.{trouble.field}", trouble.message, seen=trouble.seen, cure=trouble.cure)
+
+
+def _half_replay(action: str) -> Draft:
+    """Return what is said of a replay where no rank has whole weights: it may note, and not judge a node."""
+    detail = "no rank computes a gradient alone: the forward pass is compared, the backward pass is not"
+    if action == "log":
+        cure = "nothing to do, or a zero_stage below 3 without a layout"
+        return warning("training.watch.replay_every", "searches half of a step", seen=detail, cure=cure)
+    return error("training.watch.replay", f"would {action} on half a search", seen=detail, cure="write log")
 
 
 def model_size(case: Case) -> Iterator[Draft]:

@@ -47,6 +47,11 @@ class WatchRaised(PrintedPayload, kind="watch", line="watch", needed=("step", "d
     onset: Count | None = None
     ranks: Annotated[list[Count], Field(max_length=2**16)] | None = None
 
+    @property
+    def is_slow(self) -> bool:
+        """True if no step stands out: the training itself goes wrong, and people are told."""
+        return self.detector in ("drift", "divergence")
+
     def sentence(self) -> str:
         return f"the watch, step {self.step}, {self.detector}: {self.text}; {self.did}"
 

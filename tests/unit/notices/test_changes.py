@@ -15,6 +15,7 @@ from infra.spec.notify import Change
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 RUNNING = ("attempt.running", {"attempt": 1, "nodes": ["a", "b"]})
 HELD = ("held", {"until": "2026-11-23T20:00:00+00:00", "cause": "the loss is NaN"})
+RISES = ("watch", {"step": 900, "detector": "drift", "text": "the loss has risen since step 800", "did": "logged"})
 AT_ZERO = ("nodes.at-zero", {"group": "bivouac-train-gpu"})
 TEARDOWN_BEGINS = ("stage.started", {"stage": "teardown"})
 TEARDOWN_FAILS = ("stage.failed", {"stage": "teardown", "error": "the VPC has a stranger's interface"})
@@ -52,6 +53,9 @@ def told(events: list[Event], after: float = 0.01) -> list[tuple[Change, str]]:
         ("training.started-over", {"attempt": 2, "before": 35, "why": "x"}, Change.CHECKPOINTS),
         ("training.resumed-elsewhere", {"attempt": 2, "offered": 30, "first": 1}, Change.CHECKPOINTS),
         ("training.loss-jumped", {"step": 31, "before": 2.5, "now": 7.1}, Change.CHECKPOINTS),
+        (*RISES, Change.WATCH),
+        ("watch", {"step": 900, "detector": "divergence", "text": "x", "did": "logged"}, Change.WATCH),
+        ("watch", {"step": 900, "detector": "norm", "text": "x", "did": "logged"}, None),
         (*TEARDOWN_FAILS, Change.FAILED),
         (*TORN_DOWN, Change.TORN_DOWN),
         ("certified", {"clean": False, "found": ["volume vol-1"]}, Change.FAILED),
@@ -62,6 +66,14 @@ def told(events: list[Event], after: float = 0.01) -> list[tuple[Change, str]]:
 )
 def test_a_change_is_told_by_its_place_in_the_record(kind: str, data: dict[str, Any], change: Change | None) -> None:
     assert told(record((kind, data))) == ([] if change is None else [(change, "w-000000")])
+
+
+def test_a_slow_rise_is_told_once_in_an_attempt_and_says_what_to_do() -> None:
+    events = record(RISES, RISES, ("attempt.launched", {"attempt": 2}), RISES)
+    assert told(events) == [(Change.WATCH, "w-000000"), (Change.WATCH, "w-000003")]
+    (first, _) = changes(events, NOON + timedelta(hours=0.01))
+    text = notice(first, "camp", "us-east-1", "bills now: 4.27 USD/h").text
+    assert "the loss has risen since step 800" in text and "bivouac relaunch camp" in text
 
 
 def test_only_the_first_attempt_begins_the_training_and_one_after_a_hold_begins_it_again() -> None:

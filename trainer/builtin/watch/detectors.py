@@ -15,8 +15,10 @@ from trainer.builtin.watch.statistics import Window
 
 FEWEST = 24
 """Values before a detector judges."""
-_TINY = 1e-30
-_FAR = 4.0
+TINY = 1e-30
+_JUMP = 15.0
+"""Student's t with three degrees of freedom jumps so far once in 15,000 steps, but passes seven robust standard
+deviations on one side once in 500."""
 _TREND = 0.1
 _LEAST_ROUNDING = 1e-6
 """Differences below it are alike."""
@@ -69,15 +71,29 @@ class Detector(Protocol):
 class Outlier:
     """Judges one series: a value is outside when it is further from the rolling median than `sigmas` robust standard
     deviations and than `least`. What is outside does not enter the window, unless it stays: then it is the new normal.
+
+    With `needs` above 1 one step alone makes an alarm only when no noise has such tails: it must be `far` times as far
+    out, or, without `far`, out by `_JUMP` robust standard deviations of a change between two steps.
     """
 
     def __init__(
-        self, window: int, sigmas: float, floor: float, checks_low: bool, *, needs: int = 1, settle: int = 32
+        self,
+        window: int,
+        sigmas: float,
+        floor: float,
+        checks_low: bool,
+        *,
+        needs: int = 1,
+        settle: int = 32,
+        far: float | None = None,
+        ceiling: float = math.inf,
     ) -> None:
-        """`needs`: steps in a row that make an alarm; a value that is `_FAR` times as far out makes one at once.
-        `settle`: steps after which what stays outside is the new normal, and for which there is no second alarm."""
+        """`needs`: steps in a row that make an alarm; a value that is `far` times as far out makes one at once.
+        `settle`: steps after which what stays outside is the new normal, and for which there is no second alarm.
+        `ceiling`: a distance that is outside in any noise, so also where a slow change has widened the window."""
         self._window = Window(window)
         self._sigmas, self._least, self._below, self._settle, self._needs = (sigmas, floor, checks_low, settle, needs)
+        self._far, self._ceiling = far, max(floor, ceiling)
         self._outside: list[float] = []
         self._quiet = 0
         """Steps for which no new alarm is raised."""
@@ -89,7 +105,11 @@ class Outlier:
         """Upper bound of what is inside; None before the detector judges."""
         if len(self._window) < FEWEST:
             return None
-        return self._window.median + max(self._least, self._sigmas * self._window.deviation)
+        return self._window.median + self._distance(self._least)
+
+    def _distance(self, floor: float) -> float:
+        """Return how far from the median a value is inside."""
+        return max(floor, min(self._ceiling, self._sigmas * self._window.deviation))
 
     def limit(self, value: float) -> float:
         """Return the value, or the upper bound if it is above it."""
@@ -108,7 +128,7 @@ class Outlier:
             self._outside.clear()
             self._window.add(value)
             return None
-        bound = self._middle + max(floor, self._sigmas * self._window.deviation)
+        bound = self._middle + self._distance(floor)
         low = 2 * self._middle - bound
         is_high, is_low = value > bound, self._below and value < low
         if not is_high and not is_low:
@@ -124,11 +144,14 @@ class Outlier:
             for outside_value in self._outside:
                 self._window.add(outside_value)
             self._outside.clear()
-        is_far = abs(value - self._middle) > _FAR * (bound - self._middle)
-        if self._quiet or (0 < len(self._outside) < self._needs and not is_far):
+        if self._quiet or (0 < len(self._outside) < self._needs and not self._is_far(value, bound)):
             return None
         self._quiet = self._settle
         return alarm
+
+    def _is_far(self, value: float, bound: float) -> bool:
+        distance = abs(value - self._middle)
+        return distance > (_JUMP * self._window.change if self._far is None else self._far * (bound - self._middle))
 
     def state(self) -> dict[str, Any]:
         return {
@@ -154,7 +177,7 @@ class Series:
         value: float | None = getattr(signals, self._signal)
         if value is None:
             return None
-        log_value = math.log(max(value, _TINY))
+        log_value = math.log(max(value, TINY))
         trend = (log_value if self._trend is None else self._trend) if self._follows else 0.0
         if self._follows:
             self._trend = trend + _TREND * self.outlier.limit(log_value - trend)
@@ -186,8 +209,8 @@ class Layers:
         total_norm = math.sqrt(sum(norm * norm for _, norm in signals.layers))
         for group, norm in signals.layers:
             outlier = self._groups.setdefault(group, _of_layers(self._window))
-            share = norm / max(total_norm, _TINY)
-            verdict = outlier.judge(signals.step, math.log(max(share, _TINY)))
+            share = norm / max(total_norm, TINY)
+            verdict = outlier.judge(signals.step, math.log(max(share, TINY)))
             if verdict is not None and alarm is None:
                 bound, onset = math.exp(verdict[0]), verdict[1]
                 text = f"{group} has {share:.3g} of the gradient's norm, beyond {bound:.3g}"
@@ -204,7 +227,9 @@ class Layers:
 
 
 def _of_layers(window: int) -> Outlier:
-    return Outlier(window, sigmas=8.0, floor=math.log(2.5), checks_low=True, needs=2)
+    # Of many groups, each has its chance of a false alarm.
+    ceiling = math.log(10.0)
+    return Outlier(window, sigmas=8.0, floor=math.log(2.5), checks_low=True, needs=3, far=10.0, ceiling=ceiling)
 
 
 class Weights:
@@ -226,7 +251,7 @@ class Weights:
             previous_norm, self._last[group] = self._last.get(group), norm
             if previous_norm is None or signals.rate <= 0:
                 continue
-            drift = (norm - previous_norm) / (max(previous_norm, _TINY) * signals.rate)
+            drift = (norm - previous_norm) / (max(previous_norm, TINY) * signals.rate)
             outlier = self._groups.setdefault(group, _of_weights(self._window))
             verdict = outlier.judge(signals.step, drift, _BLUR / signals.rate)
             if verdict is not None and alarm is None:
@@ -245,49 +270,7 @@ class Weights:
 
 
 def _of_weights(window: int) -> Outlier:
-    return Outlier(window, sigmas=10.0, floor=0.02, checks_low=True, needs=2)
-
-
-class Divergence:
-    """The held-out loss rises over its best while the training loss still falls."""
-
-    name = "divergence"
-    margin = 0.02
-    """Least rise of the held-out loss over its best, as a share."""
-
-    def __init__(self) -> None:
-        self._smooth: float | None = None
-        self._best: float | None = None
-        self._at_best = 0.0
-        """Training loss, smoothed, at the best evaluation."""
-        self._since = -1
-        self._over = 0
-
-    def look(self, signals: Seen) -> Alarm | None:
-        self._smooth = signals.loss if self._smooth is None else 0.95 * self._smooth + 0.05 * signals.loss
-        if signals.held_out is None:
-            return None
-        if self._best is None or signals.held_out < self._best:
-            self._best, self._at_best, self._since, self._over = signals.held_out, self._smooth, signals.step, 0
-            return None
-        bound = self._best * (1 + self.margin)
-        self._over = self._over + 1 if signals.held_out > bound and self._smooth < self._at_best else 0
-        if self._over != 2:
-            return None
-        text = (
-            f"the held-out loss is {signals.held_out:.4g}, {self._best:.4g} at its best, while the training loss falls"
-        )
-        return Alarm(self.name, signals.held_out, bound, self._since, text)
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "smooth": self._smooth, "best": self._best, "at_best": self._at_best, "since": self._since,
-            "over": self._over,
-        }  # fmt: skip
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._smooth, self._best = state["smooth"], state["best"]
-        self._at_best, self._since, self._over = state["at_best"], state["since"], state["over"]
+    return Outlier(window, sigmas=10.0, floor=0.02, checks_low=True, needs=2, far=4.0)
 
 
 class Precision:
@@ -318,21 +301,3 @@ class Precision:
     def restore(self, state: dict[str, Any]) -> None:
         self._outlier.restore(state["outlier"])
         self._over = bool(state["over"])
-
-
-def numeric(window: int) -> tuple[Detector, ...]:
-    """Return the detectors of values, in the order in which their alarms count."""
-    return (
-        Series("data", "the entropy of a batch's tokens", "entropy", Outlier(window, 8.0, 0.04, checks_low=True)),
-        Series("loss", "the loss", "loss", Outlier(window, 7.0, 0.1, checks_low=False), trend=True),
-        norm_series(window),
-        Layers(window),
-        Weights(window),
-        Series("activations", "the last block's output", "activation", Outlier(window // 2, 8.0, 0.1, checks_low=True)),
-        Divergence(),
-        Precision(window),
-    )
-
-
-def norm_series(window: int) -> Series:
-    return Series("norm", "the gradient's norm", "norm", Outlier(window, 7.0, math.log(2.0), checks_low=False))

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from trainer.builtin.model import blocks_of
 
-BLOCK_GROUPS = 4
+BLOCK_GROUPS = 128
+"""Most groups of blocks: in a group of twenty a dead block would leave 97 % of the norm."""
 Counted = list[tuple[Tensor, int]]
 """Tensors, each with its group."""
 
@@ -29,8 +30,8 @@ class Read(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """The groups of a model's layers: the embedding, up to four ranges of blocks, the last norm, and an output layer
-    that is not the embedding."""
+    """The groups of a model's layers: the embedding, each block (ranges beyond `BLOCK_GROUPS`), the last norm,
+    and an output layer that is not the embedding."""
 
     names: tuple[str, ...]
     of: dict[int, int]

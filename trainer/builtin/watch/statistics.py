@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections import deque
+from itertools import pairwise
 from typing import Any
 
 _TO_SIGMA = 1.4826
@@ -49,6 +50,11 @@ class Window:
             middle = self.median
             self._deviation = _TO_SIGMA * _median(sorted([abs(value - middle) for value in self._sorted]))
         return self._deviation
+
+    @property
+    def change(self) -> float:
+        """Robust standard deviation of the change from one value to the next: a slow movement is no part of it."""
+        return _TO_SIGMA * _median(sorted([abs(second - first) for first, second in pairwise(self._values)]))
 
     def state(self) -> list[float]:
         return list(self._values)

@@ -8,12 +8,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from trainer.builtin.watch.detectors import Alarm, Detector, Seen, Series, norm_series, numeric
+from trainer.builtin.watch.detectors import Alarm, Detector, Layers, Outlier, Precision, Seen, Series, Weights
+from trainer.builtin.watch.drift import Divergence, Drift
 from trainer.builtin.watch.times import Straggler, Throughput
 from trainer.contract import WatchConfig
 
-_FORMAT = 2
-"""1 had all layers of a named model in one group."""
+_FORMAT = 3
+"""1 had all layers of a named model in one group; 2 had four groups of blocks and no search for a slow rise."""
 
 
 class Finding(NamedTuple):
@@ -21,6 +22,35 @@ class Finding(NamedTuple):
     action: str
     rank: int | None = None
     """The rank that the alarm names."""
+
+
+def numeric(window: int) -> tuple[Detector, ...]:
+    """Return the detectors of values, in the order in which their alarms count."""
+    return (
+        Series(
+            "data",
+            "the entropy of a batch's tokens",
+            "entropy",
+            Outlier(window, 8.0, 0.04, checks_low=True, needs=2),
+        ),
+        Series("loss", "the loss", "loss", Outlier(window, 7.0, 0.1, checks_low=False, needs=2), trend=True),
+        norm_series(window),
+        Layers(window),
+        Weights(window),
+        Series(
+            "activations",
+            "the last block's output",
+            "activation",
+            Outlier(window // 2, 8.0, 0.1, checks_low=True, needs=2),
+        ),
+        Divergence(),
+        Drift(window),
+        Precision(window),
+    )
+
+
+def norm_series(window: int) -> Series:
+    return Series("norm", "the gradient's norm", "norm", Outlier(window, 7.0, math.log(2.5), checks_low=False, needs=2))
 
 
 class Watch:

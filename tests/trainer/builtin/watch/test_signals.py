@@ -12,10 +12,13 @@ import pytest
 
 from tests.trainer.builtin.watch.reading import CASES, WORLD
 from tests.trainer.warm import start_module
+from trainer.builtin.model import build
+from trainer.builtin.watch.signals import BLOCK_GROUPS, Groups
+from trainer.contract import ModelConfig
 
-GROUPS: dict[str, dict[str, str | tuple[str, ...]]] = {
+GROUPS: dict[str, dict[str, str]] = {
     "small": {"embedding": "embedding", "block 0": "blocks.0.", "block 1": "blocks.1.", "block 2": "blocks.2.",
-              "blocks 3-4": ("blocks.3.", "blocks.4."), "norm": "norm"},
+              "block 3": "blocks.3.", "block 4": "blocks.4.", "norm": "norm"},
     "llama": {"embedding": "network.model.embed_tokens", "block 0": "network.model.layers.0.",
               "block 1": "network.model.layers.1.", "norm": "network.model.norm", "output": "network.lm_head"},
 }  # fmt: skip
@@ -37,6 +40,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ]  # fmt: skip
     assert [rank.wait() for rank in ranks] == [0] * WORLD, (folder / "0.log").read_text()
     return dict(json.loads((folder / "seen.json").read_text()))
+
+
+def test_each_block_is_a_group_of_its_own_up_to_a_bound() -> None:
+    deep, deeper = (build(ModelConfig(layers=layers, width=16, heads=2, context=16)) for layers in (80, 200))
+    assert Groups.of_model(deep).names == ("embedding", *(f"block {index}" for index in range(80)), "norm")
+    ranges = Groups.of_model(deeper).names[1:-1]
+    assert len(ranges) == BLOCK_GROUPS and {"block 0", "blocks 1-2", "blocks 198-199"} <= set(ranges)
 
 
 @pytest.mark.parametrize("case", CASES)
