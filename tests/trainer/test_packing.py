@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.flex_attention import create_mask, flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from trainer.builtin.model import Transformer, document_bounds
 from trainer.builtin.model.documents import mask_of, sees
@@ -81,3 +85,51 @@ def test_the_rule_for_the_gpu_s_kernels_sees_what_the_mask_for_the_cpu_sees() ->
     wanted = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     blocks = mask_of(document, None, tokens, blockwise=True)
     torch.testing.assert_close(flex_attention(query, key, value, block_mask=blocks), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [128, 130, 384, 1000])
+@pytest.mark.parametrize("documents", [True, False])
+def test_the_mask_of_blocks_is_torch_s_own(length: int, documents: bool) -> None:
+    """Torch evaluates all pairs. Documents here are longer and shorter than a block."""
+    made = torch.Generator().manual_seed(length)
+    tokens = torch.where(torch.rand(3, length, generator=made) < torch.tensor([[0.5], [0.01], [0.0]]), END, END + 1)
+    document = document_bounds(tokens, END)[0] if documents else None
+    ours = mask_of(document, document_bounds(tokens, END)[1], tokens, blockwise=True)
+    theirs = create_block_mask(sees(document), 3 if documents else 1, None, length, length, device="cpu")
+    assert torch.equal(ours.to_dense(), theirs.to_dense()) and ours.shape == theirs.shape
+    for kind in ("kv", "full_kv", "q", "full_q"):
+        counts, wanted = (getattr(mask, f"{kind}_num_blocks") for mask in (ours, theirs))
+        assert torch.equal(counts, wanted), kind
+        for place in zip(*torch.nonzero(counts, as_tuple=True), strict=True):
+            rows = [
+                sorted(getattr(mask, f"{kind}_indices")[place][: counts[place]].tolist()) for mask in (ours, theirs)
+            ]
+            assert rows[0] == rows[1], kind
+
+
+class Sizes(TorchDispatchMode):
+    """Notes the bytes of the largest tensor that any operation returns, and what it asks the device to answer."""
+
+    largest = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = list[str]()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for one in tree_leaves(result):
+            if isinstance(one, torch.Tensor):
+                self.largest = max(self.largest, one.numel() * one.element_size())
+        if function in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+            self.waits.append(str(function))
+        return result
+
+
+def test_the_mask_of_blocks_needs_no_tensor_of_all_pairs_and_waits_for_no_device() -> None:
+    length = 8192
+    tokens = torch.randint(0, 4000, (1, length), generator=torch.Generator().manual_seed(1))
+    document, _ = document_bounds(tokens, END)
+    with Sizes() as sizes:
+        mask_of(document, None, tokens, blockwise=True)
+    assert sizes.largest <= 8 * length and sizes.waits == []
