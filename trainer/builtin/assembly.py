@@ -1,4 +1,5 @@
-"""The parts of a rank, in the order of their creation: gang, fence, data, engine, restored state, committer, loop."""
+"""The parts of a rank, in the order of their creation: gang, fence, data, the checkpoint to go on from, engine,
+restored state, committer, loop."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.builtin.checkpoint.fence import claim, lost_nothing
 from trainer.builtin.checkpoint.neighbour import meet
 from trainer.builtin.checkpoint.pace import Pace, job_mtbf_s
-from trainer.builtin.checkpoint.restore import restore
+from trainer.builtin.checkpoint.restore import choose_start, load_start
 from trainer.builtin.checkpoint.tiers import AnyTiers, campaign_tiers, tiers_in_s3
 from trainer.builtin.config import config_digest, load_config
 from trainer.builtin.data.ledger import DataLedger
@@ -62,13 +63,15 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     gang.together("claim the campaign", lambda: claim(tiers.shared, attempt, generation()) if gang.first else None)
     session = f"{config.campaign}-{attempt}"
     supply = gang.together("open the data", lambda: Supply.open(config, paths, gang, session))
-    engine = build_engine(config, gang.world_size)
     heartbeat.beat(phase=Phase.RESTORING)
     neighbours = meet(gang)
     bans = agreed_bans(gang, tiers.shared)
     is_distrusted = partial(_is_distrusted, bans)
     layout = Layout.of(config.parallel, gang.world_size)
-    start = restore(engine, gang, tiers, config.zero_stage, attempt, neighbours, is_distrusted, layout)
+    choice = choose_start(gang, tiers, config.zero_stage, attempt, neighbours, is_distrusted, layout)
+    holds_all = choice is not None and (config.model.lora is None or not choice.reshapes)
+    engine = build_engine(config, gang.world_size, restores=holds_all)
+    start = load_start(engine, choice)
     manifest = start.manifest
     engine.checkpoint_engine = HostCopyEngine(_refuse)
     if gang.first:

@@ -30,7 +30,7 @@ _OTHER_SCORES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 class NamedModel(nn.Module):
     """Maps token ids (batch, context + 1) to the mean next-token loss in nats, of those tokens that count."""
 
-    def __init__(self, config: ModelConfig, recompute: RecomputeConfig | None = None) -> None:
+    def __init__(self, config: ModelConfig, recompute: RecomputeConfig | None = None, draw: bool = True) -> None:
         super().__init__()
         self.config = config
         self.spread: Spread | None = None
@@ -38,7 +38,7 @@ class NamedModel(nn.Module):
         self._blockwise = self.network.config._attn_implementation == "flex_attention"
         for number, layer in enumerate(layers_of(self.network)):
             _recompute(layer, recompute or RecomputeConfig(), number)
-        self.initialize()
+        (self.initialize if draw else self.renew_rotations)()
 
     def forward(self, sequences: Tensor) -> Tensor:
         inputs, targets = split(sequences)
@@ -70,7 +70,7 @@ class NamedModel(nn.Module):
 
         Both are computed in float32 whatever the parameters' type, so that they are equal with every ZeRO stage.
         """
-        _renew_rotations(self.network)
+        self.renew_rotations()
         deviation = getattr(self.network.config, "initializer_range", 0.02)
         for name, parameter in self.named_parameters():
             with gather(parameter), torch.no_grad():
@@ -80,6 +80,16 @@ class NamedModel(nn.Module):
                     parameter.fill_(1.0)
                 else:
                     parameter.copy_(torch.empty(parameter.shape).normal_(std=deviation))
+
+    def renew_rotations(self) -> None:
+        """Compute the rotations' frequencies again, on the parameters' device: ZeRO 3 makes every new tensor in the
+        parameters' type."""
+        device = self.network.get_output_embeddings().weight.device
+        for module in self.network.modules():
+            if hasattr(module, "original_inv_freq"):
+                fresh = type(module)(module.config)
+                for name, buffer in fresh.named_buffers():
+                    setattr(module, name, buffer.to(device))
 
     def _apply(self, function: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Keep the rotations' frequencies in float32, as `transformers` does: `model.to(bfloat16)` would round them."""
@@ -170,14 +180,3 @@ def _recompute(layer: Any, config: RecomputeConfig, number: int) -> None:
     checkpointing = recompute_function(config, number)
     layer.gradient_checkpointing = checkpointing is not None
     layer._gradient_checkpointing_func = checkpointing
-
-
-def _renew_rotations(network: Any) -> None:
-    """Compute the rotations' frequencies again, on the parameters' device: ZeRO 3 makes every new tensor in the
-    parameters' type."""
-    device = network.get_output_embeddings().weight.device
-    for module in network.modules():
-        if hasattr(module, "original_inv_freq"):
-            fresh = type(module)(module.config)
-            for name, buffer in fresh.named_buffers():
-                setattr(module, name, buffer.to(device))
