@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from tests.trainer.builtin.model.operations import Operations
 from trainer.builtin.model import Transformer, document_bounds
 from trainer.builtin.model.documents import mask_of, sees
 from trainer.contract import ModelConfig
@@ -107,29 +104,10 @@ def test_the_mask_of_blocks_is_torch_s_own(length: int, documents: bool) -> None
             assert rows[0] == rows[1], kind
 
 
-class Sizes(TorchDispatchMode):
-    """Notes the bytes of the largest tensor that any operation returns, and what it asks the device to answer."""
-
-    largest = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits = list[str]()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        for one in tree_leaves(result):
-            if isinstance(one, torch.Tensor):
-                self.largest = max(self.largest, one.numel() * one.element_size())
-        if function in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
-            self.waits.append(str(function))
-        return result
-
-
 def test_the_mask_of_blocks_needs_no_tensor_of_all_pairs_and_waits_for_no_device() -> None:
     length = 8192
     tokens = torch.randint(0, 4000, (1, length), generator=torch.Generator().manual_seed(1))
     document, _ = document_bounds(tokens, END)
-    with Sizes() as sizes:
+    with Operations() as operations:
         mask_of(document, None, tokens, blockwise=True)
-    assert sizes.largest <= 8 * length and sizes.waits == []
+    assert operations.largest <= 8 * length and operations.waits == []

@@ -91,7 +91,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
         attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, ranges, generation=generation()
     )
     position = manifest.position if manifest else 0
-    with supply.feed(position, manifest.step if manifest else 0) as feed:
+    with supply.feed(position, manifest.step if manifest else 0, engine.device) as feed:
         overseer = Overseer(config, gang, engine, tiers.shared, attempt, bans)
         overseer.watch.restore(start.watch)
         parts = (supply.reader, feed, ledger, committer, heartbeat, paths.run, pace, overseer)
