@@ -62,7 +62,7 @@ def _block_mask(document: Tensor | None, length: int, device: torch.device) -> A
 
     Documents are contiguous. So of two blocks the earlier one is seen where its last token has the document of the
     later one's first, and without a look at its pairs where its first has the document of the later one's last. Torch's
-    `create_block_mask` evaluates all pairs: 12 bytes each at its peak, and anew for each batch.
+    `create_block_mask` evaluates all pairs, anew for each batch.
     """
     from torch.nn.attention.flex_attention import _DEFAULT_SPARSE_BLOCK_SIZE as SIZE
     from torch.nn.attention.flex_attention import BlockMask
@@ -79,7 +79,7 @@ def _block_mask(document: Tensor | None, length: int, device: torch.device) -> A
         touched, full = earlier & (last[:, None] == first[..., None]), earlier & (first[:, None] == last[..., None])
     full = full & whole
     partial = (touched & ~full) | torch.eye(blocks, dtype=torch.bool, device=device)
-    tables = [table for choice in (partial, full) for table in _ordered(choice.unsqueeze(1))]
+    tables = (*_ordered(partial.unsqueeze(1)), *_ordered(full.unsqueeze(1)))
     return BlockMask.from_kv_blocks(*tables, BLOCK_SIZE=SIZE, mask_mod=sees(document), seq_lengths=(length, length))
 
 

@@ -144,7 +144,7 @@ def _sees_all_before(model_config: Any, context: int) -> bool:
     window = getattr(model_config, "sliding_window", None)
     other_kinds = set(getattr(model_config, "layer_types", None) or ()) - {"full_attention"}
     is_chunked = getattr(model_config, "attention_chunk_size", None) is not None
-    return not other_kinds and not is_chunked and (window is None or window > context)
+    return not other_kinds and not is_chunked and (window is None or window >= context)
 
 
 def _register_causal(transformers: Any) -> str:

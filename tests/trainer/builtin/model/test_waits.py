@@ -44,3 +44,19 @@ def test_a_model_with_a_window_has_it_all_the_same() -> None:
     with torch.no_grad():
         same = model.logits(tokens)[:, -1]
         assert torch.equal(same, model.logits(changed)[:, -1]), "two windows of 8 do not reach back 31 tokens"
+
+
+def test_a_window_that_reaches_over_the_whole_context_is_no_window() -> None:
+    wide = config_of("mistral")
+    reaching = wide.model_copy(update={"config": {**wide.config, "sliding_window": CONTEXT}})
+    tokens, logits = (
+        torch.randint(0, 320, (1, CONTEXT), generator=torch.Generator().manual_seed(1)),
+        list[torch.Tensor](),
+    )
+    for config in (wide, reaching):
+        torch.manual_seed(1)
+        model: Any = build(config).eval()
+        with torch.no_grad(), Operations() as operations:
+            logits.append(model.logits(tokens))
+        assert operations.waits == []
+    assert torch.equal(*logits)
