@@ -29,6 +29,7 @@ from trainer.builtin.heartbeat import Heartbeat
 from trainer.builtin.loop import Loop
 from trainer.builtin.model import parameter_count
 from trainer.builtin.model.adapters import import_peft
+from trainer.builtin.model.compiled import FOLDER, keep_kernels
 from trainer.builtin.model.named import import_transformers
 from trainer.builtin.tuning.processors import take_processors
 from trainer.builtin.watch.overseer import Overseer, agreed_bans
@@ -69,6 +70,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     is_distrusted = partial(_is_distrusted, bans)
     layout = Layout.of(config.parallel, gang.world_size)
     choice = choose_start(gang, tiers, config.zero_stage, attempt, neighbours, is_distrusted, layout)
+    keep_kernels(paths.local / FOLDER)
     holds_all = choice is not None and (config.model.lora is None or not choice.reshapes)
     engine = build_engine(config, gang.world_size, restores=holds_all)
     start = load_start(engine, choice)

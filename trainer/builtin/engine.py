@@ -16,6 +16,7 @@ import torch
 
 from trainer.builtin.config import check_world
 from trainer.builtin.model import NamedModel, adapt, build, parameter_count, parameter_groups
+from trainer.builtin.model.compiled import compile_layers
 from trainer.builtin.model.parallel import (
     check_layout,
     check_model,
@@ -100,6 +101,8 @@ def build_engine(config: TrainConfig, world_size: int, restores: bool = False) -
         _start_from(config.init_from, model, gather_whole)
     if config.model.lora is not None:
         _adapt(model, config.model.lora, config.seed)
+    if config.compile == "layers":
+        compile_layers(model)
     optimizer = torch.optim.AdamW(
         parameter_groups(model, config.optimizer),
         fused=True,
