@@ -26,7 +26,8 @@ from trainer.contract.workload import (
 
 _FROM_TRAINING = (
     "model", "optimizer", "gradients", "steps", "global_batch", "micro_batch", "zero_stage", "precision", "seed",
-    "evaluate_every", "evaluate_batches", "parallel", "recompute", "watch", "collective_timeout_s", "start_timeout_s",
+    "evaluate_every", "evaluate_batches", "parallel", "recompute", "compile", "watch", "collective_timeout_s",
+    "start_timeout_s",
 )  # fmt: skip
 """Fields that the ranks take from the spec's section as they are."""
 

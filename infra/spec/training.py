@@ -63,6 +63,10 @@ class Training(Section):
     """Ranks that compute one model or one sequence together."""
     recompute: RecomputeConfig = RecomputeConfig()
     """Activations that the backward pass computes again instead of keeping them."""
+    compile: Literal["none", "layers"] = "none"
+    """`layers`: each layer's operations become a few kernels of `torch.compile`, in an attempt's first step. They are
+    kept on the node's disk for the next attempt. Not with ZeRO stage 3, `parallel`, `recompute.policy: selective` or
+    `watch.precision_every`."""
     watch: WatchConfig = WatchConfig()
     """Detectors of trouble in the training, and what follows from each alarm. The default is to log."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
@@ -87,7 +91,8 @@ class Training(Section):
     """Time that nodes and ranks wait for each other's start. `recovery.startup_timeout` bounds it too."""
     first_step_timeout_s: float | None = Field(default=None, gt=0)
     """`collective_timeout_s` of an attempt's first step, in which each rank compiles kernels, captures graphs and opens
-    connections. None: four times `collective_timeout_s`, at most 0.8 times `recovery.hang_timeout`."""
+    connections. None: four times `collective_timeout_s`, at most 0.8 times `recovery.hang_timeout`; that, too, with
+    `compile`."""
     save_timeout_s: float | None = Field(default=None, gt=0)
     """Time that ranks wait for the others' disks while a checkpoint is written, committed and replicated; the steward
     takes a gang that saves for hung after the same time. None: twice `recovery.hang_timeout`, at least 10 minutes."""
@@ -115,8 +120,8 @@ class Training(Section):
     def longest_first_step_s(self, hang: timedelta) -> float:
         """Return the wait for a peer in an attempt's first step. By itself it stays below the steward's for a hang: the
         ranks know more."""
-        usual = self.collective_timeout_s
-        return self.first_step_timeout_s or max(usual, min(4 * usual, 0.8 * hang.total_seconds()))
+        usual, longest = self.collective_timeout_s, 0.8 * hang.total_seconds()
+        return self.first_step_timeout_s or max(usual, longest if self.compile == "layers" else min(4 * usual, longest))
 
     def longest_save_s(self, hang: timedelta) -> float:
         """Return the wait of ranks, and of the steward, for a gang's disks."""

@@ -33,7 +33,7 @@ from tests.bench.parts.verdict import Verdict, judge
 from tests.results import results_of
 from trainer.builtin.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
 from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
-from trainer.builtin.checkpoint.restore import restore
+from trainer.builtin.checkpoint.restore import choose_start, load_start
 from trainer.builtin.checkpoint.tiers import campaign_tiers
 from trainer.builtin.engine import build_engine, initialize_distributed
 from trainer.builtin.gang import Gang
@@ -68,7 +68,7 @@ class Bench:
         committer.drain(replicate=True)
 
     def ours(self) -> None:
-        begun = restore(self.engine, self.gang, self.tiers, self.stage, 2)
+        begun = load_start(self.engine, choose_start(self.gang, self.tiers, self.stage, 2))
         assert begun.manifest is not None and begun.manifest.step == STEP
 
     def theirs(self) -> None:

@@ -19,7 +19,7 @@ import torch
 
 from trainer.builtin.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
 from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
-from trainer.builtin.checkpoint.restore import restore
+from trainer.builtin.checkpoint.restore import choose_start, load_start
 from trainer.builtin.checkpoint.tiers import campaign_tiers
 from trainer.builtin.engine import build_engine, initialize_distributed, learning_rate
 from trainer.builtin.gang import Gang
@@ -76,9 +76,13 @@ def first_run(config: TrainConfig, gang: Gang, tiers: Any) -> dict[int, str]:
 
 def taken_up(config: TrainConfig, gang: Gang, tiers: Any, at: int, number: int) -> dict[int, str]:
     """Return the digests after the steps that follow the moment, in a new engine that began with other weights."""
-    engine = build_engine(config.model_copy(update={"seed": 1000 + number}), WORLD)
-    layout = Layout.of(config.parallel, WORLD)
-    begun = restore(engine, gang, tiers, config.zero_stage, 2, is_banned=lambda one: one.step > at, layout=layout)
+    layout, undrawn = Layout.of(config.parallel, WORLD), number % 2 == 1
+    start = choose_start(gang, tiers, config.zero_stage, 2, is_banned=lambda one: one.step > at, layout=layout)
+    engine = build_engine(config.model_copy(update={"seed": 1000 + number}), WORLD, restores=undrawn)
+    if undrawn:  # what the memory held may be the right weights
+        for parameter in engine.module.parameters():
+            getattr(parameter, "ds_tensor", parameter).data.fill_(torch.nan)
+    begun = load_start(engine, start)
     assert begun.step == at, f"{begun.step} instead of {at}"
     following = dict(step for step, _ in zip(trained(engine, config, gang.rank, at), range(REACH), strict=False))
     engine.destroy()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.flex_attention import create_mask, flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
 
+from tests.trainer.builtin.model.operations import Operations
 from trainer.builtin.model import Transformer, document_bounds
 from trainer.builtin.model.documents import mask_of, sees
 from trainer.contract import ModelConfig
@@ -81,3 +82,32 @@ def test_the_rule_for_the_gpu_s_kernels_sees_what_the_mask_for_the_cpu_sees() ->
     wanted = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     blocks = mask_of(document, None, tokens, blockwise=True)
     torch.testing.assert_close(flex_attention(query, key, value, block_mask=blocks), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [128, 130, 384, 1000])
+@pytest.mark.parametrize("documents", [True, False])
+def test_the_mask_of_blocks_is_torch_s_own(length: int, documents: bool) -> None:
+    """Torch evaluates all pairs. Documents here are longer and shorter than a block."""
+    made = torch.Generator().manual_seed(length)
+    tokens = torch.where(torch.rand(3, length, generator=made) < torch.tensor([[0.5], [0.01], [0.0]]), END, END + 1)
+    document = document_bounds(tokens, END)[0] if documents else None
+    ours = mask_of(document, document_bounds(tokens, END)[1], tokens, blockwise=True)
+    theirs = create_block_mask(sees(document), 3 if documents else 1, None, length, length, device="cpu")
+    assert torch.equal(ours.to_dense(), theirs.to_dense()) and ours.shape == theirs.shape
+    for kind in ("kv", "full_kv", "q", "full_q"):
+        counts, wanted = (getattr(mask, f"{kind}_num_blocks") for mask in (ours, theirs))
+        assert torch.equal(counts, wanted), kind
+        for place in zip(*torch.nonzero(counts, as_tuple=True), strict=True):
+            rows = [
+                sorted(getattr(mask, f"{kind}_indices")[place][: counts[place]].tolist()) for mask in (ours, theirs)
+            ]
+            assert rows[0] == rows[1], kind
+
+
+def test_the_mask_of_blocks_needs_no_tensor_of_all_pairs_and_waits_for_no_device() -> None:
+    length = 8192
+    tokens = torch.randint(0, 4000, (1, length), generator=torch.Generator().manual_seed(1))
+    document, _ = document_bounds(tokens, END)
+    with Operations() as operations:
+        mask_of(document, None, tokens, blockwise=True)
+    assert operations.largest <= 8 * length and operations.waits == []

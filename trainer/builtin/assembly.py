@@ -1,4 +1,5 @@
-"""The parts of a rank, in the order of their creation: gang, fence, data, engine, restored state, committer, loop."""
+"""The parts of a rank, in the order of their creation: gang, fence, data, the checkpoint to go on from, engine,
+restored state, committer, loop."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.builtin.checkpoint.fence import claim, lost_nothing
 from trainer.builtin.checkpoint.neighbour import meet
 from trainer.builtin.checkpoint.pace import Pace, job_mtbf_s
-from trainer.builtin.checkpoint.restore import restore
+from trainer.builtin.checkpoint.restore import choose_start, load_start
 from trainer.builtin.checkpoint.tiers import AnyTiers, campaign_tiers, tiers_in_s3
 from trainer.builtin.config import config_digest, load_config
 from trainer.builtin.data.ledger import DataLedger
@@ -28,6 +29,7 @@ from trainer.builtin.heartbeat import Heartbeat
 from trainer.builtin.loop import Loop
 from trainer.builtin.model import parameter_count
 from trainer.builtin.model.adapters import import_peft
+from trainer.builtin.model.compiled import FOLDER, keep_kernels
 from trainer.builtin.model.named import import_transformers
 from trainer.builtin.tuning.processors import take_processors
 from trainer.builtin.watch.overseer import Overseer, agreed_bans
@@ -62,13 +64,16 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     gang.together("claim the campaign", lambda: claim(tiers.shared, attempt, generation()) if gang.first else None)
     session = f"{config.campaign}-{attempt}"
     supply = gang.together("open the data", lambda: Supply.open(config, paths, gang, session))
-    engine = build_engine(config, gang.world_size)
     heartbeat.beat(phase=Phase.RESTORING)
     neighbours = meet(gang)
     bans = agreed_bans(gang, tiers.shared)
     is_distrusted = partial(_is_distrusted, bans)
     layout = Layout.of(config.parallel, gang.world_size)
-    start = restore(engine, gang, tiers, config.zero_stage, attempt, neighbours, is_distrusted, layout)
+    choice = choose_start(gang, tiers, config.zero_stage, attempt, neighbours, is_distrusted, layout)
+    keep_kernels(paths.local / FOLDER)
+    holds_all = choice is not None and (config.model.lora is None or not choice.reshapes)
+    engine = build_engine(config, gang.world_size, restores=holds_all)
+    start = load_start(engine, choice)
     manifest = start.manifest
     engine.checkpoint_engine = HostCopyEngine(_refuse)
     if gang.first:
@@ -88,7 +93,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
         attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, ranges, generation=generation()
     )
     position = manifest.position if manifest else 0
-    with supply.feed(position, manifest.step if manifest else 0) as feed:
+    with supply.feed(position, manifest.step if manifest else 0, engine.device) as feed:
         overseer = Overseer(config, gang, engine, tiers.shared, attempt, bans)
         overseer.watch.restore(start.watch)
         parts = (supply.reader, feed, ledger, committer, heartbeat, paths.run, pace, overseer)

@@ -7,7 +7,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from trainer.contract import Layout, TrainConfig, adapter_trouble, dropout_trouble, replay_trouble
+from trainer.contract import (
+    Layout,
+    TrainConfig,
+    adapter_trouble,
+    compile_trouble,
+    dropout_trouble,
+    replay_trouble,
+)
 from trainer.errors import ConfigError, unread
 
 
@@ -61,6 +68,8 @@ def _check(config: TrainConfig) -> None:
         )
     trouble = adapter_trouble(model, config.parallel, bool(config.init_from)) or dropout_trouble(model, config.watch)
     trouble = trouble or replay_trouble(config.watch)
+    if config.compile == "layers":
+        trouble = trouble or compile_trouble(config.zero_stage, config.parallel, config.recompute, config.watch)
     if trouble is not None:
         raise ConfigError(f"training.{trouble.field} {trouble.message}", trouble.seen, trouble.cure)
     if config.precision not in ("float32", "bfloat16"):

@@ -16,6 +16,7 @@ import torch
 
 from trainer.builtin.config import check_world
 from trainer.builtin.model import NamedModel, adapt, build, parameter_count, parameter_groups
+from trainer.builtin.model.compiled import compile_layers
 from trainer.builtin.model.parallel import (
     check_layout,
     check_model,
@@ -74,27 +75,34 @@ def _meet(store: torch.distributed.Store, world_size: int, meeting: timedelta) -
         raise PeerLost("not all ranks joined", detail, "look at the pods of this attempt") from error
 
 
-def build_engine(config: TrainConfig, world_size: int) -> Any:
+def build_engine(config: TrainConfig, world_size: int, restores: bool = False) -> Any:
     """Return a DeepSpeed engine with a new model; the same seed gives the same weights on every rank.
 
-    With ZeRO stage 3 each parameter is spread over the ranks as soon as it is made: no rank ever holds the whole model.
+    `restores`: a checkpoint with every weight follows. They are neither drawn nor taken from `init_from`, and are
+    whatever the memory held. With ZeRO stage 3 each parameter is spread over the ranks as soon as it is made: no rank
+    ever holds the whole model.
     """
     deepspeed = import_deepspeed()
     layout = check_layout(config, world_size)
     settings, groups = deepspeed_config(config, world_size), process_groups(layout)
     spread = deepspeed.zero.Init(config_dict_or_path=settings, mpu=groups) if config.zero_stage == 3 else nullcontext()
     with spread:
-        model = build(config.model, config.recompute, bare=True)
+        model = build(config.model, config.recompute, bare=True, draw=False)
     check_model(config, model)
     if layout.sequence > 1:
         model.share_sequences(spread_of(groups, config.zero_stage))
     torch.manual_seed(config.seed)
     gather_whole = partial(deepspeed.zero.GatheredParameters, modifier_rank=0)
-    model.initialize(gather_whole)
-    if config.init_from:
+    if restores or config.init_from:
+        model.renew_rotations()
+    else:
+        model.initialize(gather_whole)
+    if config.init_from and not restores:
         _start_from(config.init_from, model, gather_whole)
     if config.model.lora is not None:
         _adapt(model, config.model.lora, config.seed)
+    if config.compile == "layers":
+        compile_layers(model)
     optimizer = torch.optim.AdamW(
         parameter_groups(model, config.optimizer),
         fused=True,

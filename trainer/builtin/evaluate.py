@@ -55,7 +55,7 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
         data, manifest.data_digest, of_model.vocabulary, of_model.context, or_fewer=bool(of_model.name)
     )
     torch.set_num_threads(config.threads)
-    model = build(of_model)
+    model = build(of_model, draw=False)
     try:
         model.load_state_dict(load_weights(checkpoint, manifest, of_model))
     except (RuntimeError, KeyError, TypeError) as error:

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from trainer.builtin.model.compiled import uncompiled
 from trainer.contract import TrainConfig
 
 
@@ -21,7 +22,7 @@ def evaluation_loss(model: torch.nn.Module, reader: HasHeldOut, config: TrainCon
     training = model.training
     model.eval()
     total = weights = 0.0
-    with torch.no_grad():
+    with torch.no_grad(), uncompiled(config):
         for batch in sequences.split(config.micro_batch):
             # In sequences: of text a batch weighs exactly as many as it has.
             weight = int((batch[:, 1:] >= 0).sum()) / (batch.shape[1] - 1)

@@ -232,6 +232,8 @@ class TrainConfig(Frozen, allow_inf_nan=False):
     """A folder with a Hugging Face model's weights to start from, as the pods see it; empty: new weights."""
     parallel: ParallelConfig = ParallelConfig()
     recompute: RecomputeConfig = RecomputeConfig()
+    compile: Literal["none", "layers"] = "none"
+    """`layers`: `torch.compile` makes a few kernels of each layer."""
     watch: WatchConfig = WatchConfig()
     peak_bf16_tflops: float | None = Field(default=None, gt=0)
     """Dense peak of one accelerator, from the catalogue, for MFU and HFU; None: they are not told."""

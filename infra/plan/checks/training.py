@@ -11,6 +11,7 @@ from trainer.contract import (
     Layout,
     Trouble,
     adapter_trouble,
+    compile_trouble,
     dropout_trouble,
     layout_trouble,
     model_trouble,
@@ -64,6 +65,14 @@ def layout_divides_model(case: Case) -> Iterator[Draft]:
         detail, cure = "training.optimizer.offload or training.gradients", "leave out either"
         yield error("training.parallel", "is not tried with offload or with other sums", seen=detail, cure=cure)
     for trouble in filter(None, troubles):
+        yield error(f"training.{trouble.field}", trouble.message, seen=trouble.seen, cure=trouble.cure)
+
+
+def compile_needs_whole_layers(case: Case) -> Iterator[Draft]:
+    """Layers are compiled only where nothing else works within one."""
+    training = case.spec.built_in[0]
+    trouble = compile_trouble(training.zero_stage, training.parallel, training.recompute, training.watch)
+    if training.compile == "layers" and trouble is not None:
         yield error(f"training.{trouble.field}", trouble.message, seen=trouble.seen, cure=trouble.cure)
 
 

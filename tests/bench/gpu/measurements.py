@@ -182,15 +182,15 @@ def loss(machine: Machine) -> None:
         machine.tell("loss", f"{at_once} rows", seconds=seconds, peak_gib=peak_gib(gradient), gradient_error=error)
 
 
-def speed(machine: Machine, model: str, context: int) -> None:
+def speed(machine: Machine, model: str, context: int, compiled: str = "none") -> None:
     """Tokens/s, MFU and HFU beside a plain loop of the same model, in turns."""
-    rank = Rank(machine, train_config(machine, model, context))
+    rank = Rank(machine, train_config(machine, model, context, compile=compiled))
     seconds = medians(machine, ours=rank.step, plain=plain_step(rank))
     usage, tokens = rank.overseer.utilisation, rank.config.tokens_per_step()
     figures: dict[str, Any] = {name: tokens / median for name, median in seconds.items()}
     figures |= {"mfu": usage.mfu(seconds["ours"]), "hfu": usage.hfu(seconds["ours"])}
     figures |= {"ratio": seconds["plain"] / seconds["ours"], "card": card("clocks.sm,power.draw,power.limit")}
-    machine.tell("speed", f"{model}, {context} tokens", **figures)
+    machine.tell("speed", f"{model}, {context} tokens, compiled: {compiled}", **figures)
 
 
 def plain_step(rank: Rank) -> Callable[[], float]:
@@ -246,7 +246,8 @@ def description() -> dict[str, str]:
 _LEAN = ((1, "selective"), (1, "full"), (0, "full"), (3, "full"))
 CASES: dict[str, list[tuple[Any, ...]]] = {
     "replays": [(backend,) for backend in BACKENDS],
-    "speed": [(model, context) for model in ("1b", "1b-wide") for context in (2048, 4096)],
+    "speed": [(model, context, "none") for model in ("1b", "1b-wide") for context in (2048, 4096)]
+    + [("1b", context, "layers") for context in (2048, 4096)],
     "steps": [("1b-shallow", 4096, mask) for mask in ("causal", "dense", "FlexAttention")]
     + [("1b", 2048, "causal", stage, policy) for stage, policy in _LEAN],
 }

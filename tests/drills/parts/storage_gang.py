@@ -24,7 +24,7 @@ import torch
 from trainer.builtin.checkpoint import commit
 from trainer.builtin.checkpoint.commit import Committer, ManifestIdentity, TrainingProgress
 from trainer.builtin.checkpoint.fence import claim
-from trainer.builtin.checkpoint.restore import restore
+from trainer.builtin.checkpoint.restore import choose_start, load_start
 from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
 from trainer.builtin.gang import Gang
 from trainer.contract import CheckpointConfig
@@ -228,7 +228,7 @@ def _train(camp: Camp, orders: Orders, gang: PipeGang) -> None:
         claim(tiers.shared, orders.attempt)
     gang.barrier()
     engine = TinyEngine(gang, orders.weights, orders.padding_bytes)
-    begun = restore(engine, gang, tiers, 1, orders.attempt)
+    begun = load_start(engine, choose_start(gang, tiers, 1, orders.attempt))
     sound = begun.manifest is None or engine.holds(begun.step)
     print(json.dumps({"event": "restored", "step": begun.step, "sound": sound}), flush=True)
     identity = ManifestIdentity(CAMPAIGN, orders.attempt, 1, "c", "", "", "")

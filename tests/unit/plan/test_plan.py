@@ -79,13 +79,14 @@ def test_ranks_and_accumulation_follow_from_the_spec(spec_file: Any) -> None:
 
 
 def test_the_ranks_get_what_spec_and_plan_say(spec_file: Any) -> None:
-    spec = spec_file({}).spec
+    spec = spec_file({"training.compile": "layers"}).spec
     plan = make_plan(spec, survey(spec))
     config = train_config(spec, plan, "d" * 64, vocabulary=4096)
     assert TrainConfig.model_validate_json(config.model_dump_json()) == config
     assert config.checkpoint == plan.checkpoint
     assert config.data.manifest_digest == "d" * 64
-    for name in ("model", "optimizer", "steps", "global_batch", "micro_batch", "zero_stage", "precision", "seed"):
+    names = ("model", "optimizer", "steps", "global_batch", "micro_batch", "zero_stage", "precision", "seed", "compile")
+    for name in names:
         assert getattr(config, name) == getattr(spec.training, name)
 
 

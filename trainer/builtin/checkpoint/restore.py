@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
@@ -40,8 +41,22 @@ from trainer.events import emit
 from trainer.place import generation
 
 
-def restore(
-    engine: Any,
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that an attempt goes on from, and this rank's sound shards of it."""
+
+    manifest: Manifest
+    shards: list[FoundShard]
+    search: Search
+    layout: Layout
+
+    @property
+    def reshapes(self) -> bool:
+        """The step is of another layout: it comes in the universal format, which has no frozen weights."""
+        return self.manifest.layout.shards != self.layout.shards
+
+
+def choose_start(
     gang: Gang,
     tiers: AnyTiers,
     zero_stage: int,
@@ -49,9 +64,10 @@ def restore(
     neighbours: Neighbours | None = None,
     is_banned: Callable[[Manifest], bool] = lambda _: False,
     layout: Layout | None = None,
-) -> Begun:
-    """Load the newest sound step into the engine, and remove unfinished files of ended attempts. `is_banned`: what the
-    watch does not trust, equal on all ranks. `layout`: None where all ranks compute different data.
+) -> Start | None:
+    """Return the newest sound step, None where nothing was saved, and remove unfinished files of ended attempts. No
+    engine is needed yet: it can be built without weights. `is_banned`: what the watch does not trust, equal on all
+    ranks. `layout`: None where all ranks compute different data.
 
     Raises `StorageError` when the shared tier holds checkpoints but none is sound, `ConfigError` when all have another
     ZeRO stage, or without ZeRO another layout.
@@ -70,14 +86,20 @@ def restore(
             _clean(tiers.shared, known_commits, attempt)
 
     gang.together("remove what ended attempts left", tidy)
-    if choice is None:
+    return None if choice is None else Start(*choice, search, layout)
+
+
+def load_start(engine: Any, start: Start | None) -> Begun:
+    """Load the chosen step into the engine: every weight, and the optimizer's whole state."""
+    if start is None:
         return Begun()
-    manifest, shards = choice
-    if manifest.layout.shards != layout.shards:
+    manifest, shards, search, layout = start.manifest, start.shards, start.search, start.layout
+    gang, tiers = search.gang, search.tiers
+    if start.reshapes:
         watch = _reshape(engine, manifest, shards, search, layout)
         # This gang cannot replicate the old ranks' shards, and `_reshape` has put them on the shared tier.
         return Begun(manifest, on_shared=True, watch=watch)
-    extra_state = _load(engine, manifest, gang, tiers, _stage(shards, manifest, gang, tiers, attempt))
+    extra_state = _load(engine, manifest, gang, tiers, _stage(shards, manifest, gang, tiers, search.attempt))
     on_shared = gang.together(
         "look at the shared tier", lambda: tiers.shared.holds(manifest, needed_shards(manifest, gang.rank))
     )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from trainer.builtin.data.page_locked import Batch, placement_for
 from trainer.builtin.data.reader import Reader
 from trainer.builtin.data.staging import Stager
 from trainer.client.bivouac_data.reader import is_masked
@@ -57,8 +59,17 @@ class Feed:
     """Steps in order from a position. An error of the reading thread is raised at its step."""
 
     def __init__(
-        self, reader: Reader, share: Share, position: int, end: int, steps_ahead: int, stager: Stager | None = None
+        self,
+        reader: Reader,
+        share: Share,
+        position: int,
+        end: int,
+        steps_ahead: int,
+        stager: Stager | None = None,
+        place: Callable[[Batch], Batch] | None = None,
     ) -> None:
+        """`place`: puts a batch into other memory, in the reading thread."""
+        self._place = place or placement_for(torch.device("cpu"))
         self._reader, self._share, self._stager = reader, share, stager
         self._ready: queue.Queue[Fed | BaseException] = queue.Queue(steps_ahead)
         self._ended, self._begun = threading.Event(), threading.Event()
@@ -115,7 +126,7 @@ class Feed:
         for positions in self._share.micro_batches(position):
             rows = self._reader.stored(positions)
             digests += self._reader.digests(positions, rows)
-            parts.append(rows.astype(np.int64))
+            parts.append(self._place(rows.astype(np.int64)))
         counts = tuple(int((part[:, 1:] >= 0).sum()) for part in parts) if is_masked(self._reader.manifest) else ()
         return Fed(position, tuple(parts), step_digest(digests), sum(map(entropy, parts)) / len(parts), counts)
 

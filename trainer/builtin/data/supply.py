@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+import torch
+
 from trainer.buckets.sources import ShardSource, source_of
 from trainer.builtin.data.cache import Cache
 from trainer.builtin.data.feed import Feed, Share
+from trainer.builtin.data.page_locked import placement_for
 from trainer.builtin.data.reader import Reader, check_vocabulary, read_manifest, verify_shards
 from trainer.builtin.data.staging import Stager
 from trainer.builtin.gang import Gang
@@ -47,15 +50,17 @@ class Supply:
         reader = Reader(manifest, opener, config.model.context, data.seed, data.weights, data.shuffle_blocks)
         return cls(config, gang, hashlib.sha256(content).hexdigest(), reader, cache)
 
-    def feed(self, position: int, step: int) -> Feed:
-        """Return the feed of this rank's steps from `step`, whose data begins at `position`, to the last."""
+    def feed(self, position: int, step: int, device: torch.device) -> Feed:
+        """Return the feed of this rank's steps from `step`, whose data begins at `position`, to the last. `device`: the
+        one that will read the batches."""
         config = self.config
         layout = Layout.of(config.parallel, self.gang.world_size)
         share = Share(config.global_batch, config.micro_batch, layout.data, layout.data_rank(self.gang.rank))
         end = position + (config.steps - step) * config.global_batch
         lead = (config.data.steps_ahead + 2) * config.global_batch
         stager = Stager(self.cache, self.reader, position, lead) if self.cache and self.gang.first_on_node else None
-        return Feed(self.reader, share, position, end, config.data.steps_ahead, stager)
+        place = placement_for(device)
+        return Feed(self.reader, share, position, end, config.data.steps_ahead, stager, place)
 
 
 def _manifest_bytes(source: ShardSource) -> bytes:

@@ -50,14 +50,43 @@ def mask_of(document: Tensor | None, position: Tensor | None, tokens: Tensor, bl
     # Without a mask, `transformers` would take positions that begin anew for documents to keep apart.
     length = tokens.shape[1]
     if blockwise:
-        from torch.nn.attention.flex_attention import create_block_mask
-
-        batch = 1 if document is None else len(document)
-        return create_block_mask(sees(document), batch, None, length, length, device=tokens.device)
+        return _block_mask(document, length, tokens.device)
     causal = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
     if document is None:
         return causal[None, None]
     return ((document.unsqueeze(1) == document.unsqueeze(2)) & causal).unsqueeze(1)
+
+
+def _block_mask(document: Tensor | None, length: int, device: torch.device) -> Any:
+    """Return FlexAttention's mask of blocks, from the documents at the ends of each block alone.
+
+    Documents are contiguous. So of two blocks the earlier one is seen where its last token has the document of the
+    later one's first, and without a look at its pairs where its first has the document of the later one's last. Torch's
+    `create_block_mask` evaluates all pairs, anew for each batch.
+    """
+    from torch.nn.attention.flex_attention import _DEFAULT_SPARSE_BLOCK_SIZE as SIZE
+    from torch.nn.attention.flex_attention import BlockMask
+
+    first_places = torch.arange(0, length, SIZE, device=device)
+    last_places = (first_places + SIZE - 1).clamp(max=length - 1)
+    blocks = len(first_places)
+    earlier = torch.ones(blocks, blocks, dtype=torch.bool, device=device).tril(-1)[None]
+    # Torch masks each pair of a block that the length cuts.
+    whole = (first_places + SIZE <= length)[None, :, None]
+    touched = full = earlier
+    if document is not None:
+        first, last = document[:, first_places], document[:, last_places]
+        touched, full = earlier & (last[:, None] == first[..., None]), earlier & (first[:, None] == last[..., None])
+    full = full & whole
+    partial = (touched & ~full) | torch.eye(blocks, dtype=torch.bool, device=device)
+    tables = (*_ordered(partial.unsqueeze(1)), *_ordered(full.unsqueeze(1)))
+    return BlockMask.from_kv_blocks(*tables, BLOCK_SIZE=SIZE, mask_mod=sees(document), seq_lengths=(length, length))
+
+
+def _ordered(choice: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the number of blocks of each row that are chosen, and the numbers of all, the chosen ones first."""
+    order = choice.int().argsort(dim=-1, descending=True, stable=True)
+    return choice.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
 
 def sees(document: Tensor | None) -> Any:

@@ -23,6 +23,8 @@ from trainer.errors import ConfigError
 
 PREFIX = "network."
 """Beginning of the tensors' names in a checkpoint; what follows is their name in Hugging Face's files."""
+_CAUSAL = "causal"
+"""Our name among the attention functions of `transformers`."""
 _OTHER_SCORES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 """Settings of models whose scores are not the last states times the output layer."""
 
@@ -30,15 +32,16 @@ _OTHER_SCORES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 class NamedModel(nn.Module):
     """Maps token ids (batch, context + 1) to the mean next-token loss in nats, of those tokens that count."""
 
-    def __init__(self, config: ModelConfig, recompute: RecomputeConfig | None = None) -> None:
+    def __init__(self, config: ModelConfig, recompute: RecomputeConfig | None = None, draw: bool = True) -> None:
         super().__init__()
         self.config = config
         self.spread: Spread | None = None
         self.network: Any = network_of(config)
-        self._blockwise = self.network.config._attn_implementation == "flex_attention"
+        attention = self.network.config._attn_implementation
+        self._blockwise, self._causal = attention == "flex_attention", attention == _CAUSAL
         for number, layer in enumerate(layers_of(self.network)):
             _recompute(layer, recompute or RecomputeConfig(), number)
-        self.initialize()
+        (self.initialize if draw else self.renew_rotations)()
 
     def forward(self, sequences: Tensor) -> Tensor:
         inputs, targets = split(sequences)
@@ -56,7 +59,8 @@ class NamedModel(nn.Module):
 
     def _hidden(self, tokens: Tensor) -> Tensor:
         document, position = bounds(tokens, self.config)
-        mask = mask_of(document, position, tokens, self._blockwise)
+        is_plain = document is None and self._causal
+        mask = None if is_plain else mask_of(document, position, tokens, self._blockwise)
         if self.spread:
             if position is None:
                 position = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
@@ -70,7 +74,7 @@ class NamedModel(nn.Module):
 
         Both are computed in float32 whatever the parameters' type, so that they are equal with every ZeRO stage.
         """
-        _renew_rotations(self.network)
+        self.renew_rotations()
         deviation = getattr(self.network.config, "initializer_range", 0.02)
         for name, parameter in self.named_parameters():
             with gather(parameter), torch.no_grad():
@@ -80,6 +84,16 @@ class NamedModel(nn.Module):
                     parameter.fill_(1.0)
                 else:
                     parameter.copy_(torch.empty(parameter.shape).normal_(std=deviation))
+
+    def renew_rotations(self) -> None:
+        """Compute the rotations' frequencies again, on the parameters' device: ZeRO 3 makes every new tensor in the
+        parameters' type."""
+        device = self.network.get_output_embeddings().weight.device
+        for module in self.network.modules():
+            if hasattr(module, "original_inv_freq"):
+                fresh = type(module)(module.config)
+                for name, buffer in fresh.named_buffers():
+                    setattr(module, name, buffer.to(device))
 
     def _apply(self, function: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Keep the rotations' frequencies in float32, as `transformers` does: `model.to(bfloat16)` would round them."""
@@ -111,6 +125,8 @@ def network_of(config: ModelConfig) -> Any:
         values = copy.deepcopy(config.config)
         try:
             model_config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+            if attention == "sdpa" and _sees_all_before(model_config, config.context):
+                attention = _register_causal(transformers)
             with no_init_weights():
                 network = transformers.AutoModelForCausalLM.from_config(
                     model_config, attn_implementation=attention, dtype=torch.float32
@@ -121,6 +137,22 @@ def network_of(config: ModelConfig) -> Any:
             raise ConfigError("transformers cannot build this model", f"{config.name}: {error}") from error
     _refuse_unfit(config, network)
     return network
+
+
+def _sees_all_before(model_config: Any, context: int) -> bool:
+    """Return whether each layer's attention is the plain causal one for sequences of `context` tokens."""
+    window = getattr(model_config, "sliding_window", None)
+    other_kinds = set(getattr(model_config, "layer_types", None) or ()) - {"full_attention"}
+    is_chunked = getattr(model_config, "attention_chunk_size", None) is not None
+    return not other_kinds and not is_chunked and (window is None or window >= context)
+
+
+def _register_causal(transformers: Any) -> str:
+    """Return torch's attention under a name for which `transformers` makes no mask. Before it makes one, it looks in
+    each forward pass whether positions begin anew, and waits for the device to answer. Without a mask, attention is
+    causal."""
+    transformers.AttentionInterface.register(_CAUSAL, transformers.AttentionInterface()["sdpa"])
+    return _CAUSAL
 
 
 def import_transformers() -> Any:
@@ -170,14 +202,3 @@ def _recompute(layer: Any, config: RecomputeConfig, number: int) -> None:
     checkpointing = recompute_function(config, number)
     layer.gradient_checkpointing = checkpointing is not None
     layer._gradient_checkpointing_func = checkpointing
-
-
-def _renew_rotations(network: Any) -> None:
-    """Compute the rotations' frequencies again, on the parameters' device: ZeRO 3 makes every new tensor in the
-    parameters' type."""
-    device = network.get_output_embeddings().weight.device
-    for module in network.modules():
-        if hasattr(module, "original_inv_freq"):
-            fresh = type(module)(module.config)
-            for name, buffer in fresh.named_buffers():
-                setattr(module, name, buffer.to(device))

@@ -80,7 +80,7 @@ def shared_loss(hidden: Tensor, weight: Tensor, targets: Tensor, spread: Spread 
 
 def use_in_transformers(network: Any, spread: Spread) -> None:
     """Make the attention of a model of `transformers` that of whole sequences."""
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface
 
     inner = AttentionInterface()[network.config._attn_implementation]
 
@@ -94,6 +94,6 @@ def use_in_transformers(network: Any, spread: Spread) -> None:
         return spread.attend(mix, query, key, value).transpose(1, 2).contiguous(), None
 
     AttentionInterface.register(ATTENTION, attention)
-    # The mask is made for whole sequences by us, or there is none and attention is causal.
-    AttentionMaskInterface.register(ATTENTION, lambda *_, attention_mask=None, **__: attention_mask)
+    # `transformers` makes no mask for a name that it does not know: it is made for whole sequences by us, or there is
+    # none and attention is causal.
     network.set_attn_implementation(ATTENTION)

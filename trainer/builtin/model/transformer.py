@@ -77,7 +77,7 @@ class Transformer(nn.Module):
     cosine: Tensor
     sine: Tensor
 
-    def __init__(self, config: ModelConfig, recompute: RecomputeConfig | None = None) -> None:
+    def __init__(self, config: ModelConfig, recompute: RecomputeConfig | None = None, draw: bool = True) -> None:
         super().__init__()
         self.config = config
         self.spread: Spread | None = None
@@ -87,7 +87,7 @@ class Transformer(nn.Module):
         self.norm = nn.RMSNorm(config.width, eps=NORM_EPSILON)
         for name in ("cosine", "sine"):
             self.register_buffer(name, torch.empty(0), persistent=False)
-        self.initialize()
+        (self.initialize if draw else self.renew_rotations)()
 
     def forward(self, sequences: Tensor) -> Tensor:
         inputs, targets = split(sequences)
@@ -127,11 +127,9 @@ class Transformer(nn.Module):
     def initialize(self, gather: Callable[[Tensor], AbstractContextManager[Any]] = nullcontext) -> None:
         """Draw new weights and compute the rotation table. `gather` makes a parameter whole that is spread over ranks.
 
-        Both are computed in float32 whatever the parameters' type, so that they are equal with every ZeRO stage, and
-        the table lies where the parameters do: with stage 3 they are on the device already, and nobody moves it later.
+        Both are computed in float32 whatever the parameters' type, so that they are equal with every ZeRO stage.
         """
-        device = self.embedding.weight.device
-        self.cosine, self.sine = (table.to(device) for table in _rotation_table(self.config))
+        self.renew_rotations()
         for name, parameter in self.named_parameters():
             with gather(parameter), torch.no_grad():
                 if parameter.dim() < 2:
@@ -139,6 +137,12 @@ class Transformer(nn.Module):
                 residual = name.endswith("project_out.weight")
                 deviation = _INITIAL_DEVIATION / math.sqrt(2 * self.config.layers) if residual else _INITIAL_DEVIATION
                 parameter.copy_(torch.empty(parameter.shape).normal_(std=deviation))
+
+    def renew_rotations(self) -> None:
+        """Compute the rotation table where the parameters lie: with ZeRO stage 3 they are on the device already, and
+        nobody moves it later."""
+        device = self.embedding.weight.device
+        self.cosine, self.sine = (table.to(device) for table in _rotation_table(self.config))
 
 
 def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, object]]:

@@ -76,7 +76,7 @@ class Overseer:
         self.signals.step_begins()
         with self._bound_gradient():
             for number, tokens in enumerate(fed.micro_batches, 1):
-                batch = torch.from_numpy(tokens).to(self.engine.device)
+                batch = torch.from_numpy(tokens).to(self.engine.device, non_blocking=True)
                 with self.split.part("forward"):
                     part = self.engine(batch)
                     if weights:

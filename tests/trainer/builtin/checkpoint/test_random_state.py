@@ -33,7 +33,7 @@ def test_a_resumed_rank_draws_what_it_would_have_drawn_next(rank: int, make: Mak
     torch.manual_seed(0)
 
     engine = TinyEngine(Told.of(rank, 0, 2))
-    begun = restore.restore(engine, engine.gang, first.tiers, 1, 2)
+    begun = restore.load_start(engine, restore.choose_start(engine.gang, first.tiers, 1, 2))
 
     assert begun.manifest == manifest
     assert torch.rand(64).tolist() == wanted
@@ -46,7 +46,7 @@ def test_each_save_has_the_random_state_of_its_own_step(make: MakeRank) -> None:
         torch.rand(5)
         rank.commit(step)
         wanted.append(torch.rand(16).tolist())
-    restore.restore(rank.engine, rank.gang, rank.tiers, 1, 2)
+    restore.load_start(rank.engine, restore.choose_start(rank.gang, rank.tiers, 1, 2))
     assert torch.rand(16).tolist() == wanted[1]
 
 

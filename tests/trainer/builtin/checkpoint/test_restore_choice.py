@@ -53,7 +53,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def restored(tiers: Tiers, gang: Told | None = None, attempt: int = 2, stage: int = 1) -> tuple[Begun, TinyEngine]:
     engine = TinyEngine(gang or Told.of())
-    return restore.restore(engine, engine.gang, tiers, stage, attempt), engine
+    return restore.load_start(engine, restore.choose_start(engine.gang, tiers, stage, attempt)), engine
 
 
 # The whole way
@@ -96,7 +96,7 @@ def test_a_restore_searches_at_the_neighbours_that_it_is_given(tiers: Tiers, mon
     monkeypatch.setattr(restore, "_choose", chosen)
     doors = Neighbours(1, (ShardAddress(0, (0,), "here", 1, "word"), ShardAddress(1, (1,), "there", 1, "word")))
     for given in (doors, None):
-        restore.restore(None, Told.of(ranks=3), tiers, 2, 7, given)
+        assert restore.choose_start(Told.of(ranks=3), tiers, 2, 7, given) is None
     assert [(each.neighbours, each.attempt, each.tiers) for each, _ in seen] == [
         (doors, 7, tiers),
         (Neighbours(0), 7, tiers),

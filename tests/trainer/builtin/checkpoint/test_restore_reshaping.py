@@ -74,7 +74,7 @@ def test_a_step_of_other_many_ranks_is_reshaped_from_verified_copies(
     gang = watched(lambda what: there.append(work.exists()) if what == "barrier" else None, 0, 0, 1)
     engine = TinyEngine(gang)
     before = engine.checkpoint_engine
-    begun = restore.restore(engine, gang, tiers, 1, 2)
+    begun = restore.load_start(engine, restore.choose_start(gang, tiers, 1, 2))
     assert begun == Begun(manifest, on_shared=True)
     assert reshaping.converted == {shard.file: shard.sha256 for shard in manifest.shards}
     assert reshaping.loaded == [(engine, work / "universal")] and engine.checkpoint_engine is not before
@@ -89,7 +89,10 @@ def test_what_the_watch_has_seen_and_decided_lasts_over_another_number_of_ranks(
 ) -> None:
     saved([tiers.shared], 20, ranks=3, watch="a lower learning rate until step 90")
     gang = Told.of(0, 0, 1)
-    assert restore.restore(TinyEngine(gang), gang, tiers, 1, 2).watch == "a lower learning rate until step 90"
+    assert (
+        restore.load_start(TinyEngine(gang), restore.choose_start(gang, tiers, 1, 2)).watch
+        == "a lower learning rate until step 90"
+    )
 
 
 def test_every_rank_reshapes_its_part_and_leaves_it_to_the_first_to_be_removed(
@@ -99,7 +102,7 @@ def test_every_rank_reshapes_its_part_and_leaves_it_to_the_first_to_be_removed(
     work = tiers.shared.root / ".universal-00000020-0-0002"
     gang = watched(lambda what: None, 1, 1, 2)
     engine = TinyEngine(gang)
-    restore.restore(engine, gang, tiers, 1, 2)
+    restore.load_start(engine, restore.choose_start(gang, tiers, 1, 2))
     assert reshaping.converted == {shard.file: shard.sha256 for shard in manifest.shards[1::2]}
     assert reshaping.part == (1, 2) and reshaping.loaded == [(engine, work / "universal")] and work.exists()
 
@@ -108,7 +111,7 @@ def test_a_leftover_of_a_reshaping_that_cannot_be_removed_ends_nothing(tiers: Ti
     saved([tiers.shared], 20, ranks=3)
     work = tiers.shared.root / ".universal-00000020-0-0002"
     gang = watched(lambda what: shutil.rmtree(work) if what == "barrier" else None, 0, 0, 1)
-    assert restore.restore(TinyEngine(gang), gang, tiers, 1, 2).step == 20
+    assert restore.load_start(TinyEngine(gang), restore.choose_start(gang, tiers, 1, 2)).step == 20
 
 
 def test_a_shard_that_changed_since_it_was_verified_is_not_reshaped(

@@ -49,7 +49,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Events:
 
 def restored(tiers: Tiers, gang: Told | None = None, attempt: int = 2) -> tuple[Begun, TinyEngine]:
     engine = TinyEngine(gang or Told.of())
-    return restore.restore(engine, engine.gang, tiers, 1, attempt), engine
+    return restore.load_start(engine, restore.choose_start(engine.gang, tiers, 1, attempt)), engine
 
 
 def found_on(tier: Tier, manifest: Manifest, rank: int = 0) -> list[FoundShard]:

@@ -84,6 +84,13 @@ PLANS = (
         cure="replay_kernels: deterministic",
     ),
     Row(
+        "compile-needs-whole-layers",
+        E,
+        "training.compile",
+        {"training.compile": "layers", "training.recompute": {"policy": "selective"}},
+        cure="write none",
+    ),
+    Row(
         "layout-divides-model",
         E,
         "training.parallel.sequence",
