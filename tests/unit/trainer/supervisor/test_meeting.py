@@ -1,21 +1,20 @@
-"""Agents that meet over a real store: each thread is one, and all read one decision."""
+"""Supervisors that meet at the table of pod 0, over their real servers: all read one decision."""
 
 from __future__ import annotations
 
+import http.client
+import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from datetime import timedelta
 
 import pytest
-from torch.distributed import TCPStore
 
 from tests import waiting
-from trainer.builtin.in_place import meeting
-from trainer.builtin.in_place.meeting import Decision, Meeting, Word
-from trainer.contract import AGENT_PORT, Env
-from trainer.place import place_of
+from trainer.contract import AGENT_PORT
+from trainer.supervisor import serving
+from trainer.supervisor.in_place import meeting
+from trainer.supervisor.in_place.meeting import Decision, Meeting, Word
 from trainer.supervisor.place import Place
 
 LONG_S = 3600.0
@@ -23,21 +22,27 @@ DIED = {"own": True, "rank": 1, "cause": "died of SIGKILL", "at": 2.0}
 Gathering = list[Meeting]
 
 
-def place(node: int, nodes: int) -> Place:
-    numbers = {Env.NODE_RANK: node, Env.NODE_COUNT: nodes, Env.RANKS_PER_NODE: 1, Env.ATTEMPT: 1}
-    texts = {Env.NODE_NAME: f"node-{node}", Env.POD_IP: f"127.0.9.{node + 1}", Env.RENDEZVOUS: "x:1", Env.CAMPAIGN: "c"}
-    return place_of({str(name): str(value) for name, value in (texts | numbers).items()})
+def place(node: int, nodes: int, network: str) -> Place:
+    return Place("c", 1, f"node-{node}", f"{network}.{node + 1}", node, nodes, 1, f"{network}.1:1")
 
 
 @pytest.fixture
-def two() -> Iterator[Gathering]:
-    """The meetings of two agents, of which the first has the store."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(minutes=1))
-    yield [Meeting(store, place(node, 2), LONG_S) for node in range(2)]
+def network() -> str:
+    return f"127.{random.randint(1, 250)}.{random.randint(0, 250)}"
+
+
+@pytest.fixture
+def two(network: str) -> Iterator[Gathering]:
+    """The meetings of two supervisors, of which the first has the table."""
+    meetings = [Meeting(place(node, 2, network), LONG_S) for node in range(2)]
+    server = serving.serve(f"{network}.1", dict, lambda path: None, take=meetings[0].table.take)
+    yield meetings
+    server.shutdown()
+    server.server_close()
 
 
 def word(node: int, **said: object) -> Word:
-    return Word.model_validate({"node": f"node-{node}", "cause": "lost a peer"} | said)
+    return Word(f"node-{node}", **{"cause": "lost a peer"} | said)  # type: ignore[arg-type]
 
 
 def decided(agents: Gathering, words: list[Word], stopped: Callable[[], bool] = lambda: False) -> list[Decision]:
@@ -72,7 +77,8 @@ def test_lost_peers_alone_are_no_death(two: Gathering) -> None:
 
 
 def test_who_waits_in_vain_ends_and_who_comes_too_late_reads_the_same(two: Gathering) -> None:
-    early = replace(two[0], longest_s=0.2).decide(0, word(0, **DIED), lambda: False)
+    two[0].longest_s = 0.2
+    early = two[0].decide(0, word(0, **DIED), lambda: False)
     late = two[1].decide(0, word(1, **DIED), lambda: False)
     assert not early.go and early == late
     assert early.why == "1 of 2 agents met within 0.2 s"
@@ -83,14 +89,19 @@ def test_who_is_asked_to_stop_waits_for_nobody(two: Gathering) -> None:
     assert not decision.go and decision.why == "node-1 is asked to stop"
 
 
-def test_an_agent_whose_pod_has_ended_is_not_waited_for(two: Gathering, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_whose_pod_has_ended_is_not_waited_for(
+    two: Gathering, network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody listens at the second one's address; as long as somebody does, silence proves nothing."""
     monkeypatch.setattr(meeting, "_KNOCK_EVERY_S", 0.01)
     two[1].watch(0, threading.Event())
-    address = two[1].place.pod_ip
+    address = f"{network}.2"
+    waiting.until(lambda: address in two[0]._ask(0)["missing"], "its address")
+    two[0].longest_s = 0.3
     with socket.create_server((address, AGENT_PORT)):
-        early = replace(two[0], longest_s=0.3).decide(0, word(0, **DIED), lambda: False)
+        early = two[0].decide(0, word(0, **DIED), lambda: False)
     assert early.why.startswith("1 of 2")
+    two[0].longest_s = LONG_S
     two[1].watch(1, threading.Event())
     decision = two[0].decide(1, word(0, **DIED), lambda: False)
     assert not decision.go and decision.why == f"the agent of {address} is gone"
@@ -105,10 +116,25 @@ def test_a_death_is_told_to_the_others_and_only_within_its_generation(two: Gathe
     assert not events[0].is_set()
 
 
-def test_a_store_that_is_gone_ends_the_meeting() -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=5))
-    far = TCPStore("127.0.0.1", store.port, is_master=False, timeout=timedelta(seconds=5))
-    lone = Meeting(far, place(1, 2), LONG_S)
-    del store
-    decision = lone.decide(0, word(1, **DIED), lambda: False)
-    assert not decision.go and decision.why.startswith("the agents' store is gone")
+def test_a_table_whose_pod_has_ended_ends_the_meeting(network: str) -> None:
+    decision = Meeting(place(1, 2, network), LONG_S).decide(0, word(1, **DIED), lambda: False)
+    assert not decision.go and decision.why == "the agent of pod 0 is gone"
+
+
+def test_a_table_that_does_not_answer_ends_the_meeting_with_its_time(
+    network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "_MARGIN_S", 0.0)
+    with serving.serve(f"{network}.1", dict, lambda path: None):
+        decision = Meeting(place(1, 2, network), 0.0).decide(0, word(1, **DIED), lambda: False)
+    assert not decision.go and decision.why == "the agent of pod 0 does not answer"
+
+
+@pytest.mark.parametrize("content", ["{}", "[", "3", '{"generation": 0, "pod": 1, "address": "a", "over": false}'])
+def test_what_is_no_message_is_refused_and_the_table_stays(content: str, two: Gathering, network: str) -> None:
+    connection = http.client.HTTPConnection(f"{network}.1", AGENT_PORT)
+    connection.request("POST", "/meeting", content)
+    assert connection.getresponse().status == 400
+    connection.close()
+    first, second = decided(two, [word(0, **DIED), word(1)])
+    assert first.go and first == second
