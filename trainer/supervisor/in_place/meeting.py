@@ -80,7 +80,7 @@ class Table:
             self._news.notify_all()
             has_come = message["word"] is not None
             wait_s = min(_LONG_POLL_S, float(message["wait_s"]))
-            self._news.wait_for(lambda: row.decision or (row.is_over and not has_come), wait_s)
+            self._news.wait_for(lambda: row.decision if has_come else row.is_over, wait_s)
             missing = [address for pod, address in row.addresses.items() if pod not in row.words]
             return {"over": row.is_over, "here": len(row.words), "missing": missing, "decision": row.decision}
 

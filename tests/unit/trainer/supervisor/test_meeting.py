@@ -116,6 +116,17 @@ def test_a_death_is_told_to_the_others_and_only_within_its_generation(two: Gathe
     assert not events[0].is_set()
 
 
+def test_who_only_waits_for_a_death_hears_nothing_of_a_decision(
+    two: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next question would follow at once, without end."""
+    two[0].decide(0, word(0, refuses="the reason is config"), lambda: False)
+    waits: list[tuple[bool, float]] = []
+    monkeypatch.setattr(two[0].table._news, "wait_for", lambda news, wait_s: waits.append((bool(news()), wait_s)))
+    two[0]._ask(0, wait_s=5.0)
+    assert waits == [(False, 5.0)]
+
+
 def test_a_table_whose_pod_has_ended_ends_the_meeting(network: str) -> None:
     decision = Meeting(place(1, 2, network), LONG_S).decide(0, word(1, **DIED), lambda: False)
     assert not decision.go and decision.why == "the agent of pod 0 is gone"
