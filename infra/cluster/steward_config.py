@@ -99,6 +99,11 @@ class StewardConfig(Frozen):
         return "" if self.train is None else self.train.shared_tier
 
     @property
+    def judges(self) -> bool:
+        """Return whether code of the job's own evaluates or exports its newest checkpoint."""
+        return self.workload is not None and self.workload.judging is not None
+
+    @property
     def judging(self) -> timedelta:
         """Part of `archive` for the job's own evaluation and export."""
         return timedelta() if self.spec.workload is None else self.spec.workload.judging

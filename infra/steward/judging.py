@@ -35,7 +35,7 @@ class Judged(NamedTuple):
 def judge(steward: Parts, pause: Callable[[], None]) -> Judged:
     """Run the job's evaluation and export, within their time, and return what they came to."""
     config = steward.config
-    if config.workload is None or config.workload.judging is None:
+    if not config.judges:
         return Judged()
     left = config.deadline - steward.clock.now() - config.bare_archive
     if left < config.judging:

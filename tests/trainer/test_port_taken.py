@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from trainer.builtin.serving import Node, serve
+from trainer.builtin.agent import end_of
 from trainer.contract import AGENT_PORT, ExitCode
-from trainer.errors import TrainerError, classify
-from trainer.supervisor.place import Place
+from trainer.supervisor.serving import serve
 
 ADDRESS = "127.66.66.6"
 
 
-def test_a_port_that_is_taken_is_named_and_ends_with_70(tmp_path: Path) -> None:
-    node = Node(Place("camp", 1, "node-0", ADDRESS, 0, 1, 1, "pod-0:29500"), 10, tmp_path, tmp_path)
-    first = serve(node)
+def test_a_port_that_is_taken_is_named_and_ends_with_70() -> None:
+    first = serve(ADDRESS, dict, lambda path: None)
     try:
-        with pytest.raises(TrainerError, match=f"{ADDRESS}:{AGENT_PORT}") as refused:
-            serve(node)
+        with pytest.raises(RuntimeError, match=f"{ADDRESS}:{AGENT_PORT}") as refused:
+            serve(ADDRESS, dict, lambda path: None)
     finally:
         first.shutdown()
         first.server_close()
-    known = classify(refused.value)
-    assert known.exit_code == ExitCode.INTERNAL and known.cure, "70 restarts the process; 74 would suspect a tier"
-    serve(node).shutdown()
+    end = end_of(refused.value)
+    assert end.code == ExitCode.INTERNAL and "cure" in end.detail, "70 restarts the process; 74 would suspect a tier"
+    serve(ADDRESS, dict, lambda path: None).shutdown()

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from trainer.contract import Phase, StepFigures
 from trainer.contract.frozen import Frozen
-
-STOP_NAME = "stop"
+from trainer.supervisor.progress.messages import STOP
 
 
 class Outcome(Frozen, extra="ignore"):
@@ -72,10 +71,6 @@ def beat_path(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.json"
 
 
-def request_stop(folder: Path) -> None:
-    """Ask the local ranks to commit and end, by a file that a rank which still starts will also see."""
-    (folder / STOP_NAME).touch()
-
-
 def stop_requested(folder: Path) -> bool:
-    return (folder / STOP_NAME).exists()
+    """Return whether the agent has asked the local ranks to commit and end."""
+    return (folder / STOP).exists()

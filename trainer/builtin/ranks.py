@@ -1,5 +1,5 @@
 """The local ranks of an agent. Their output goes to `rank-N.log` and to our stdout. A start of all ranks is a
-generation, see `trainer.builtin.in_place`."""
+generation, see `trainer.supervisor.in_place`."""
 
 from __future__ import annotations
 

@@ -8,20 +8,21 @@ import os
 import re
 import secrets
 import time
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 from trainer.builtin.checkpoint.files import open_regular
 from trainer.builtin.failures.first_end import state_of
 from trainer.builtin.failures.verdict import seen_alive
 from trainer.builtin.heartbeat import Beat, read_beats
-from trainer.contract import AGENT_PORT, Phase, RankStatus, Status
-from trainer.errors import TrainerError
+from trainer.contract import Phase, RankStatus, Status
 from trainer.place import generation
-from trainer.supervisor import serving
+from trainer.supervisor.ends import End
 from trainer.supervisor.place import Place
+from trainer.supervisor.running import Running
 from trainer.supervisor.sealing import listing
+from trainer.supervisor.serving import Answer
 
 _ORDER = list(Phase)
 PREFIX = "/checkpoints/"
@@ -31,24 +32,31 @@ _PATH = re.compile(r"^/checkpoints/(step-\d{8,}/attempt-\d{4,}/[^/.][^/]*)$")
 _RANGE = re.compile(r"^bytes=(\d{1,18})-(\d{1,18})$")
 
 
-@dataclass
-class Node:
-    """The agent's place in the campaign, and the folders of its heartbeats and checkpoints."""
+class Node(Running):
+    """One node's ranks as others see them."""
 
-    place: Place
-    """It changes once, when the nodes have agreed on their order."""
-    steps: int
-    run: Path
-    checkpoints: Path
-    """The campaign's folder on the local tier, which is listed and from which other nodes may fetch shards."""
-    started: float = field(default_factory=time.monotonic)
+    def __init__(self, place: Place, steps: int, run: Path, checkpoints: Path) -> None:
+        """`run`: folder of the heartbeats. `checkpoints`: the campaign's folder on the local tier, which is listed and
+        from which other nodes may fetch shards."""
+        super().__init__({}, place, run)
+        self.steps, self.checkpoints, self._start_s = steps, checkpoints, time.monotonic()
 
-    def status(self) -> Status:
-        beats = {beat.rank: beat for beat in read_beats(self.run)}
+    def newest_steps(self) -> tuple[int, int]:
+        beats = read_beats(self.run_folder)
+        return min((beat.step for beat in beats), default=0), max((beat.committed_step for beat in beats), default=-1)
+
+    def termination(self, end: End) -> dict[str, Any]:
+        """Return the content of a `Termination`, with what is known of each rank."""
+        ranks = [rank.model_dump(mode="json", exclude_defaults=True) for rank in end.ranks]
+        return {**super().termination(end), "ranks": ranks}
+
+    def status(self) -> dict[str, Any]:
+        """Return the status by way of JSON, which has no number that is not finite."""
+        beats = {beat.rank: beat for beat in read_beats(self.run_folder)}
         place, count = self.place, self.place.ranks_per_node
         ranks = range(place.node_rank * count, (place.node_rank + 1) * count)
         slowest = min(beats.values(), key=lambda beat: beat.step, default=None)
-        return Status(
+        status = Status(
             campaign=place.campaign,
             attempt=place.attempt,
             generation=generation(),
@@ -56,7 +64,7 @@ class Node:
             phase=min((beat.phase for beat in beats.values()), key=_ORDER.index, default=Phase.STARTING),
             step=slowest.step if slowest and len(beats) == count else 0,
             steps=self.steps,
-            committed_step=max((beat.committed_step for beat in beats.values()), default=-1),
+            committed_step=self.newest_steps()[1],
             tokens=slowest.tokens if slowest else 0,
             loss=slowest.loss if slowest else None,
             step_seconds=slowest.step_seconds if slowest else None,
@@ -64,43 +72,28 @@ class Node:
             figures=slowest.figures if slowest else None,
             alarms=max((beat.alarms for beat in beats.values()), default=0),
             ranks=tuple(self._rank(rank, beats.get(rank)) for rank in ranks),
-            seen=seen_alive(self.run, list(beats.values())),
+            seen=seen_alive(self.run_folder, list(beats.values())),
         )
+        content: dict[str, Any] = json.loads(status.model_dump_json())
+        return content
 
     def _rank(self, rank: int, beat: Beat | None) -> RankStatus:
         if beat is None:
-            age = time.monotonic() - self.started
+            age = time.monotonic() - self._start_s
             return RankStatus(rank=rank, alive=True, step=0, heartbeat_age_s=round(age, 3))
         age = time.monotonic() - beat.at
         alive = beat.outcome is None and state_of(beat.pid) not in ("", "Z", "X")
         return RankStatus(rank=rank, alive=alive, step=beat.step, heartbeat_age_s=round(age, 3))
 
-    def give_shard(self, request: BaseHTTPRequestHandler) -> bool:
+    def answer(self, path: str) -> Answer | None:
+        return listing.answer(path, self.checkpoints, self.place.campaign, self.place.node_name)
+
+    def stream(self, request: BaseHTTPRequestHandler) -> bool:
         """Answer a request for a shard; return whether it was one."""
         if not request.path.startswith(PREFIX):
             return False
         answer(request, self.checkpoints)
         return True
-
-
-def serve(node: Node) -> ThreadingHTTPServer:
-    """Start serving in a daemon thread.
-
-    Raises `TrainerError` when the port is taken: a plain `OSError` would count as a storage failure.
-    """
-    address = node.place.pod_ip
-    try:
-        return serving.serve(
-            address,
-            # By way of JSON, which has no number that is not finite.
-            status=lambda: json.loads(node.status().model_dump_json()),
-            answer_other=lambda path: listing.answer(path, node.checkpoints, node.place.campaign, node.place.node_name),
-            port=AGENT_PORT,
-            stream=node.give_shard,
-        )
-    except OSError as error:
-        cure = "end the process that listens there (ss -ltnp), or give the pod a network of its own"
-        raise TrainerError("the agent cannot serve", f"{address}:{AGENT_PORT}: {error.strerror}", cure) from error
 
 
 def new_token() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from enum import StrEnum
 from typing import Annotated
@@ -10,7 +9,6 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, FiniteFloat
 
 from trainer.contract.culprit import RankSeen
-from trainer.contract.exits import fitting
 from trainer.contract.frozen import Frozen
 from trainer.contract.unrecognised import Unrecognised
 
@@ -153,24 +151,6 @@ class Termination(Frozen):
     detail: str = ""
     ranks: tuple[RankSeen, ...] = ()
     """What the node knows of each of its ranks, for the search over all nodes; empty from an older trainer."""
-
-    def message(self) -> str:
-        """Return the JSON. Where it would be longer than the kubelet keeps, the ranks' numbers and words are left out,
-        then the ranks."""
-        shorter = (
-            self.ranks,
-            tuple(rank.model_copy(update={"detail": ""}) for rank in self.ranks),
-            tuple(rank.model_copy(update={"detail": "", "groups": {}}) for rank in self.ranks),
-            (),
-        )
-        ends = [{"ranks": ranks} for ranks in shorter] + [{"ranks": (), "detail": self.detail[:300]}]
-        return fitting(_serialize(self.model_copy(update=end)) for end in ends)
-
-
-def _serialize(end: Termination) -> str:
-    ranks = [rank.model_dump(mode="json", exclude_defaults=True) for rank in end.ranks]
-    content = end.model_dump(mode="json", exclude={"ranks"}) | ({"ranks": ranks} if ranks else {})
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
 
 
 def grace_seconds(collective_timeout_s: float) -> int:

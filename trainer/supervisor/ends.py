@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 from pathlib import Path
-from typing import Iterable, NamedTuple
+from typing import Any, Iterable, Mapping, NamedTuple
 
-from trainer.contract.exits import PEER_LOST, ExitCode
+from trainer.contract.exits import PEER_LOST, REASONS, ExitCode, fitting
 from trainer.supervisor.failures import LastWords, cause_of, repeats
 
 DONE, USER, DATA, INTERNAL = ExitCode.DONE, ExitCode.USER, ExitCode.DATA, ExitCode.INTERNAL
@@ -25,6 +26,39 @@ class End(NamedTuple):
     """In place of the code's own."""
     rank: int | None = None
     """The one that failed first."""
+    signal: int | None = None
+    """What it died of."""
+    ranks: tuple[Any, ...] = ()
+    """`trainer.contract.culprit.RankSeen` of each rank, from the built-in trainer."""
+
+
+def termination(end: End, attempt: int, node: str, step: int, committed_step: int) -> dict[str, Any]:
+    """Return the content of `trainer.contract.Termination`, but for its ranks."""
+    return {
+        "exit_code": end.code,
+        "reason": end.reason or REASONS.get(end.code, "signal" if end.signal else "internal"),
+        "attempt": attempt,
+        "node": node,
+        "step": step,
+        "committed_step": committed_step,
+        "signal": end.signal,
+        "rank": end.rank,
+        "detail": end.detail[:1500],
+    }
+
+
+def fitting_text(message: Mapping[str, Any]) -> str:
+    """Return a termination message as JSON. Where it would be longer than the kubelet keeps, the ranks' words and
+    numbers are left out, then the ranks, then the end of its detail."""
+    rows, detail = message.get("ranks", ()), message["detail"]
+    shorter = [
+        {"ranks": [{name: value for name, value in row.items() if name not in left_out} for row in rows]}
+        for left_out in ((), ("detail",), ("detail", "groups"))
+    ]
+    cuts = [len(detail) * 3**number // 4**number for number in range(24)]
+    shorter += [{"ranks": [], "detail": detail[:cut]} for cut in cuts]
+    texts = ({**message, **changes} for changes in shorter)
+    return fitting(json.dumps(text, separators=(",", ":"), ensure_ascii=False) for text in texts)
 
 
 class Made(NamedTuple):
@@ -69,6 +103,16 @@ def failure_end(
         return End(STORAGE, f"the job {end_text} for want of room; it said: {words.no_room[:300]}", rank=rank)
     lost_peer = code > 0 and progress.nodes > 1 and cause is not None and cause.name == PEER_LOST
     return End(INTERNAL, f"the job {end_text}{words}", PEER_LOST if lost_peer else "", rank)
+
+
+def rank_end(code: int, rank: int, died: bool) -> End:
+    """Return the end of a rank of ours that failed first. `died`: of a signal that its code does not send itself; what
+    else ends a rank may be the loss of a peer, unless its code says more."""
+    if code in _OWN:
+        return End(code, f"exited with {code}", REASONS[code], rank)
+    if code > 0:
+        return End(INTERNAL, f"exited with {code}", PEER_LOST, rank)
+    return End(INTERNAL, f"died of {signal_name(-code)}", "signal" if died else PEER_LOST, rank, -code)
 
 
 def of_error(error: OSError, place: Path) -> str:

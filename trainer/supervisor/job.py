@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Iterable, Mapping
 
 from trainer.contract.exits import NOTHING_SOUND
-from trainer.supervisor import activity, ends, family, launcher
+from trainer.supervisor import activity, ends, family, launcher, serving
 from trainer.supervisor.ends import DONE, INTERRUPTED, STORAGE, USER, End
 from trainer.supervisor.formats import Finished
 from trainer.supervisor.place import Place
@@ -112,6 +112,12 @@ class Job(Running):
         return self.sealing.committed
 
     # What the steward asks.
+
+    def newest_steps(self) -> tuple[int, int]:
+        return self.step, self.committed_step
+
+    def answer(self, path: str) -> serving.Answer | None:
+        return self.sealing.answer(path)
 
     def status(self) -> dict[str, Any]:
         """`trainer.contract.Status`."""

@@ -69,6 +69,10 @@ class Judge(Job):
         )
         return end
 
+    def termination(self, end: End) -> dict[str, Any]:
+        """Return the termination message with the digest of the judgement."""
+        return {**super().termination(end), "judgement": self.judgement}
+
     def _judge(self, findings: dict[str, Any]) -> None:
         """Fill in what is found, as far as it comes. Raises `Failed`."""
         for left in (EXPORTED, JUDGEMENT):

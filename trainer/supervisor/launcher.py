@@ -129,7 +129,7 @@ class Torchrun(Launcher):
 
 
 class Warm(Torchrun):
-    """One node's ranks, forked from a process that has imported the job's modules (`warm.again` follows it)."""
+    """One node's ranks, forked from a process that has imported the job's modules (`warm.job` follows it)."""
 
     def command(self, environment: Mapping[str, str]) -> list[str]:
         request = {"warm": self.job["warm"], "command": Launcher.command(self, environment)}

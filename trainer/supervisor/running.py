@@ -11,10 +11,12 @@ import sys
 import tarfile
 import threading
 import time
+import traceback
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from trainer.supervisor import ends, family, seal
+from trainer.supervisor import ends, family, seal, serving
 from trainer.supervisor.failures import LastWords
 from trainer.supervisor.launcher import PACKAGES
 from trainer.supervisor.place import Place
@@ -47,8 +49,14 @@ class Allowance:
 
 
 class Running:
+    """What a pod does from its start to its end; `trainer.supervisor.life` calls it."""
+
+    tier = Path("/")
+    """Where it writes what outlives the pod."""
+
     def __init__(self, config: Mapping[str, Any], place: Place, run: Path) -> None:
         self.config, self.place, self.run_folder = config, place, run
+        self.grace_s = float(config.get("grace_s", 50.0))
         self.secrets = Redactor(os.environ.get(name, "") for name in config.get("secrets", ()))
         self.process: subprocess.Popen[bytes] | None = None
         self.stopping = ""
@@ -62,6 +70,48 @@ class Running:
         self.unfit = ends.End(ends.DATA)
         self._over = threading.Event()
         """The command has ended."""
+
+    def run(self) -> ends.End:
+        raise NotImplementedError
+
+    def status(self) -> dict[str, Any]:
+        """Return `trainer.contract.Status`."""
+        raise NotImplementedError
+
+    def answer(self, path: str) -> serving.Answer | None:
+        """Return the answer to a path that not every job has; None for an unknown one."""
+        raise NotImplementedError
+
+    def newest_steps(self) -> tuple[int, int]:
+        """Return the newest step, and the newest that is committed, -1 for none."""
+        raise NotImplementedError
+
+    def stream(self, request: BaseHTTPRequestHandler) -> bool:
+        """Answer a request by itself; return whether it was for this."""
+        return False
+
+    def take(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer what another node's supervisor tells. Raises `ValueError` where nothing is awaited."""
+        raise ValueError("this job awaits no other node")
+
+    def keep_logs(self) -> None:
+        """Keep what must outlive the scratch folder."""
+
+    def end_of(self, error: Exception) -> ends.End:
+        """Return the end that an error of the supervisor's own means."""
+        if isinstance(error, OSError):
+            return ends.End(ends.STORAGE, ends.of_error(error, self.tier))
+        print(self.secrets.text("".join(traceback.format_exception(None, error, error.__traceback__))), file=sys.stderr)
+        return ends.End(ends.INTERNAL, repr(error))
+
+    def termination(self, end: ends.End) -> dict[str, Any]:
+        """Return `trainer.contract.Termination`."""
+        number = -self.process.returncode if self.process and (self.process.returncode or 0) < 0 else None
+        safe_end = end._replace(detail=self.secrets.text(end.detail), signal=end.signal or number)
+        return ends.termination(safe_end, self.place.attempt, self.place.node_name, *self.newest_steps())
+
+    def message(self, end: ends.End) -> str:
+        return ends.fitting_text(self.termination(end))
 
     def _read(self) -> None:
         """Pass on the lines of the process until its output ends."""
@@ -169,7 +219,7 @@ class Running:
             tar.extractall(folder)
         return True
 
-    def stop(self, number: int, grace_s: float) -> None:
+    def stop(self, number: int) -> None:
         """Ask the job to stop: a job that asks for it by the client has half of the grace for that, others get SIGTERM
         at once. What has not ended after the grace is killed."""
         if self.stopping:
@@ -178,8 +228,9 @@ class Running:
         self.emit("stopping", signal=self.stopping)
         with contextlib.suppress(OSError):  # a full disk: SIGTERM tells it too
             self.messages.stop()
-        term = threading.Timer(grace_s / 2 if self.messages.job_asks() else 0.0, self._end_group, (signal.SIGTERM,))
-        for timer in (term, threading.Timer(grace_s, self._kill)):
+        polite_s = self.grace_s / 2 if self.messages.job_asks() else 0.0
+        term = threading.Timer(polite_s, self._end_group, (signal.SIGTERM,))
+        for timer in (term, threading.Timer(self.grace_s, self._kill)):
             timer.daemon = True
             timer.start()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Callable, Mapping, Optional, Tuple
+from typing import Any, Callable, Mapping, Tuple
 
 from trainer.contract.metrics import PLACES, SUPERVISOR, exposition
 
@@ -17,21 +17,23 @@ _REQUEST_S = 10.0
 _PHASES = ("starting", "restoring", "training", "saving", "evaluating", "finishing")
 """`trainer.contract.Phase`."""
 
-More = Callable[[str], Optional[Tuple[int, bytes]]]
-"""From a path to a code of HTTP and JSON."""
-Stream = Callable[[BaseHTTPRequestHandler], bool]
-"""Answers a request by itself; returns whether the request was for it."""
+Answer = Tuple[int, bytes]
+"""Code of HTTP and content."""
+_LONGEST = 1 << 20
+"""Bytes of a message."""
 
 
 def serve(
     address: str,
     status: Callable[[], dict[str, Any]],
-    answer_other: More,
+    answer_other: Callable[[str], Answer | None],
     port: int = PORT,
-    stream: Stream = lambda request: False,
+    stream: Callable[[BaseHTTPRequestHandler], bool] = lambda request: False,
+    take: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
 ) -> ThreadingHTTPServer:
-    """Serve in a thread until the process ends; `stream` and `answer_other` answer for other paths. Raises `OSError`
-    where the port is taken."""
+    """Serve in a thread until the process ends. For other paths than three, `stream` answers a request by itself, or
+    returns that it was not for it, and then `answer_other` does. `take` answers what another node's supervisor posts.
+    Raises `RuntimeError` where the port is taken: an `OSError` would count as a failure of the storage."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _REQUEST_S
@@ -50,6 +52,14 @@ def serve(
             else:
                 self._answer(404, "text/plain", b"known: /status /metrics /checkpoints /verdicts/STEP /healthz\n")
 
+        def do_POST(self) -> None:
+            content = self.rfile.read(min(_LONGEST, int(self.headers.get("Content-Length", 0))))
+            try:
+                answer = None if take is None else take(json.loads(content))
+            except (ValueError, KeyError, TypeError):
+                answer = None
+            self._answer(400 if answer is None else 200, "application/json", json.dumps(answer).encode())
+
         def _answer(self, code: int, kind: str, content: bytes) -> None:
             self.send_response(code)
             self.send_header("Content-Type", kind)
@@ -60,7 +70,11 @@ def serve(
         def log_message(self, format: str, *args: object) -> None:
             """Requests are polls; they are not worth a line each."""
 
-    server = ThreadingHTTPServer((address, port), Handler)
+    try:
+        server = ThreadingHTTPServer((address, port), Handler)
+    except OSError as error:
+        cure = "end the process that listens there (ss -ltnp), or give the pod a network of its own"
+        raise RuntimeError(f"the pod cannot serve on {address}:{port}: {error.strerror}; cure: {cure}") from error
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="status", daemon=True).start()
     return server

@@ -32,10 +32,10 @@ from infra.record.store import CampaignStore
 from infra.spec import names
 from infra.steward import request_handling
 from tests.unit.steward.test_tiers_seen import CAMPAIGN, commit
-from trainer.builtin import serving
-from trainer.builtin.serving import Node, serve
+from trainer.builtin.serving import Node
 from trainer.contract import step_folder
 from trainer.supervisor.place import Place
+from trainer.supervisor.serving import serve
 
 REGION = "us-east-1"
 BOTH = ("a.pt", "b.pt")
@@ -80,9 +80,9 @@ def camp(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     for step in (10, 20, 30):
         commit(shared, step, BOTH)
     commit(local, 30, ("a.pt",))
-    monkeypatch.setattr(serving, "AGENT_PORT", 0)
     place = Place(CAMPAIGN, 1, "node-7", "127.0.0.1", 0, 1, 1, "pod-0:29500")
-    server = serve(Node(place, 10, tmp_path / "run", local / CAMPAIGN))
+    node = Node(place, 10, tmp_path / "run", local / CAMPAIGN)
+    server = serve("127.0.0.1", node.status, node.answer, 0)
     monkeypatch.setattr(request_handling, "AGENT_PORT", server.server_port)
     lease = store.lease(STEWARD_LEASE, timedelta(seconds=60))
     lease.acquire()

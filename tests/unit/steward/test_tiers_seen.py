@@ -13,11 +13,11 @@ from infra.checkpoints.find import TIERS
 from infra.steward.seeing import tiers
 from infra.steward.seeing.tiers import TierWatch
 from tests.manifests import manifest_of, seal
-from trainer.builtin import serving
-from trainer.builtin.serving import Node, serve
+from trainer.builtin.serving import Node
 from trainer.contract import Shard, attempt_folder, step_folder
 from trainer.contract.listing import Listing
 from trainer.supervisor.place import Place
+from trainer.supervisor.serving import serve
 
 CAMPAIGN = "seen"
 
@@ -49,14 +49,13 @@ def commit(tier: Path, step: int, here: tuple[str, ...]) -> None:
 
 
 def test_the_steward_records_both_tiers_and_only_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "AGENT_PORT", 0)
     node = Node(
         Place(CAMPAIGN, 1, "node-7", "127.0.0.1", 0, 1, 1, "pod-0:29500"),
         10,
         tmp_path / "run",
         tmp_path / "local" / CAMPAIGN,
     )
-    server = serve(node)
+    server = serve("127.0.0.1", node.status, node.answer, 0)
     monkeypatch.setattr(tiers, "AGENT_PORT", server.server_port)
     commit(tmp_path / "local", 20, ("a.pt",))
     commit(tmp_path / "shared", 10, ("a.pt", "b.pt"))

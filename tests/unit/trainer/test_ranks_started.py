@@ -23,8 +23,13 @@ PLACE = Place("camp", 1, "node-0", "127.0.0.1", 0, 1, 2, "pod-0:29500")
 STOPPED = """
 import multiprocessing, os, signal, sys, time
 from pathlib import Path
-from trainer.builtin import agent
-agent._stop_on_signals(None, Path(sys.argv[1]))
+from trainer.builtin.agent import TrainerJob
+from trainer.supervisor.life import stop_on_signals
+from trainer.supervisor.place import Place
+from trainer.supervisor.running import Running
+job = TrainerJob.__new__(TrainerJob)
+Running.__init__(job, {}, Place("camp", 1, "node-0", "127.0.0.1", 0, 1, 2, "pod-0:29500"), Path(sys.argv[1]))
+stop_on_signals(job)
 if sys.argv[2] != "none":
     multiprocessing.get_context(sys.argv[2]).Process(target=time.sleep, args=(60,), daemon=True).start()
 os.kill(os.getpid(), signal.SIGTERM)

@@ -7,13 +7,12 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from trainer.builtin.failures import first_end, recorder
 from trainer.builtin.heartbeat import Beat, read_beats
-from trainer.contract import ExitCode
 from trainer.contract.culprit import Located, RankSeen, Sign, find_culprit
 from trainer.contract.exits import OF_OTHERS, PEER_LOST
+from trainer.supervisor.ends import DONE, INTERNAL, End
 
 _TAIL_BYTES = 256 * 1024
 _OWN = re.compile(r"CUDA error|ncclUnhandledCudaError|watchdog got stuck for|Xid|uncorrectable ECC", re.IGNORECASE)
@@ -25,25 +24,14 @@ _OF_OTHERS = re.compile(
 _ABORTS = re.compile(r"watchdog|terminate called|taking the entire process down", re.IGNORECASE)
 
 
-class Cause(NamedTuple):
-    """The fields of a `Termination` that name the cause."""
-
-    code: int
-    reason: str
-    rank: int | None = None
-    signal_number: int | None = None
-    detail: str = ""
-    ranks: tuple[RankSeen, ...] = ()
-
-
-def cause_of(run: Path, logs: Path, exit_codes: Mapping[int, int]) -> Cause:
+def cause_of(run: Path, logs: Path, exit_codes: Mapping[int, int]) -> End:
     """Return the pod's cause of death.
 
     A rank that died of a signal comes first, then an error of its own, then one that is frozen, and last the loss of a
     peer. An abort by the NCCL watchdog is the loss of a peer: the rank was well and waited for another.
     """
     if not any(exit_codes.values()):
-        return Cause(int(ExitCode.DONE), "done")
+        return End(DONE, reason="done")
     end = first_end.read(run)
     beats = {beat.rank: beat for beat in read_beats(run)}
     now = end.at if end else time.monotonic()
@@ -51,7 +39,7 @@ def cause_of(run: Path, logs: Path, exit_codes: Mapping[int, int]) -> Cause:
         _judge(run, logs, rank, (end.codes.get(rank) if end else code), _state(end, rank), beats.get(rank), now)
         for rank, code in sorted(exit_codes.items())
     )
-    return _cause(ranks, beats, exit_codes)
+    return _cause(ranks, beats, exit_codes)._replace(ranks=ranks)
 
 
 def seen_alive(run: Path, beats: Sequence[Beat]) -> tuple[RankSeen, ...]:
@@ -93,26 +81,25 @@ def _judge(run: Path, logs: Path, rank: int, code: int | None, state: str, beat:
     )
 
 
-def _cause(ranks: tuple[RankSeen, ...], beats: Mapping[int, Beat], exit_codes: Mapping[int, int]) -> Cause:
-    internal = int(ExitCode.INTERNAL)
+def _cause(ranks: tuple[RankSeen, ...], beats: Mapping[int, Beat], exit_codes: Mapping[int, int]) -> End:
     for state in ranks:
         if state.end == Sign.DIED:
-            return Cause(internal, "signal", state.rank, -exit_codes[state.rank], state.detail, ranks)
+            return End(INTERNAL, state.detail, "signal", state.rank, -exit_codes[state.rank])
     outcomes = {rank: beat.outcome for rank, beat in beats.items() if beat.outcome is not None}
     faults = {rank: state for rank, state in outcomes.items() if state.exit_code != 0 and state.reason not in OF_OTHERS}
     if faults:
         rank = min(faults)
-        return Cause(faults[rank].exit_code, faults[rank].reason, rank, None, faults[rank].detail, ranks)
+        return End(faults[rank].exit_code, faults[rank].detail, faults[rank].reason, rank)
     if frozen_rank := next((state for state in ranks if state.end == Sign.STOPPED), None):
         culprit = find_culprit([Located("", state) for state in ranks])
-        return Cause(internal, "stopped", frozen_rank.rank, None, str(culprit), ranks)
+        return End(INTERNAL, str(culprit), "stopped", frozen_rank.rank)
     failures = sorted((state.exit_code == 0, state.reason == PEER_LOST, rank) for rank, state in outcomes.items())
     if failures and not failures[0][0]:
         rank = failures[0][2]
-        return Cause(outcomes[rank].exit_code, outcomes[rank].reason, rank, None, outcomes[rank].detail, ranks)
+        return End(outcomes[rank].exit_code, outcomes[rank].detail, outcomes[rank].reason, rank)
     if aborted_rank := next((state for state in ranks if state.end == Sign.ABORTED), None):
-        return Cause(internal, PEER_LOST, aborted_rank.rank, int(signal.SIGABRT), aborted_rank.detail, ranks)
-    return Cause(internal, "internal", detail=f"exit codes {dict(exit_codes)}", ranks=ranks)
+        return End(INTERNAL, aborted_rank.detail, PEER_LOST, aborted_rank.rank, int(signal.SIGABRT))
+    return End(INTERNAL, f"exit codes {dict(exit_codes)}", "internal")
 
 
 def waited_in_vain(log: str) -> str:

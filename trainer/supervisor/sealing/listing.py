@@ -7,16 +7,15 @@ import contextlib
 import json
 import threading
 from pathlib import Path
-from typing import Any, Tuple
+from typing import Any
 
 from trainer.contract.rows import rows_of
 from trainer.contract.sealed import MANIFEST, read_manifest, step_folder
 from trainer.contract.tree import parse_tree
 from trainer.supervisor import family, seal
+from trainer.supervisor.serving import Answer
 
 CHECKPOINTS, VERDICTS = "/checkpoints", "/verdicts/"
-Answer = Tuple[int, bytes]
-"""Code of HTTP and content."""
 _ONE_AT_A_TIME = threading.Lock()
 
 

@@ -1,2 +1,2 @@
 """Ranks that are forked from a process that has imported the job's modules (`ranks`), and start again in place after a
-death (`again`)."""
+death (`job`)."""

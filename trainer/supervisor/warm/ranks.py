@@ -1,7 +1,7 @@
 """The process that imports a job's modules once and forks its ranks: `python3 supervisor.pyz warm-ranks ASKED`.
 
 It runs in the job's own interpreter and never touches CUDA, since no process can be forked that has. The supervisor
-(`again`) holds the other end of a socket: one line of JSON there starts all ranks of this node, this side answers with
+(`job`) holds the other end of a socket: one line of JSON there starts all ranks of this node, this side answers with
 one for each rank's end.
 """
 

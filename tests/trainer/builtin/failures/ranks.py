@@ -16,13 +16,14 @@ import torch.multiprocessing as mp
 
 from tests import waiting
 from trainer.builtin.failures import first_end, recorder
-from trainer.builtin.failures.verdict import Cause, cause_of
+from trainer.builtin.failures.verdict import cause_of
 from trainer.builtin.gang import Gang
 from trainer.builtin.heartbeat import Heartbeat
 from trainer.builtin.rank import _end
 from trainer.builtin.serving import Node
-from trainer.contract import Phase
+from trainer.contract import Phase, Status
 from trainer.contract.culprit import Culprit, Located, find_culprit
+from trainer.supervisor.ends import End
 from trainer.supervisor.place import Place as NodePlace
 
 STEPS = 3
@@ -71,7 +72,7 @@ def trains(place: Place, of: int, fault: Fault, timeout_s: float) -> None:
 
 
 class Ended(NamedTuple):
-    causes: dict[int, Cause]
+    causes: dict[int, End]
     culprit: Culprit | None
 
 
@@ -95,7 +96,7 @@ def end_of(root: Path, faults: Sequence[Fault], waits_for: Sequence[int], timeou
 
 
 def judged(places: Sequence[Place], ranks: Sequence[Any]) -> Ended:
-    causes, seen = dict[int, Cause](), list[Located]()
+    causes, seen = dict[int, End](), list[Located]()
     for place, process in zip(places, ranks, strict=True):
         first_end.note(place.run, place.rank, [process])
         if process.exitcode is None:
@@ -105,7 +106,7 @@ def judged(places: Sequence[Place], ranks: Sequence[Any]) -> Ended:
                 place.run,
                 place.run,
             )
-            told = node.status().rank_views()
+            told = Status.model_validate(node.status()).rank_views()
         else:
             causes[place.rank] = cause_of(place.run, place.run, {place.rank: process.exitcode})
             told = causes[place.rank].ranks

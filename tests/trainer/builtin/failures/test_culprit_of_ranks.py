@@ -69,7 +69,7 @@ def test_a_stopped_rank_is_named_and_those_that_waited_for_it_are_not(tmp_path: 
 def test_a_rank_that_dies_is_named_with_its_signal(fault: object, name: str, tmp_path: Path) -> None:
     ended = end_of(tmp_path, [nothing, fault, nothing], (0, 1, 2), LONG_S)  # type: ignore[list-item]
     assert [ended.causes[rank].reason for rank in range(3)] == ["peer-lost", "signal", "peer-lost"]
-    assert ended.causes[1].signal_number == getattr(signal, name)
+    assert ended.causes[1].signal == getattr(signal, name)
     assert str(ended.culprit) == f"rank 1 on node-1: died of {name}"
 
 

@@ -15,11 +15,14 @@ from tests.root import ROOT
 from trainer.builtin.failures import first_end
 from trainer.builtin.failures.verdict import cause_of
 from trainer.builtin.heartbeat import Heartbeat, Outcome
+from trainer.builtin.serving import Node
 from trainer.contract import Phase
 from trainer.contract.culprit import Exchanges, RankSeen, Sign
 from trainer.contract.exits import TERMINATION_LIMIT_BYTES
 from trainer.contract.job import Termination
 from trainer.errors import classify
+from trainer.supervisor.ends import End
+from trainer.supervisor.place import Place
 
 SAMPLES = ROOT / "tests/samples/nccl_watchdog"
 TIMEOUT, OWN_GPU = (SAMPLES / "timeout.txt").read_text(), (SAMPLES / "own-gpu.txt").read_text()
@@ -41,7 +44,7 @@ def test_a_watchdogs_abort_is_the_loss_of_a_peer_and_not_a_crash_of_the_healthy(
     ranks_at(tmp_path, 7, 7)
     (tmp_path / "rank-0.log").write_text(TIMEOUT)
     cause = cause_of(tmp_path, tmp_path, {0: ABORTED, 1: TERMINATED})
-    assert (cause.code, cause.reason, cause.rank, cause.signal_number) == (70, "peer-lost", 0, signal.SIGABRT)
+    assert (cause.code, cause.reason, cause.rank, cause.signal) == (70, "peer-lost", 0, signal.SIGABRT)
     assert "Watchdog caught collective operation timeout" in cause.detail
     assert cause.ranks[0].end == Sign.ABORTED
 
@@ -66,7 +69,7 @@ def test_other_deaths_of_a_signal_are_crashes_of_that_rank(number: signal.Signal
     ranks_at(tmp_path, 7, 7)
     (tmp_path / "rank-1.log").write_text("nothing of a watchdog\n")
     cause = cause_of(tmp_path, tmp_path, {0: TERMINATED, 1: -number})
-    assert (cause.reason, cause.rank, cause.signal_number) == ("signal", 1, number)
+    assert (cause.reason, cause.rank, cause.signal) == ("signal", 1, number)
 
 
 def test_a_frozen_rank_that_the_agent_killed_is_called_stopped(tmp_path: Path) -> None:
@@ -74,7 +77,7 @@ def test_a_frozen_rank_that_the_agent_killed_is_called_stopped(tmp_path: Path) -
     beats[0].beat(outcome=Outcome(exit_code=70, reason="peer-lost", detail="a collective failed"))
     noted(tmp_path, {0: 70}, {1: "T"})
     cause = cause_of(tmp_path, tmp_path, {0: 70, 1: -signal.SIGKILL})
-    assert (cause.code, cause.reason, cause.rank, cause.signal_number) == (70, "stopped", 1, None)
+    assert (cause.code, cause.reason, cause.rank, cause.signal) == (70, "stopped", 1, None)
     assert "is stopped by a signal after step 6" in cause.detail
 
 
@@ -108,7 +111,7 @@ def test_the_first_look_finds_a_frozen_process_and_ends_it(tmp_path: Path) -> No
     assert first_end.read(tmp_path) is None
 
 
-def test_a_termination_message_fits_the_kubelets_limit_with_eight_ranks_and_long_words() -> None:
+def test_a_termination_message_fits_the_kubelets_limit_with_eight_ranks_and_long_words(tmp_path: Path) -> None:
     groups = {str(name): Exchanges(123456, 123456, 123455, 30.123, 30.0) for name in range(6)}
     ranks = tuple(
         RankSeen(
@@ -116,13 +119,14 @@ def test_a_termination_message_fits_the_kubelets_limit_with_eight_ranks_and_long
         )
         for n in range(8)
     )
-    end = Termination(exit_code=70, reason="peer-lost", attempt=12, node="ip-10-0-1-2.ec2.internal", step=123456,
-                      committed_step=123400, detail='"ü\n' * 500, ranks=ranks)  # fmt: skip
-    short = end.model_copy(update={"detail": TIMEOUT[:500]})
-    for one in (end, short):
-        assert len(one.message().encode()) <= TERMINATION_LIMIT_BYTES
-        assert Termination.model_validate_json(one.message()).reason == "peer-lost"
-    kept = Termination.model_validate_json(short.message()).ranks
+    node = Node(Place("c", 12, "ip-10-0-1-2.ec2.internal", "127.0.0.1", 0, 1, 8, "x:1"), 10, tmp_path, tmp_path)
+    ranks_at(tmp_path, 123456)[0].beat(committed_step=123400)
+    end = End(70, '"ü\n' * 500, "peer-lost", ranks=ranks)
+    for one in (end, end._replace(detail=TIMEOUT[:500])):
+        message = node.message(one)
+        assert len(message.encode()) <= TERMINATION_LIMIT_BYTES
+        assert Termination.model_validate_json(message).reason == "peer-lost"
+    kept = Termination.model_validate_json(message).ranks
     assert [one.rank for one in kept] == [one.rank for one in ranks] and kept[0].groups == groups
 
 

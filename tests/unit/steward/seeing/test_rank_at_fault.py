@@ -126,7 +126,7 @@ def test_numbers_come_from_the_termination_message_and_of_a_running_pod_from_its
     world = World(monkeypatch)
     end = Termination(exit_code=70, reason="peer-lost", attempt=1, node="node-0", step=5, committed_step=0,
                       ranks=(waiting(0),))  # fmt: skip
-    world.pods = [kubernetes_pod(0, phase="Failed", exitCode=70, message=end.message()), kubernetes_pod(1)]
+    world.pods = [kubernetes_pod(0, phase="Failed", exitCode=70, message=end.model_dump_json()), kubernetes_pod(1)]
     world.steps[1] = 4
     first, second = world.view(0), world.view(1)
     assert first.ranks == end.ranks

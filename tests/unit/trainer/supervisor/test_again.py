@@ -19,7 +19,7 @@ from tests.waiting import until
 from trainer.contract import ExitCode
 from trainer.supervisor import seal
 from trainer.supervisor.pack import pack
-from trainer.supervisor.warm.again import MOST
+from trainer.supervisor.warm.job import MOST
 
 HEAVY = 'import os, pathlib\nwith open(pathlib.Path(__file__).with_name("imported"), "a") as file: file.write("x")\n'
 SCRIPT = """

@@ -1,8 +1,7 @@
 """A job whose ranks are forked from a warm process (`ranks`): a rank's death starts all ranks again in place.
 
-All nodes take part. The node whose rank died says so in a file of the shared tier, the others end their ranks when they
-see it, and node 0 chooses the checkpoint as for an attempt. What a restart in place does not answer, or has answered
-too often, ends the attempt: the steward then makes the pods anew.
+All nodes meet (`trainer.supervisor.in_place`), and node 0 chooses the checkpoint as for an attempt. What a restart in
+place does not answer, or has answered too often, ends the attempt: the steward then makes the pods anew.
 """
 
 from __future__ import annotations
@@ -18,10 +17,12 @@ import time
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from trainer.contract.exits import NOTHING_SOUND
-from trainer.supervisor import ends, family, seal
-from trainer.supervisor.ends import STORAGE, End
+from trainer.contract.exits import NOTHING_SOUND, PEER_LOST
+from trainer.supervisor import ends, family
+from trainer.supervisor.ends import DONE, INTERNAL, STORAGE, End
 from trainer.supervisor.failures import LastWords
+from trainer.supervisor.in_place.generations import Generations
+from trainer.supervisor.in_place.meeting import Meeting, Word
 from trainer.supervisor.job import Job
 from trainer.supervisor.launcher import Launcher, Warm
 from trainer.supervisor.place import Place
@@ -31,15 +32,15 @@ from trainer.supervisor.warm import ranks
 MOST = 3
 """Restarts in place of one attempt."""
 _MAY_PASS = (signal.SIGKILL, signal.SIGSEGV)
-"""Signals that a job does not send itself and that, unlike SIGBUS, do not point to a broken device."""
+"""Signals that a job does not send itself and that do not point to a lost peer or a broken device."""
 _LOOK_S = 0.5
 _TOGETHER_S = 0.2
 """Ranks that end within this time have ended because of one death."""
-_HEARD_S = 10.0
-"""Wait for another node's word after a rank of this node has failed because it lost its peer."""
+_MEET_S = 15.0
+"""For all nodes to end their ranks and meet; half of what the steward waits for a silent pod, unless told otherwise."""
 
 
-class Again(Job):
+class WarmJob(Job):
     def __init__(self, config: Mapping[str, Any], place: Place, shared: Path, run: Path, local: Path) -> None:
         super().__init__(config, place, shared, run, local)
         self._trouble: End | None = None
@@ -48,16 +49,19 @@ class Again(Job):
         self._heard: queue.Queue[dict[str, Any]] = queue.Queue()
         self._left = 0
         """Number of this node's ranks that run."""
-        self._died: dict[str, Any] = {}
+        self._meeting = Meeting(place, _MEET_S)
+        self._culprit: Word | None = None
         """The death after which no new step is known yet."""
 
     def emit(self, event: str, **fields: object) -> None:
         """Say a line with the generation, and after its first step how long the restart took."""
         super().emit(event, **fields, **({"generation": self.generation} if self.generation else {}))
-        if event == "step" and (death := self._died):
-            self._died = {}
-            seconds = round(max(0.0, time.time() - death.pop("at")), 2)
-            self.emit("restarted_in_place", step=fields["step"], seconds=seconds, **death)
+        if event == "step" and (culprit := self._culprit):
+            self._culprit = None
+            self.emit("restarted_in_place", step=fields["step"], **culprit.event())
+
+    def take(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        return self._meeting.table.take(message)
 
     def _start(self, words: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()) -> str:
         self._line, child_socket = socket.socketpair()
@@ -80,9 +84,7 @@ class Again(Job):
         assert self.process is not None
         threading.Thread(target=self._listen, name="ranks' ends", daemon=True).start()
         try:
-            self._order({"TORCHELASTIC_RESTART_COUNT": "0"}, ())
-            while (death := self._death()) and self._is_answered(death) and self._restart():
-                pass
+            Generations(self, self.place.node_name, self._meeting, MOST).run()
         except NothingSound as error:
             self._trouble = End(STORAGE, str(error), NOTHING_SOUND)
         except OSError as error:
@@ -127,55 +129,56 @@ class Again(Job):
 
     # A death, and what follows.
 
-    def _restart_note(self) -> Path:
-        """The file with which a node tells the others that all ranks start again."""
-        return self.tier / "resume" / f"attempt-{self.place.attempt:04d}-restart-{self.generation + 1}.json"
+    def start_ranks(self, generation: int, over_event: threading.Event) -> End:
+        """Start this node's ranks, after a death from the newest sound checkpoint; return how they ended. Those that
+        are asked to stop have their grace."""
+        if generation:
+            self._restart()
+        else:
+            self._order({"TORCHELASTIC_RESTART_COUNT": "0"}, ())
+        end = self._rank_end(over_event)
+        if end.code != DONE:
+            self._end_ranks()
+        return end
 
-    def _death(self) -> dict[str, Any] | None:
-        """Wait for a rank that fails, here or on another node; None: all have ended well, or were asked to."""
-        while True:
+    def _rank_end(self, over_event: threading.Event) -> End:
+        """Wait for a rank that fails, here or on another node."""
+        while not self.stopping or self._left:
             rank_end = self._next(_LOOK_S)
+            if self.stopping:
+                continue
             if rank_end is None:
-                if self._restart_note().exists() and not self.stopping:
-                    return {"rank": -1, "code": 0}
-            elif rank_end["code"] and not self.stopping:
+                if over_event.is_set():
+                    return End(INTERNAL, "a process on another node has died", PEER_LOST)
+            elif rank_end["code"]:
                 rank_ends = [rank_end]
                 while self._left and (rank_end := self._next(_TOGETHER_S)):
                     rank_ends.append(rank_end)
-                return min(rank_ends, key=lambda candidate: -candidate["code"] not in _MAY_PASS)
-            elif not rank_end["left"]:
-                return None
-
-    def _is_answered(self, death: Mapping[str, Any]) -> bool:
-        """Tell the other nodes of a death that a restart in place answers; otherwise return whether they tell us."""
-        code = int(death["code"])
-        if -code in _MAY_PASS and self.generation < MOST:
-            restart = {"culprit": death["rank"], "of_node": self.place.node_name, "at": time.time()}
-            restart["cause"] = f"died of {ends.signal_name(-code)}"
-            seal.publish(self._restart_note(), json.dumps(restart).encode())
-            return True
-        deadline = time.monotonic() + (_HEARD_S if code > 0 and self.place.node_count > 1 else 0.0)
-        while not self._restart_note().exists():
-            if self.stopping or time.monotonic() >= deadline:
+                death = min(rank_ends, key=lambda candidate: -candidate["code"] not in _MAY_PASS)
                 assert isinstance(self.launcher, Warm)
-                self.launcher.note_failure(code)
-                return False
-            time.sleep(_TOGETHER_S)
-        return True
+                self.launcher.note_failure(death["code"])
+                return ends.rank_end(death["code"], death["rank"], -death["code"] in _MAY_PASS)
+            elif not rank_end["left"]:
+                break
+        return End(DONE)
 
-    def _restart(self) -> bool:
-        """Start all ranks of this node again, from the newest sound checkpoint; False: the job is to stop."""
-        death = json.loads(self._restart_note().read_text())
-        self._end_ranks()
-        self.generation += 1
+    def suspicion(self) -> str:
+        """Return nothing: the job's image may have no `nvidia-smi`, and signals of broken devices are refused."""
+        return ""
+
+    def prepare(self, generation: int, culprit: Word) -> None:
+        assert isinstance(self.launcher, Warm)
+        self.launcher.note_failure(0)
+        self.generation, self._culprit = generation, culprit
+
+    def _restart(self) -> None:
         with self._sealed_alone:  # what is chosen from is not sealed into meanwhile
             self._seal_finished()
             resume = self.sealing.resume(self.generation)
         if self.stopping:
-            return False
+            return
         self.progress.begin(self.generation, self.committed_step)
         self.words, self.heard = LastWords(), time.monotonic()
-        self._died = death
         host, _, port = self.place.rendezvous.rpartition(":")
         # A port of its own: a rank of the last start that has not yet ended on another node does not join this one.
         place = self.place._replace(rendezvous=f"{host}:{int(port) + self.generation}")
@@ -185,4 +188,3 @@ class Again(Job):
             "TORCHELASTIC_RESTART_COUNT": str(self.generation),
         }
         self._order(variables, Launcher.command(start, {**os.environ, **variables}))
-        return True

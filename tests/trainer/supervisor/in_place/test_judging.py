@@ -7,16 +7,23 @@ import signal
 import pytest
 
 from tests.root import ROOT
-from trainer.builtin.in_place.generations import is_own, refusal, sick
-from trainer.contract import ExitCode, Termination
+from trainer.builtin.agent import TrainerJob
+from trainer.contract import ExitCode
 from trainer.health.looking import CannotLook, Look, Output
+from trainer.supervisor.ends import End, rank_end
+from trainer.supervisor.in_place.generations import is_own, refusal
 
 SAMPLES = ROOT / "tests/samples/nvidia_smi"
 
 
-def ended(reason: str, code: int = ExitCode.INTERNAL, detail: str = "", number: int | None = None) -> Termination:
-    told = {"exit_code": code, "reason": reason, "detail": detail, "signal": number}
-    return Termination.model_validate({"attempt": 1, "node": "a", "step": 3, "committed_step": 2} | told)
+def ended(reason: str, code: int = ExitCode.INTERNAL, detail: str = "", number: int | None = None) -> End:
+    return End(code, detail, reason, signal=number)
+
+
+def suspicion(has_gpus: bool, look: Look) -> str:
+    job = TrainerJob.__new__(TrainerJob)
+    job._has_gpus, job._look = has_gpus, look
+    return job.suspicion()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
@@ -89,7 +96,7 @@ SOUND = (SAMPLES / "rtx-pro-6000-blackwell.xml").read_text()
     ],
 )
 def test_a_gpu_with_an_error_is_suspected_and_a_sound_one_is_not(text: str, said: str) -> None:
-    told = sick(True, smi(text))
+    told = suspicion(True, smi(text))
     assert said in told and bool(told) == bool(said)
 
 
@@ -97,11 +104,26 @@ def test_without_a_gpu_nobody_asks_for_one() -> None:
     def never(*command: str, timeout_s: float = 30.0) -> Output:
         raise AssertionError(command)
 
-    assert sick(False, never) == ""
+    assert suspicion(False, never) == ""
 
 
 def test_a_gpu_that_does_not_answer_is_suspected() -> None:
     def silent(*command: str, timeout_s: float = 30.0) -> Output:
         raise CannotLook("nvidia-smi has not answered in 10 s")
 
-    assert "has not answered" in sick(True, silent)
+    assert "has not answered" in suspicion(True, silent)
+
+
+@pytest.mark.parametrize(
+    ("code", "died", "own", "refused"),
+    [
+        (-signal.SIGKILL, True, True, ""),
+        (-signal.SIGABRT, False, False, ""),
+        (1, False, False, ""),
+        (-signal.SIGBUS, False, False, "SIGBUS may come from the hardware"),
+        (ExitCode.DATA, False, True, "the reason is data"),
+    ],
+)
+def test_a_rank_of_a_job_is_read_by_its_code(code: int, died: bool, own: bool, refused: str) -> None:
+    end = rank_end(code, 3, died)
+    assert (is_own(end), refusal(end), end.rank) == (own, refused, 3)

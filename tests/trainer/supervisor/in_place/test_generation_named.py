@@ -60,7 +60,7 @@ def test_the_audit_compares_each_generations_rows_with_its_own_lines_and_counts_
 def test_the_record_has_each_restart_once() -> None:
     store = Store()
     events = TrainerEvents(store)  # type: ignore[arg-type]
-    line = {"event": "restarted_in_place", "attempt": 1, "generation": 1, "culprit": 3, "seconds": 6.5}
+    line = {"event": "restarted_in_place", "attempt": 1, "generation": 1, "step": 7, "culprit": 3, "seconds": 6.5}
     for at in (1.0, 2.0):
         events.take("c-a1-0", line | {"time": at})
     assert [(one.kind, one.data["culprit"]) for one in store.kept] == [("attempt.restarted-in-place", 3)]

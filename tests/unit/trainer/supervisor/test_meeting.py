@@ -1,0 +1,151 @@
+"""Supervisors that meet at the table of pod 0, over their real servers: all read one decision."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests import waiting
+from trainer.contract import AGENT_PORT
+from trainer.supervisor import serving
+from trainer.supervisor.in_place import meeting
+from trainer.supervisor.in_place.meeting import Decision, Meeting, Word
+from trainer.supervisor.place import Place
+
+LONG_S = 3600.0
+DIED = {"own": True, "rank": 1, "cause": "died of SIGKILL", "at": 2.0}
+Gathering = list[Meeting]
+
+
+def place(node: int, nodes: int, network: str) -> Place:
+    return Place("c", 1, f"node-{node}", f"{network}.{node + 1}", node, nodes, 1, f"{network}.1:1")
+
+
+@pytest.fixture
+def network() -> str:
+    return f"127.{random.randint(1, 250)}.{random.randint(0, 250)}"
+
+
+@pytest.fixture
+def two(network: str) -> Iterator[Gathering]:
+    """The meetings of two supervisors, of which the first has the table."""
+    meetings = [Meeting(place(node, 2, network), LONG_S) for node in range(2)]
+    server = serving.serve(f"{network}.1", dict, lambda path: None, take=meetings[0].table.take)
+    yield meetings
+    server.shutdown()
+    server.server_close()
+
+
+def word(node: int, **said: object) -> Word:
+    return Word(f"node-{node}", **{"cause": "lost a peer"} | said)  # type: ignore[arg-type]
+
+
+def decided(agents: Gathering, words: list[Word], stopped: Callable[[], bool] = lambda: False) -> list[Decision]:
+    found: dict[int, Decision] = {}
+
+    def decide(number: int) -> None:
+        found[number] = agents[number].decide(0, words[number], stopped)
+
+    threads = [threading.Thread(target=decide, args=(number,)) for number in range(len(words))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[number] for number in sorted(found)]
+
+
+def test_all_go_on_and_name_the_process_that_died_first(two: Gathering) -> None:
+    first, second = decided(two, [word(0, **DIED | {"rank": 0, "at": 3.0}), word(1, **DIED)])
+    assert first == second
+    assert first.go and first.culprit is not None and (first.culprit.node, first.culprit.rank) == ("node-1", 1)
+
+
+def test_one_that_refuses_ends_all_and_says_why(two: Gathering) -> None:
+    first, second = decided(two, [word(0, **DIED), word(1, refuses="the reason is config")])
+    assert not first.go and first == second
+    assert first.why == "node-1: the reason is config"
+
+
+def test_lost_peers_alone_are_no_death(two: Gathering) -> None:
+    first, second = decided(two, [word(0), word(1)])
+    assert not first.go and not second.go and "no process is known to have died" in first.why
+
+
+def test_who_waits_in_vain_ends_and_who_comes_too_late_reads_the_same(two: Gathering) -> None:
+    two[0].longest_s = 0.2
+    early = two[0].decide(0, word(0, **DIED), lambda: False)
+    late = two[1].decide(0, word(1, **DIED), lambda: False)
+    assert not early.go and early == late
+    assert early.why == "1 of 2 agents met within 0.2 s"
+
+
+def test_who_is_asked_to_stop_waits_for_nobody(two: Gathering) -> None:
+    decision = two[1].decide(0, word(1, **DIED), lambda: True)
+    assert not decision.go and decision.why == "node-1 is asked to stop"
+
+
+def test_an_agent_whose_pod_has_ended_is_not_waited_for(
+    two: Gathering, network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody listens at the second one's address; as long as somebody does, silence proves nothing."""
+    monkeypatch.setattr(meeting, "_KNOCK_EVERY_S", 0.01)
+    two[1].watch(0, threading.Event())
+    address = f"{network}.2"
+    waiting.until(lambda: address in two[0]._ask(0)["missing"], "its address")
+    two[0].longest_s = 0.3
+    with socket.create_server((address, AGENT_PORT)):
+        early = two[0].decide(0, word(0, **DIED), lambda: False)
+    assert early.why.startswith("1 of 2")
+    two[0].longest_s = LONG_S
+    two[1].watch(1, threading.Event())
+    decision = two[0].decide(1, word(0, **DIED), lambda: False)
+    assert not decision.go and decision.why == f"the agent of {address} is gone"
+
+
+def test_a_death_is_told_to_the_others_and_only_within_its_generation(two: Gathering) -> None:
+    events = [threading.Event(), threading.Event()]
+    for generation, event in enumerate(events):
+        two[1].watch(generation, event)
+    two[0].tell_over(1)
+    waiting.until(events[1].is_set, "the word")
+    assert not events[0].is_set()
+
+
+def test_who_only_waits_for_a_death_hears_nothing_of_a_decision(
+    two: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next question would follow at once, without end."""
+    two[0].decide(0, word(0, refuses="the reason is config"), lambda: False)
+    waits: list[tuple[bool, float]] = []
+    monkeypatch.setattr(two[0].table._news, "wait_for", lambda news, wait_s: waits.append((bool(news()), wait_s)))
+    two[0]._ask(0, wait_s=5.0)
+    assert waits == [(False, 5.0)]
+
+
+def test_a_table_whose_pod_has_ended_ends_the_meeting(network: str) -> None:
+    decision = Meeting(place(1, 2, network), LONG_S).decide(0, word(1, **DIED), lambda: False)
+    assert not decision.go and decision.why == "the agent of pod 0 is gone"
+
+
+def test_a_table_that_does_not_answer_ends_the_meeting_with_its_time(
+    network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "_MARGIN_S", 0.0)
+    with serving.serve(f"{network}.1", dict, lambda path: None):
+        decision = Meeting(place(1, 2, network), 0.0).decide(0, word(1, **DIED), lambda: False)
+    assert not decision.go and decision.why == "the agent of pod 0 does not answer"
+
+
+@pytest.mark.parametrize("content", ["{}", "[", "3", '{"generation": 0, "pod": 1, "address": "a", "over": false}'])
+def test_what_is_no_message_is_refused_and_the_table_stays(content: str, two: Gathering, network: str) -> None:
+    connection = http.client.HTTPConnection(f"{network}.1", AGENT_PORT)
+    connection.request("POST", "/meeting", content)
+    assert connection.getresponse().status == 400
+    connection.close()
+    first, second = decided(two, [word(0, **DIED), word(1)])
+    assert first.go and first == second
