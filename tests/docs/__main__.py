@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from infra.monitoring.alerts import RUNBOOKS, alerts, runbook
 from tests.docs import command_reference, decisions_index, metrics_reference, spec_reference, waits_reference
 from tests.root import ROOT
 
-PAGES = {
+PAGES: dict[str, Callable[[], str]] = {
     "docs/spec.md": spec_reference.page,
     "docs/commands.md": command_reference.page,
     "docs/waits.md": waits_reference.page,

@@ -24,12 +24,18 @@ SKIPPED = 120
 """Steps of the real run whose fall is too steep for a cubic."""
 Gain = Callable[[int], float]
 
+
+def rising(share: float) -> Gain:
+    """Return the factor of what rises by `share` percent a step."""
+    return lambda since: (1 + share / 100) ** min(since, LASTS)
+
+
 FAULTS: dict[str, tuple[Gain, Gain, Gain]] = {
     # By steps since the onset: factors of the training loss, of the held-out loss, of the norm.
     **{
         f"+{share} % a step": (
-            lambda since, share=share: (1 + share / 100) ** min(since, LASTS),
-            lambda since, share=share: (1 + share / 100) ** min(since, LASTS),
+            rising(share),
+            rising(share),
             lambda since: 1.0,
         )
         for share in (0.1, 0.2, 0.4, 0.8)

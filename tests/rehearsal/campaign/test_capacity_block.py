@@ -93,7 +93,7 @@ def test_the_deadline_is_forty_minutes_before_the_block_ends_for_plan_schedule_a
         survey(camped.spec),
     ).block
     assert planned is not None and planned.nodes_until.replace(microsecond=0) == until_
-    interval = context.plan.checkpoint.every_steps * context.spec.job.step_seconds_estimate
+    interval = context.plan.checkpoint.every_steps * (context.spec.job.step_seconds_estimate or 0)
     archive = next(float(one.seconds) for one in context.plan.clock if one.stage == "archive")
     assert planned.nodes_until - planned.train_until == timedelta(seconds=interval + archive)
 

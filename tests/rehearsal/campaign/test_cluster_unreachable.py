@@ -33,6 +33,7 @@ from infra.engine.engine import Engine
 from infra.errors import LeaseLost, PermanentError
 from infra.record.events import Stage
 from infra.record.meter import read
+from infra.record.payloads.outputs import PreflightOutput, StageOutput
 from infra.rehearsal.aws.eks import nodegroups
 from infra.session.context import Context
 from infra.spec import waits
@@ -193,9 +194,10 @@ def test_a_stage_that_the_world_cuts_off_is_recorded_and_says_what_bills(
 ) -> None:
     nodes = nodes_of(context)
 
-    def cut_off(_: Context) -> dict[str, Any]:
+    def cut_off(_: Context) -> StageOutput:
         made.api.dropping = 10_000
-        return {"nodes": nodes.facts()}
+        nodes.facts()
+        return PreflightOutput()
 
     with pytest.raises(httpx2.HTTPError):
         run_step(context, StageStep(Stage.PREFLIGHT, "to be cut off", cut_off))

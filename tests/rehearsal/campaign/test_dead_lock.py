@@ -14,6 +14,7 @@ from infra.campaign.stages import StageStep, run_step
 from infra.engine.engine import Engine
 from infra.folders import writable
 from infra.record.events import Stage
+from infra.record.payloads.outputs import TeardownOutput
 from infra.spec.names import PROJECT
 from tests.rehearsal.campaign_world import camp
 
@@ -45,6 +46,9 @@ def test_a_teardown_passes_the_lock_of_a_dead_engine_though_the_cluster_is_gone(
         folder = f".pulumi/locks/organization/{PROJECT}/{stack.name}/"
         context.store.put(f"{folder}dead.json", json.dumps(lock).encode())
         step = StageStep(Stage.TEARDOWN, "everything that bills is destroyed", teardown.run)
-        assert run_step(context, step).resources == 2, "the Kubernetes object was forgotten, the rest destroyed"
+        output = run_step(context, step)
+        assert isinstance(output, TeardownOutput) and output.resources == 2, (
+            "the Kubernetes object was forgotten, the rest destroyed"
+        )
         assert not camped.client("s3").list_objects_v2(Bucket=context.buckets.state, Prefix=folder).get("Contents")
         assert Stage.TEARDOWN in context.state().finished_stages

@@ -25,7 +25,7 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Stage
 from infra.record.payloads.attempts import AttemptLaunched, AttemptRunning, NodesAtZero
-from infra.record.payloads.outputs import BakeOutput, PreflightOutput, ProvisionOutput
+from infra.record.payloads.outputs import BakeOutput, PreflightOutput, ProvisionOutput, StageOutput
 from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.session.context import Context
 from infra.session.session import opened
@@ -141,9 +141,10 @@ def steps_of_the_next_run(context: Context, monkeypatch: pytest.MonkeyPatch, ima
     for step in stages.STEPS[: [one.stage for one in stages.STEPS].index(Stage.LAUNCH) + 1]:
         run = {Stage.BAKE: bake, Stage.PREFLIGHT: proven}.get(step.stage, step.run)
 
-        def noted(one: Context, stage: Stage = step.stage, run: Any = run) -> dict[str, Any]:
+        def noted(one: Context, stage: Stage = step.stage, run: Any = run) -> StageOutput:
             entered.append(stage)
-            return dict(run(one))
+            output: StageOutput = run(one)
+            return output
 
         listed = [replace(one, run=noted) if one.stage is step.stage else one for one in stages.STEPS]
         monkeypatch.setattr(stages, "STEPS", tuple(listed))

@@ -17,6 +17,7 @@ from infra.errors import LeaseLost
 from infra.kinds import Remain
 from infra.record.events import CampaignState, Stage
 from infra.record.payloads.attempts import AttemptLaunched, AttemptRecord
+from infra.record.payloads.outputs import TeardownOutput
 from infra.spec.names import Names
 
 ATTEMPT = AttemptRecord(launched=AttemptLaunched(attempt=1), launched_at=datetime(2026, 1, 1, tzinfo=UTC))
@@ -136,7 +137,7 @@ class World:
             raise self.exceptions.NoSuchEntityException({"Error": {"Code": "NoSuchEntity"}}, "DetachRolePolicy")
         self.did.append(f"thaw {RoleName}")
 
-    def run(self, abandon: bool = False) -> dict[str, Any]:
+    def run(self, abandon: bool = False) -> TeardownOutput:
         more = {"abandon": True} if abandon else {}
         return teardown.run(self, **more)  # type: ignore[arg-type]
 

@@ -58,7 +58,7 @@ def test_a_folder_is_uploaded_beside_the_data_where_the_ranks_look(
     )
     data: Any = SimpleNamespace(folder=llama, digest="d" * 64)
     provision._upload(context, data)
-    told = provision._weights_of(spec)["init_from"]
+    told = provision._weights_of(spec)
     assert account.keys == [
         f"datasets/{'d' * 64}/{told.removeprefix('/data/')}/{path.name}" for path in sorted(llama.iterdir())
     ]
@@ -66,7 +66,7 @@ def test_a_folder_is_uploaded_beside_the_data_where_the_ranks_look(
     config = train_config(spec, make_plan(spec, survey(spec)), "d" * 64, init_from=told)
     assert config.init_from == told
     (llama / "model.safetensors").write_bytes(b"other weights")
-    assert provision._weights_of(spec)["init_from"] != told, "campaigns with the same data share its folder"
+    assert provision._weights_of(spec) != told, "campaigns with the same data share its folder"
     assert len(source.weight_files(str(llama))) == 2
 
 
