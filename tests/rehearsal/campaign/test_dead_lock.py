@@ -15,7 +15,7 @@ from infra.engine.engine import Engine
 from infra.folders import writable
 from infra.record.events import Stage
 from infra.spec.names import PROJECT
-from tests.rehearsal.campaign_world import camp
+from tests.worlds.campaign_site import camp
 
 NOBODY = 2**22 + 1
 """Above the greatest process id that Linux gives."""

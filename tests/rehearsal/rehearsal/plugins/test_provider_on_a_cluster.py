@@ -1,4 +1,4 @@
-"""Run by test_providers.py in private namespaces: the kubernetes plugin against a real control plane."""
+"""The kubernetes plugin, and the engine with it, against a real control plane."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneC
 from infra.rehearsal.paths import tools_dir
 from infra.rehearsal.plugins.kubernetes.package import KubernetesPackage
 from infra.rehearsal.plugins.package import OperationFailed, Request
-from tests.rehearsal.pulumi_world import Program, World, counts
+from tests.worlds.pulumi_project import Program, PulumiProject, counts
 
+pytestmark = [pytest.mark.nightly, pytest.mark.inside("net", "pid")]
 ADDRESS = "10.77.0.10"
 
 
@@ -39,8 +40,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, {}, monkeypatch)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PulumiProject:
+    return PulumiProject(tmp_path, {}, monkeypatch)
 
 
 def campaign(kubeconfig: str, **settings: Any) -> Program:
@@ -91,7 +92,7 @@ def names(client: Client) -> set[str]:
     return {str(one.metadata.name) for one in client.list(ConfigMap, namespace="campaign") if one.metadata}
 
 
-def test_objects_and_releases_go_up_stay_change_and_go(plane: ControlPlane, world: World) -> None:
+def test_objects_and_releases_go_up_stay_change_and_go(plane: ControlPlane, world: PulumiProject) -> None:
     text, client = plane.admin_kubeconfig.read_text(), plane.client()
     stack = world.stack(campaign(text))
     assert counts(stack.up()) == {"create": 7}
@@ -125,7 +126,7 @@ def test_an_unknown_field_is_an_error_of_the_preview(plane: ControlPlane) -> Non
 
 
 def test_a_cluster_that_is_gone_does_not_block_its_teardown_where_the_program_says_so(
-    plane: ControlPlane, world: World
+    plane: ControlPlane, world: PulumiProject
 ) -> None:
     text = plane.admin_kubeconfig.read_text()
 
