@@ -96,7 +96,9 @@ class NodeletSite:
         access = {"authenticationMode": "API", "bootstrapClusterCreatorAdminPermissions": True}
         placed = {"subnetIds": ids, "endpointPublicAccess": False, "endpointPrivateAccess": True}
         eks.create_cluster(name="camp", version="1.36", roleArn=role, resourcesVpcConfig=placed, accessConfig=access)
-        eks.get_waiter("cluster_active").wait(name="camp", WaiterConfig={"Delay": 1, "MaxAttempts": 30})
+        eks.get_waiter("cluster_active").wait(
+            name="camp", WaiterConfig={"Delay": 1, "MaxAttempts": int(waiting.HUNG_S)}
+        )
         nodes = self.role(
             "nodes", "ec2.amazonaws.com", "AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly"
         )

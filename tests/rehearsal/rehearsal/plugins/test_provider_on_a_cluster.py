@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +10,15 @@ import pulumi_kubernetes as kubernetes
 import pytest
 from lightkube import ApiError, Client
 from lightkube.resources.core_v1 import ConfigMap, Namespace, PersistentVolumeClaim, Secret
-from pyroute2 import IPRoute
 
-from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
-from infra.rehearsal.paths import tools_dir
+from infra.rehearsal.kubernetes.control_plane import ControlPlane
 from infra.rehearsal.plugins.kubernetes.package import KubernetesPackage
 from infra.rehearsal.plugins.package import OperationFailed, Request
+from tests.worlds.control_plane import config, plane
 from tests.worlds.pulumi_project import Program, PulumiProject, counts
 
+__all__ = ["config", "plane"]
 pytestmark = [pytest.mark.nightly, pytest.mark.inside("net", "pid")]
-ADDRESS = "10.77.0.10"
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with IPRoute() as links:
-        links.link("add", ifname="camp0", kind="bridge")
-        bridge = links.link_lookup(ifname="camp0")[0]
-        links.addr("add", index=bridge, address=ADDRESS, prefixlen=16)
-        links.link("set", index=bridge, state="up")
-        links.link("set", index=links.link_lookup(ifname="lo")[0], state="up")
-    work = tmp_path_factory.mktemp("control-plane")
-    running = ControlPlane.start(
-        ControlPlaneConfig("providers", "1.36", ADDRESS, work, "http://10.77.0.2:5000/", tools_dir())
-    )
-    yield running
-    running.stop()
 
 
 @pytest.fixture
