@@ -24,8 +24,7 @@ from infra.stack.settings import FoundationSettings
 from tests.example import example_spec
 from tests.rehearsal.aws_account import Account as Client
 from tests.rehearsal.aws_account import code_of
-from tests.worlds.pulumi_project import Program, counts
-from tests.worlds.pulumi_project import PulumiProject
+from tests.worlds.pulumi_project import Program, PulumiProject, counts
 
 REFUSED = "Your requested instance type is not supported in your requested Availability Zone."
 
