@@ -43,7 +43,7 @@ def reached(site: NodeletSite) -> Iterator[httpx2.Client]:
 
 
 def kubectl(site: NodeletSite, *words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    argv = [str(tools_dir() / "kubectl"), f"--kubeconfig={site.world.control_planes['site'].admin_kubeconfig}"]
+    argv = [str(tools_dir() / "kubectl"), f"--kubeconfig={site.world.control_planes['camp'].admin_kubeconfig}"]
     return subprocess.run([*argv, f"--cache-dir={site.work}", *words], input=given, capture_output=True)
 
 
