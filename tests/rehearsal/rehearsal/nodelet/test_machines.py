@@ -34,16 +34,6 @@ def ticking(site: NodeletSite, image: str, name: str, node: str) -> Path:
     return next((site.work / "machines").glob(f"*/logs/pods/default_{name}_*/main/0.log"))
 
 
-def processes() -> list[str]:
-    lines = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:
-            continue
-    return lines
-
-
 def test_nodes_join_with_labels_taints_a_lease_and_a_provider_id(site: NodeletSite) -> None:
     for node in site.see("nodes")["items"]:
         name, labels = node["metadata"]["name"], node["metadata"]["labels"]
@@ -128,17 +118,3 @@ def test_of_a_machines_processes_the_one_that_works_most_dies_as_a_rank(site: No
     site.until(lambda: site.kubectl("logs", "working").strip() == "-9")
     assert machine.alive() and site.pod("working")["status"]["phase"] == "Running", "its parent lives on"
     site.kubectl("delete", "pod", "working", "--now")
-
-
-def test_power_loss_ends_the_pods_too(site: NodeletSite, image: str) -> None:
-    name = site.two_nodes()[0]
-    log = ticking(site, image, "lost", name)
-    machine = site.machine_of(name)
-    asked = time.monotonic()
-    machine.kill()
-    assert not machine.alive() and time.monotonic() - asked < 20, "a grace would be 30 s"
-    left = log.read_text()
-    time.sleep(0.2)
-    assert log.read_text() == left
-    assert not [line for line in processes() if f"{name}'; import time" in line]
-    site.until(lambda: name not in site.two_nodes())
