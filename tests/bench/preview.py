@@ -35,8 +35,8 @@ from infra.record.events import Stage
 from infra.spec.names import PROJECT
 from infra.stack.program import program
 from tests.bench.parts import preview_scale
-from tests.rehearsal.campaign_world import Camp, camp
 from tests.results import results_of
+from tests.worlds.campaign_site import CampaignSite, camp
 
 RESULTS = results_of("bench", "preview")
 LIMIT_S = 15.0
@@ -45,7 +45,7 @@ CPU = list[float]()
 """CPU seconds of each preview, of this process (with the emulated AWS in it) and of the engines that it waited for."""
 
 
-def spec_file(one: Camp, folder: Path, count: int) -> Path:
+def spec_file(one: CampaignSite, folder: Path, count: int) -> Path:
     document = one.spec.model_dump(mode="json", exclude_unset=True)
     document["nodes"] |= {"count": count}
     document["training"] |= {"global_batch": 16 * count}
@@ -68,7 +68,7 @@ def previewed(path: Path) -> tuple[float, int]:
 
 
 @contextmanager
-def bare_stack(one: Camp, folder: Path) -> Iterator[Callable[[], float]]:
+def bare_stack(one: CampaignSite, folder: Path) -> Iterator[Callable[[], float]]:
     """The peer: `pulumi preview` of the campaign stack alone on an empty local backend, without refresh."""
     context = read_only_context(one.spec, one.plan, Console(file=StringIO()))
     config = stacks(context)[context.names.stack]()

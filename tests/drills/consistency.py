@@ -28,9 +28,9 @@ from infra.record.events import Stage
 from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.session.context import Context
 from tests.drills import teardown as drill
-from tests.drills.parts.teardown_cases import Fault, Mend, rule
-from tests.rehearsal.campaign_world import Camp, camp
+from tests.drills.parts.teardown_faults import Fault, Mend, rule
 from tests.results import results_of
+from tests.worlds.campaign_site import CampaignSite, camp
 
 RESULTS = results_of("drills", "consistency")
 LAG_S = 2.0
@@ -45,7 +45,7 @@ DENIED = (
 
 
 def lagging(*services: str) -> Any:
-    def lay(camp: Camp) -> Mend:
+    def lay(camp: CampaignSite) -> Mend:
         wanted = [
             {"service": one, "action": action, "effect": "stale", "lag_s": LAG_S, "times": None}
             for one in services
@@ -75,14 +75,14 @@ def certificate(context: Context) -> set[str]:
     return {f"{one.id} {one.name}" for several in found.values() for one, _ in several}
 
 
-def ground_of(one: Camp) -> dict[str, Any]:
+def ground_of(one: CampaignSite) -> dict[str, Any]:
     """The foundation of the account, made once: what a bake tells of it."""
     with one.opened() as context:
         made = foundation(context).model_dump(mode="json")
     return {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, "foundation": made}
 
 
-def one_case(one: Camp, baked: dict[str, Any], before: Fault, after: Fault) -> dict[str, Any]:
+def one_case(one: CampaignSite, baked: dict[str, Any], before: Fault, after: Fault) -> dict[str, Any]:
     with one.opened() as context:
         context.store.append(StageStarted(stage=Stage.BAKE))
         context.store.append(StageFinished(stage=Stage.BAKE, seconds=0.0, outputs=baked))
@@ -110,7 +110,7 @@ def main() -> int:
         baked = ground_of(ground)
         for number, after in enumerate((ends * options.count)[: options.count], 1):
             before, started = begins[number % len(begins)], time.monotonic()
-            one = Camp(ground.site, Path(folder) / "cases" / str(number), {"campaign": f"lag{number}"})
+            one = CampaignSite(ground.site, Path(folder) / "cases" / str(number), {"campaign": f"lag{number}"})
             try:
                 row = one_case(one, baked, before, after)
             except Exception as error:

@@ -38,15 +38,15 @@ from infra.record.events import Stage
 from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.session.context import Context
 from tests.rehearsal.acting import as_reader
-from tests.rehearsal.campaign_world import Camp, camp
-from tests.rehearsal.engine.drift_cases import HANDS, Hand, desired, lose_file_system, mutations
+from tests.rehearsal.engine.changes_by_hand import HANDS, Hand, desired, lose_file_system, mutations
 from tests.results import results_of
+from tests.worlds.campaign_site import CampaignSite, camp
 
 RESULTS = results_of("drills", "drift")
 EXCLUDE = {"schedule deleted": "schedule disabled", "schedule disabled": "schedule deleted"}
 
 
-def one_case(camp: Camp, context: Context, hands: list[Hand], size: int) -> dict[str, Any]:
+def one_case(camp: CampaignSite, context: Context, hands: list[Hand], size: int) -> dict[str, Any]:
     """Raises AssertionError where the promise is broken."""
     for hand in hands:
         hand.act(camp)
@@ -80,7 +80,7 @@ def mended(context: Context) -> None:
         engine.up(stack)
 
 
-def repaired_case(camp: Camp) -> dict[str, Any]:
+def repaired_case(camp: CampaignSite) -> dict[str, Any]:
     """The command itself, after every hand at once."""
     taken = [hand for hand in HANDS if hand.name != "schedule disabled"]
     for hand in taken:
@@ -96,7 +96,7 @@ def repaired_case(camp: Camp) -> dict[str, Any]:
     return {"hands": [hand.name for hand in taken], "repaired": said[-1]}
 
 
-def read_only_case(camp: Camp) -> dict[str, Any]:
+def read_only_case(camp: CampaignSite) -> dict[str, Any]:
     """The pull request's role, without access to the cluster, sees no difference where there is none."""
     with as_reader(camp), mutations(camp) as heard:
         seen = preview(read_only_context(camp.spec, camp.plan, Console(file=StringIO())), look_inside=False)
@@ -105,7 +105,7 @@ def read_only_case(camp: Camp) -> dict[str, Any]:
     return {"hands": ["read-only role"]}
 
 
-def refused_preview(camp: Camp, folder: Path) -> dict[str, Any]:
+def refused_preview(camp: CampaignSite, folder: Path) -> dict[str, Any]:
     """Another spec for a campaign whose file system is gone: all that is wrong is told at once."""
     document = camp.spec.model_dump(mode="json", exclude_unset=True)
     document["money"] |= {"budget_usd": 77}
@@ -121,7 +121,7 @@ def refused_preview(camp: Camp, folder: Path) -> dict[str, Any]:
     return {"hands": ["preview of another spec"]}
 
 
-def refused_repair(camp: Camp) -> dict[str, Any]:
+def refused_repair(camp: CampaignSite) -> dict[str, Any]:
     """Of a campaign whose file system is gone: nothing is touched."""
     with mutations(camp) as heard:
         try:
@@ -133,7 +133,7 @@ def refused_repair(camp: Camp) -> dict[str, Any]:
     return {"hands": ["repair of a lost file system"]}
 
 
-def new_file_system_case(camp: Camp) -> dict[str, Any]:
+def new_file_system_case(camp: CampaignSite) -> dict[str, Any]:
     """With a copy of a checkpoint in S3 a lost file system is made anew, and nothing else is replaced."""
     with camp.opened() as context:
         copy = {"step": 20, "place": "", "objects": 1, "bytes": 1, "seconds": 1, "removed": [], "locked": 0}
@@ -150,7 +150,7 @@ def new_file_system_case(camp: Camp) -> dict[str, Any]:
     return {"hands": ["a new file system"]}
 
 
-def refused_case(camp: Camp, context: Context) -> dict[str, Any]:
+def refused_case(camp: CampaignSite, context: Context) -> dict[str, Any]:
     lose_file_system(camp)
     name = context.names.stack
     seen = look(context, name, stacks(context)[name]())

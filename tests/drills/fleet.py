@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.rehearsal.stack.fleet_cases import Case, all_cases, fleet_in, life
+from tests.rehearsal.stack.fleet import Case, all_cases, fleet_in, life
 from tests.results import results_of
 
 RESULTS = results_of("drills", "fleet")

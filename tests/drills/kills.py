@@ -35,9 +35,9 @@ from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.rehearsal.aws.world import Call
 from infra.spec.names import PROJECT
 from tests.drills.parts.struck import environ_restored, until
-from tests.rehearsal.campaign_world import Camp, camp
 from tests.results import results_of
 from tests.root import ROOT
+from tests.worlds.campaign_site import CampaignSite, camp
 
 RESULTS = results_of("drills", "kills")
 
@@ -66,7 +66,7 @@ class Kill:
 class Changes:
     """Counts the calls that change something, and remembers them."""
 
-    def __init__(self, held: Camp) -> None:
+    def __init__(self, held: CampaignSite) -> None:
         self.seen: list[str] = []
         held.world.faults.append(self.hook)
 
@@ -75,7 +75,7 @@ class Changes:
             self.seen.append(f"{call.service}:{call.action} {call.path}")
 
 
-def drive(held: Camp, *arguments: str) -> subprocess.Popen[str]:
+def drive(held: CampaignSite, *arguments: str) -> subprocess.Popen[str]:
     log = (held.folder / "driver.log").open("a")
     return subprocess.Popen(
         [sys.executable, "-m", "infra.cli.main", *arguments], cwd=ROOT, env=os.environ, stdout=log, stderr=log,
@@ -83,11 +83,11 @@ def drive(held: Camp, *arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def engines(held: Camp) -> list[int]:
+def engines(held: CampaignSite) -> list[int]:
     return [pid for pid, mark in leash.marked_processes().items() if mark.startswith(f"{held.spec.campaign}/")]
 
 
-def strike(held: Camp, changes: Changes, kill: Kill, driver: subprocess.Popen[str], said: int) -> None:
+def strike(held: CampaignSite, changes: Changes, kill: Kill, driver: subprocess.Popen[str], said: int) -> None:
     """The driver gets the signal when it, or its engine, has made so many changes, or has gone on to waiting.
 
     Its words begin `said` characters after the beginning of the log.
@@ -137,7 +137,7 @@ def one_campaign(folder: Path, kills: list[Kill]) -> None:
 
 
 @contextmanager
-def struck(held: Camp, changes: Changes, kills: list[Kill], *arguments: str) -> Iterator[None]:
+def struck(held: CampaignSite, changes: Changes, kills: list[Kill], *arguments: str) -> Iterator[None]:
     """Drivers struck one after the other; the block is the last one, which finishes. Then the stopped ones wake."""
     drivers: list[tuple[Kill, subprocess.Popen[str]]] = []
     log = held.folder / "driver.log"
@@ -170,7 +170,7 @@ def told(kill: Kill) -> Iterator[None]:
     kill.seconds += time.monotonic() - begun
 
 
-def _baked_before(held: Camp) -> None:
+def _baked_before(held: CampaignSite) -> None:
     """No image can be baked on the machines here: the record says that it was."""
     outputs = {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False}
     with held.opened() as context:
@@ -178,14 +178,14 @@ def _baked_before(held: Camp) -> None:
         context.store.append(StageFinished(stage=Stage.BAKE, seconds=0.0, outputs=outputs))
 
 
-def _one_of_each(held: Camp) -> None:
+def _one_of_each(held: CampaignSite) -> None:
     by_tag = [{"Name": "tag:bivouac:campaign", "Values": [held.spec.campaign]}]
     vpcs = held.client("ec2").describe_vpcs(Filters=by_tag)["Vpcs"]
     clusters = held.client("eks").list_clusters()["clusters"]
     assert len(vpcs) == 1 and clusters == [held.names.cluster], f"{len(vpcs)} networks, clusters {clusters}"
 
 
-def _nothing_left_behind(held: Camp, context: Any) -> None:
+def _nothing_left_behind(held: CampaignSite, context: Any) -> None:
     bucket = context.buckets.state
     prefix = f".pulumi/locks/organization/{PROJECT}/"
     locks = held.client("s3").list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", [])
@@ -193,13 +193,13 @@ def _nothing_left_behind(held: Camp, context: Any) -> None:
     _nothing_pending(held, context, "foundation")
 
 
-def _nothing_pending(held: Camp, context: Any, name: str) -> None:
+def _nothing_pending(held: CampaignSite, context: Any, name: str) -> None:
     stack = Engine(context, held.folder / "look").stack(name, {})
     pending = (stack.export_stack().deployment or {}).get("pending_operations")
     assert not pending, f"pending in {name}: {pending}"
 
 
-def _wakes_and_touches_nothing(held: Camp, driver: subprocess.Popen[str], changes: Changes) -> None:
+def _wakes_and_touches_nothing(held: CampaignSite, driver: subprocess.Popen[str], changes: Changes) -> None:
     before = len(changes.seen)
     driver.send_signal(signal.SIGCONT)
     code = driver.wait(ENDS_S)

@@ -30,8 +30,8 @@ from infra.spec.names import CAMPAIGN_TAG, Names
 from infra.stack.outputs import CampaignOutputs
 from tests.drills.parts.leak_plants import LOG_GROUP, PLANTS, ROLE, Place, Plant, listed
 from tests.rehearsal.aws_account import make_user
-from tests.rehearsal.campaign_world import Camp, camp
 from tests.results import results_of
+from tests.worlds.campaign_site import CampaignSite, camp
 
 RESULTS = results_of("drills", "leaks")
 
@@ -100,7 +100,7 @@ _NAMED = frozenset(
 class Environment:
     """The emulated account: the campaign's old place, somebody else's, and two principals."""
 
-    def __init__(self, camped: Camp) -> None:
+    def __init__(self, camped: CampaignSite) -> None:
         self.camped = camped
         everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
         key, secret = make_user(camped.world, "colleague", everything)

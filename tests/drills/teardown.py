@@ -33,9 +33,9 @@ from infra.inventory import certify, sweep
 from infra.record.events import Stage
 from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.session.context import Context
-from tests.drills.parts.teardown_cases import Fault, at_provision, at_teardown
-from tests.rehearsal.campaign_world import Camp, camp
+from tests.drills.parts.teardown_faults import Fault, at_provision, at_teardown
 from tests.results import results_of
+from tests.worlds.campaign_site import CampaignSite, camp
 
 RESULTS = results_of("drills", "teardown")
 PATIENCE_S = 25.0
@@ -51,7 +51,7 @@ class Account:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.open = folder, ExitStack()
-        self.ground: Camp | None = None
+        self.ground: CampaignSite | None = None
         self.baked: dict[str, Any] = {}
         self.campaigns = 0
 
@@ -65,7 +65,7 @@ class Account:
         self.open.close()
         self.ground = None
 
-    def campaign(self, number: int) -> Camp:
+    def campaign(self, number: int) -> CampaignSite:
         """A new one, baked: no image can be baked on the machines here."""
         if self.campaigns % SHARED_BY == 0:
             self.leave()
@@ -75,14 +75,14 @@ class Account:
             with self.ground.opened() as context:
                 made = foundation(context).model_dump(mode="json")
             self.baked = {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, "foundation": made}
-        one = Camp(self.ground.site, self.ground.folder / "cases" / str(number), {"campaign": f"drill{number}"})
+        one = CampaignSite(self.ground.site, self.ground.folder / "cases" / str(number), {"campaign": f"drill{number}"})
         with one.opened() as context:
             context.store.append(StageStarted(stage=Stage.BAKE))
             context.store.append(StageFinished(stage=Stage.BAKE, seconds=0.0, outputs=self.baked))
         return one
 
 
-def inventory(camp: Camp) -> set[str]:
+def inventory(camp: CampaignSite) -> set[str]:
     """What really is in the account, read from the emulator itself: ids, with names where those may be told."""
     ec2, iam = camp.world.backend("ec2"), camp.world.backend("iam")
     found = {one.id for one in ec2.all_instances() if one.state != "terminated"}
@@ -137,7 +137,7 @@ def unnamed(left: set[str], named: set[str]) -> list[str]:
     return sorted(one for one in left if not told(one))
 
 
-def one_case(camp: Camp, before: Fault, after: Fault, known: set[str]) -> dict[str, Any]:
+def one_case(camp: CampaignSite, before: Fault, after: Fault, known: set[str]) -> dict[str, Any]:
     """Raises AssertionError where the promise is broken."""
     row: dict[str, Any] = {"campaign": camp.names.campaign, "provision": before.name, "teardown": after.name}
     mend = before.lay(camp)

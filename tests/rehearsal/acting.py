@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.rehearsal.aws_account import make_user
-from tests.rehearsal.campaign_world import Camp
 from tests.root import ROOT
+from tests.worlds.campaign_site import CampaignSite
 
 CI = ROOT / "infra/ci"
 OPERATOR = ("operator/look", "operator/network", "operator/cluster", "operator/rights")
@@ -27,7 +27,7 @@ def policy(name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def acting(camp: Camp, *names: str, without: str = "") -> Iterator[None]:
+def acting(camp: CampaignSite, *names: str, without: str = "") -> Iterator[None]:
     """`without`: a statement to leave out, by its Sid."""
     statements = [one for name in names for one in policy(name)["Statement"] if one["Sid"] != without]
     key, secret = make_user(camp.world, f"{Path(names[0]).name}-{next(_numbers)}", *statements)
@@ -39,6 +39,6 @@ def acting(camp: Camp, *names: str, without: str = "") -> Iterator[None]:
         os.environ |= before
 
 
-def as_reader(camp: Camp) -> AbstractContextManager[None]:
+def as_reader(camp: CampaignSite) -> AbstractContextManager[None]:
     """The role of the pull request's preview."""
     return acting(camp, "preview-role")

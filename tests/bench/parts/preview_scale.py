@@ -21,8 +21,8 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.preview.read_only import read_only_context, stacks
 from infra.spec.campaign import Spec
-from tests.rehearsal.campaign_world import Camp, camp
 from tests.results import results_of
+from tests.worlds.campaign_site import CampaignSite, camp
 
 RESULTS = results_of("bench", "preview_scale")
 SMALL, LARGE = 2, 512
@@ -30,7 +30,7 @@ MOST = 1.2
 """Of the large preview's time over the small one's."""
 
 
-def sized(one: Camp, count: int) -> Spec:
+def sized(one: CampaignSite, count: int) -> Spec:
     """The camp's campaign with so many nodes of eight GPUs."""
     document = one.spec.model_dump(mode="json")
     document |= {"campaign": f"nodes-{count}", "money": {"budget_usd": "1000000", "deadline": "7d"}}

@@ -24,8 +24,7 @@ from infra.stack.settings import FoundationSettings
 from tests.example import example_spec
 from tests.rehearsal.aws_account import Account as Client
 from tests.rehearsal.aws_account import code_of
-from tests.rehearsal.pulumi_world import Program, counts
-from tests.rehearsal.pulumi_world import World as Stacks
+from tests.worlds.pulumi_project import Program, PulumiProject, counts
 
 REFUSED = "Your requested instance type is not supported in your requested Availability Zone."
 
@@ -69,7 +68,7 @@ def test_a_build_network_is_made_where_builders_are_sold_and_moves_only_from_whe
     spec = example_spec()
     key, secret = world.operator_key
     access = {"AWS_ENDPOINT_URL": world.endpoint_url, "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
-    stacks = Stacks(tmp_path, access, monkeypatch)
+    stacks = PulumiProject(tmp_path, access, monkeypatch)
 
     old = stacks.stack(build_network(foundation_settings(store, spec).build_network_zone)).up()
     first = old.outputs["zone"].value

@@ -19,14 +19,14 @@ from infra.record.payloads.outputs import BakeOutput
 from infra.session.context import Context
 from infra.session.session import opened
 from infra.spec.names import Names
-from tests.rehearsal.campaign_world import node_of
-from tests.rehearsal.steward_world import Camp, gpu_nodes, lone_camp
+from tests.worlds.campaign_site import node_of
+from tests.worlds.steward_site import StewardSite, gpu_nodes, lone_camp
 
 SPEC: dict[str, Any] = {"campaign": "deaf", "recovery": {"capacity_timeout": "3s"}}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StewardSite]:
     with lone_camp(tmp_path_factory, **SPEC) as camp:
         camp.api.nodes = lambda: [_with_a_gpu(node_of(one)) for one in gpu_nodes(camp)]
         yield camp
@@ -44,7 +44,7 @@ def said() -> StringIO:
 
 
 @pytest.fixture
-def context(made: Camp, tmp_path: Path, said: StringIO, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+def context(made: StewardSite, tmp_path: Path, said: StringIO, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """A driver before its nodes; its patience with the API server is short, and no kubelet runs a pod."""
     monkeypatch.setattr(kubernetes, "PATIENCE_S", 0.6, raising=False)
     monkeypatch.setattr(preflight.basics, "prove", lambda context, client: None)

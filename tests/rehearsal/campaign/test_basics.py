@@ -18,8 +18,8 @@ from infra.cluster.kubernetes import from_outside
 from infra.errors import PermanentError
 from infra.record.payloads.outputs import PreflightOutput
 from infra.session.context import Context
-from tests.rehearsal.steward_world import Camp
 from tests.waiting import until
+from tests.worlds.steward_site import StewardSite
 
 GOOD = {"name": "file_system", "ok": True, "seen": "1 MiB", "wanted": "works"}
 BAD = {"name": "state_bucket", "ok": False, "seen": "AccessDenied: no", "wanted": "works", "cure": "see the agent"}
@@ -28,7 +28,7 @@ BAD = {"name": "state_bucket", "ok": False, "seen": "AccessDenied: no", "wanted"
 class Kubelet:
     """Gives the pod of the system node this state, and warnings."""
 
-    def __init__(self, made: Camp) -> None:
+    def __init__(self, made: StewardSite) -> None:
         self.api, self.pods = made.api, list[dict[str, Any]]()
         self.state: dict[str, Any] = {}
         self.warning = ""
@@ -53,7 +53,7 @@ class Kubelet:
 
 
 @pytest.fixture
-def kubelet(made: Camp, context: Context) -> Iterator[Kubelet]:
+def kubelet(made: StewardSite, context: Context) -> Iterator[Kubelet]:
     recovery = context.spec.recovery.model_copy(update={"startup_timeout": timedelta(seconds=4)})
     context.spec = context.spec.model_copy(update={"recovery": recovery})
     before, one = made.api.created, Kubelet(made)
@@ -73,7 +73,7 @@ def refused(context: Context) -> str:
 
 
 def test_a_pod_like_the_stewards_proves_it_and_is_removed(
-    made: Camp, context: Context, kubelet: Kubelet, said: StringIO
+    made: StewardSite, context: Context, kubelet: Kubelet, said: StringIO
 ) -> None:
     kubelet.ends(GOOD)
     proven(context)

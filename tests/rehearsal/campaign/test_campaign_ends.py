@@ -22,7 +22,7 @@ from infra.record.payloads import payload_of
 from infra.record.payloads.outputs import BakeOutput
 from infra.record.payloads.stages import StageStarted
 from infra.session.context import Context
-from tests.rehearsal.campaign_world import Camp, camp
+from tests.worlds.campaign_site import CampaignSite, camp
 
 pytestmark = pytest.mark.nightly
 
@@ -31,13 +31,13 @@ FABRIC = {"name": "fabric", "ok": True, "seen": "met", "wanted": "an all-reduce 
 
 
 @pytest.fixture(scope="module")
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     with camp(tmp_path_factory.mktemp("camp"), recovery={"capacity_timeout": "8s"}) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def context(camped: Camp) -> Iterator[Context]:
+def context(camped: CampaignSite) -> Iterator[Context]:
     """A campaign whose provision failed once by an add-on and was run again."""
     camped.ask("troubles", add=[{"kind": "add-on", "name": "coredns", "phase": "create", "outcome": "fail"}])
     with camped.opened() as one:
@@ -66,7 +66,7 @@ def nodes(context: Context) -> GpuNodes:
 
 
 def test_partial_capacity_is_given_back_with_its_price_and_awss_words(
-    camped: Camp, context: Context, nodes: GpuNodes
+    camped: CampaignSite, context: Context, nodes: GpuNodes
 ) -> None:
     camped.ask("capacity", add=[{"instance_type": "p5*", "places": 1}])
     nodes.set_desired(2)
@@ -81,7 +81,7 @@ def test_partial_capacity_is_given_back_with_its_price_and_awss_words(
 
 
 def test_a_node_that_boots_and_does_not_join_is_named_with_the_last_words_on_its_console(
-    camped: Camp, context: Context, nodes: GpuNodes
+    camped: CampaignSite, context: Context, nodes: GpuNodes
 ) -> None:
     camped.ask("troubles", add=[{"kind": "node", "name": "*-gpu", "phase": "create"}])
     nodes.set_desired(2)
@@ -94,7 +94,7 @@ def test_a_node_that_boots_and_does_not_join_is_named_with_the_last_words_on_its
     assert "NodeConfig" in (refused.value.cure or "") and nodes.desired() == 0
 
 
-def gang(camped: Camp, report: Callable[[str], list[dict[str, Any]]]) -> list[str]:
+def gang(camped: CampaignSite, report: Callable[[str], list[dict[str, Any]]]) -> list[str]:
     """A JobSet controller: each new JobSet's pods have ended at once with these reports. Names of the JobSets."""
     api, seen = camped.plane().api, list[str]()
 
@@ -118,12 +118,12 @@ def gang(camped: Camp, report: Callable[[str], list[dict[str, Any]]]) -> list[st
     return seen
 
 
-def quarantined(camped: Camp) -> list[str]:
+def quarantined(camped: CampaignSite) -> list[str]:
     """Names of nodes, as the API server was told."""
     return [node for node, change in camped.plane().api.patches.items() if change["spec"].get("unschedulable")]
 
 
-def gpu_instances(camped: Camp) -> set[str]:
+def gpu_instances(camped: CampaignSite) -> set[str]:
     """Those that bill; what shuts down may be seen for a while."""
     states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     pages = camped.client("ec2").get_paginator("describe_instances").paginate(Filters=states)
@@ -132,7 +132,7 @@ def gpu_instances(camped: Camp) -> set[str]:
 
 
 def test_only_a_node_that_fails_by_itself_is_replaced_though_its_peers_fail_with_it(
-    camped: Camp, context: Context, nodes: GpuNodes
+    camped: CampaignSite, context: Context, nodes: GpuNodes
 ) -> None:
     bad: list[str] = []
 
@@ -155,7 +155,7 @@ def test_only_a_node_that_fails_by_itself_is_replaced_though_its_peers_fail_with
 
 
 def test_a_launch_that_comes_to_nothing_gives_the_nodes_back_and_the_next_run_proves_new_ones(
-    camped: Camp, context: Context, nodes: GpuNodes, monkeypatch: pytest.MonkeyPatch
+    camped: CampaignSite, context: Context, nodes: GpuNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = from_outside(context.account, context.names.cluster)
     labels = {"bivouac.dev/campaign": "drilled", "bivouac.dev/attempt": "1"}
@@ -185,7 +185,7 @@ def test_a_launch_that_comes_to_nothing_gives_the_nodes_back_and_the_next_run_pr
 
 
 def test_a_launch_in_a_silent_cluster_gives_the_nodes_back_all_the_same(
-    camped: Camp, context: Context, nodes: GpuNodes, monkeypatch: pytest.MonkeyPatch
+    camped: CampaignSite, context: Context, nodes: GpuNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = from_outside(context.account, context.names.cluster)
     nodes.set_desired(2)
@@ -201,7 +201,7 @@ def test_a_launch_in_a_silent_cluster_gives_the_nodes_back_all_the_same(
 
 
 def test_a_fabric_that_fails_between_fit_nodes_replaces_nobody_and_ends_with_a_clear_error(
-    camped: Camp, context: Context
+    camped: CampaignSite, context: Context
 ) -> None:
     before, marked = gpu_instances(camped), quarantined(camped)
     gang(camped, lambda host: [OWN, {**FABRIC, "ok": False, "seen": "no route"}])
@@ -217,7 +217,7 @@ def test_a_fabric_that_fails_between_fit_nodes_replaces_nobody_and_ends_with_a_c
 
 
 def test_a_slow_file_system_replaces_nobody_though_every_node_sees_another_figure(
-    camped: Camp, context: Context
+    camped: CampaignSite, context: Context
 ) -> None:
     def slow(host: str) -> list[dict[str, Any]]:
         seen = f"write {sum(host.encode())} MB/s"
@@ -230,7 +230,7 @@ def test_a_slow_file_system_replaces_nobody_though_every_node_sees_another_figur
     assert quarantined(camped) == before and not gpu_instances(camped)
 
 
-def test_what_every_node_shows_alike_replaces_nobody_and_names_the_cure(camped: Camp, context: Context) -> None:
+def test_what_every_node_shows_alike_replaces_nobody_and_names_the_cure(camped: CampaignSite, context: Context) -> None:
     cure = "images/versions.yaml says 580; bake again, or correct the file"
     old = {"name": "version driver", "ok": False, "seen": "570.1", "wanted": "580", "cure": cure}
     ran, before = gang(camped, lambda host: [OWN, FABRIC, old]), quarantined(camped)
@@ -249,7 +249,7 @@ def short_patience() -> Iterator[None]:
 
 
 def test_a_teardown_destroys_what_it_can_names_the_rest_with_its_holder_and_can_be_entered_again(
-    camped: Camp, context: Context, short_patience: None, monkeypatch: pytest.MonkeyPatch
+    camped: CampaignSite, context: Context, short_patience: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(teardown, "PATIENCE_S", 1.0)
     ec2 = camped.client("ec2")
@@ -270,7 +270,7 @@ def test_a_teardown_destroys_what_it_can_names_the_rest_with_its_holder_and_can_
     assert certify.look_through(context.account, context.names, "", context.spec.account, ()).found == ()
 
 
-def put_by_guardduty(camped: Camp) -> tuple[str, str]:
+def put_by_guardduty(camped: CampaignSite) -> tuple[str, str]:
     """Put into the campaign's VPC what GuardDuty's runtime monitoring does; return the ids of endpoint and group."""
     ec2, tags = camped.client("ec2"), [{"Key": "GuardDutyManaged", "Value": "true"}]
     ours = [{"Name": "tag:bivouac:campaign", "Values": [camped.names.campaign]}]
@@ -288,7 +288,7 @@ def put_by_guardduty(camped: Camp) -> tuple[str, str]:
 
 
 def test_what_guardduty_put_into_the_vpc_goes_with_it_and_the_certificate_names_it(
-    camped: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+    camped: CampaignSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(teardown, "_LOOK_AFTER_S", 1.0)
     monkeypatch.setattr(teardown, "_LOOK_EVERY_S", 0.5)
@@ -303,7 +303,7 @@ def test_what_guardduty_put_into_the_vpc_goes_with_it_and_the_certificate_names_
 
 
 def test_an_empty_state_while_resources_exist_sweeps_what_is_tagged_and_names_the_rest(
-    camped: Camp, context: Context
+    camped: CampaignSite, context: Context
 ) -> None:
     teardown.run(context)
     ec2, iam = camped.client("ec2"), camped.client("iam")
@@ -319,7 +319,7 @@ def test_an_empty_state_while_resources_exist_sweeps_what_is_tagged_and_names_th
     iam.delete_role(RoleName=role)
 
 
-def test_credentials_of_another_account_are_refused_before_anything_is_touched(camped: Camp) -> None:
+def test_credentials_of_another_account_are_refused_before_anything_is_touched(camped: CampaignSite) -> None:
     before = camped.spec
     camped.spec = before.model_copy(update={"account": "210987654321"})
     try:

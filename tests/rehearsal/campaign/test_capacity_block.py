@@ -18,15 +18,15 @@ from infra.record.events import Stage
 from infra.session import block_clock
 from infra.session.context import Context
 from infra.spec.campaign import Spec
-from tests.rehearsal.aws_fakes import until
-from tests.rehearsal.campaign_world import Camp, camp
+from tests.worlds.account_site import until
+from tests.worlds.campaign_site import CampaignSite, camp
 
 pytestmark = pytest.mark.nightly
 
 END = timedelta(hours=24)
 
 
-def buy(camped: Camp, count: int = 2) -> dict[str, Any]:
+def buy(camped: CampaignSite, count: int = 2) -> dict[str, Any]:
     """The first offering, as it would begin now, in the camp's zone."""
     ec2 = camped.client("ec2")
     wanted = {"InstanceType": camped.spec.nodes.instance_type, "InstanceCount": count, "CapacityDurationHours": 24}
@@ -38,7 +38,7 @@ def buy(camped: Camp, count: int = 2) -> dict[str, Any]:
     return dict(bought["CapacityReservation"])
 
 
-def use(camped: Camp, name: str, reservation_id: str, **changes: Any) -> None:
+def use(camped: CampaignSite, name: str, reservation_id: str, **changes: Any) -> None:
     """The camp's spec from now on."""
     nodes = camped.spec.nodes.model_dump(mode="json") | {"capacity": "capacity-block", "reservation_id": reservation_id}
     money = {"budget_usd": "10000", "deadline": "7d"}
@@ -48,21 +48,21 @@ def use(camped: Camp, name: str, reservation_id: str, **changes: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     with camp(tmp_path_factory.mktemp("camp"), recovery={"capacity_timeout": "3s"}) as one:
         one.ask("blocks", start_in_s=1, late_s=3600)
         yield one
 
 
 @pytest.fixture(scope="module")
-def block(camped: Camp) -> dict[str, Any]:
+def block(camped: CampaignSite) -> dict[str, Any]:
     bought = buy(camped)
     use(camped, "drilled", bought["CapacityReservationId"])
     return bought
 
 
 @pytest.fixture(scope="module")
-def context(camped: Camp, block: dict[str, Any]) -> Iterator[Context]:
+def context(camped: CampaignSite, block: dict[str, Any]) -> Iterator[Context]:
     with camped.opened() as one:
         one.outputs[Stage.PROVISION] = provision.run(one)
         yield one
@@ -75,7 +75,7 @@ def nodes(context: Context) -> GpuNodes:
 
 
 def test_the_deadline_is_forty_minutes_before_the_block_ends_for_plan_schedule_and_group(
-    camped: Camp, context: Context, block: dict[str, Any]
+    camped: CampaignSite, context: Context, block: dict[str, Any]
 ) -> None:
     until_ = (block["EndDate"] - timedelta(minutes=40)).replace(microsecond=0)
     assert context.deadline == until_
@@ -99,7 +99,7 @@ def test_the_deadline_is_forty_minutes_before_the_block_ends_for_plan_schedule_a
 
 
 def test_a_block_that_never_becomes_active_ends_with_a_clear_word_and_no_instance(
-    camped: Camp, context: Context, nodes: GpuNodes
+    camped: CampaignSite, context: Context, nodes: GpuNodes
 ) -> None:
     with pytest.raises(PermanentError, match="did not become active") as refused:
         block_clock.await_active(context)
@@ -116,7 +116,7 @@ def test_a_block_that_never_becomes_active_ends_with_a_clear_word_and_no_instanc
 
 
 def test_a_block_that_comes_late_is_used_and_its_end_takes_the_nodes_away(
-    camped: Camp, context: Context, nodes: GpuNodes
+    camped: CampaignSite, context: Context, nodes: GpuNodes
 ) -> None:
     camped.ask("blocks", late_s=0)
     block_clock.await_active(context)
@@ -132,7 +132,7 @@ def test_a_block_that_comes_late_is_used_and_its_end_takes_the_nodes_away(
     nodes.set_desired(0)
 
 
-def test_a_block_that_does_not_fit_is_refused_before_the_campaign_s_name_is_taken(camped: Camp) -> None:
+def test_a_block_that_does_not_fit_is_refused_before_the_campaign_s_name_is_taken(camped: CampaignSite) -> None:
     camped.ask("blocks", start_in_s=1, late_s=0)
     bought = buy(camped, count=1)
     refused: tuple[tuple[str, str, dict[str, str], str], ...] = (
@@ -161,7 +161,7 @@ def test_a_block_that_does_not_fit_is_refused_before_the_campaign_s_name_is_take
 
 
 def test_ahead_of_its_block_a_campaign_waits_with_nothing_made_and_no_longer_than_the_block_lives(
-    camped: Camp,
+    camped: CampaignSite,
 ) -> None:
     was = camped.spec, camped.plan, camped.names
     camped.ask("blocks", start_in_s=block_clock.LEAD.total_seconds() + 20, late_s=0, payment="succeeds", end_in_s=None)

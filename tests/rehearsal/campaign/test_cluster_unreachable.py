@@ -38,10 +38,10 @@ from infra.rehearsal.aws.eks import nodegroups
 from infra.session.context import Context
 from infra.spec import waits
 from infra.spec.names import NAMESPACE
-from tests.rehearsal.aws_fakes import until
-from tests.rehearsal.steward_world import GANG_OF, Camp, Fuse, gpu_nodes
 from tests.unit.record.cost_lines import lines
 from tests.waiting import HUNG_S
+from tests.worlds.account_site import until
+from tests.worlds.steward_site import GANG_OF, Fuse, StewardSite, gpu_nodes
 
 
 def patient(context: Context) -> None:
@@ -55,7 +55,7 @@ def nodes_of(context: Context) -> GpuNodes:
     return GpuNodes(context.account, client, context.names, context.guard)
 
 
-def test_a_dropped_connection_is_no_end_of_a_wait(made: Camp, context: Context) -> None:
+def test_a_dropped_connection_is_no_end_of_a_wait(made: StewardSite, context: Context) -> None:
     patient(context)
     nodes = nodes_of(context)
     made.api.dropping = 1
@@ -63,7 +63,7 @@ def test_a_dropped_connection_is_no_end_of_a_wait(made: Camp, context: Context) 
 
 
 def test_an_api_server_that_is_gone_for_a_while_is_waited_for(
-    made: Camp, context: Context, said: StringIO, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, said: StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubernetes, "PATIENCE_S", 0.0, raising=False)
     patient(context)
@@ -73,7 +73,9 @@ def test_an_api_server_that_is_gone_for_a_while_is_waited_for(
     assert made.api.dropping == 0
 
 
-def test_an_api_server_that_stays_away_is_said_and_the_nodes_are_given_back(made: Camp, context: Context) -> None:
+def test_an_api_server_that_stays_away_is_said_and_the_nodes_are_given_back(
+    made: StewardSite, context: Context
+) -> None:
     nodes = nodes_of(context)
     made.api.dropping = 10_000
     with pytest.raises(PermanentError, match="the nodes did not come") as refused:
@@ -86,7 +88,7 @@ def test_an_api_server_that_stays_away_is_said_and_the_nodes_are_given_back(made
 
 
 def test_a_health_check_that_cannot_be_started_gives_the_nodes_back(
-    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gone for good between the nodes' coming and their check."""
     wait = preflight.wait_for_nodes
@@ -104,7 +106,7 @@ def test_a_health_check_that_cannot_be_started_gives_the_nodes_back(
 
 
 @pytest.fixture
-def refusing(made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def refusing(made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Has AWS refuse calls of the driver from now on; what botocore repeats by itself is not in question."""
     faults = f"{made.site.world.endpoint_url}/_site/faults"
 
@@ -120,7 +122,7 @@ def refusing(made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch) -> I
     "action", ["DescribeScalingActivities", pytest.param("DescribeInstances", marks=pytest.mark.nightly)]
 )
 def test_a_look_for_onlookers_that_aws_refuses_neither_ends_the_wait_nor_keeps_the_nodes(
-    made: Camp, context: Context, refusing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, action: str
+    made: StewardSite, context: Context, refusing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     """The nodes boot and none joins: it ended the driver, and all of them went on billing."""
     monkeypatch.setattr(waits, "SHUTDOWN", replace(waits.SHUTDOWN, minutes=0.05))
@@ -138,7 +140,7 @@ def test_a_look_for_onlookers_that_aws_refuses_neither_ends_the_wait_nor_keeps_t
 
 
 def test_a_preflight_that_aws_cuts_off_gives_the_nodes_back(
-    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut_off(context: Context, nodes: GpuNodes) -> Any:
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": "not you"}}, "DescribeNodegroup")
@@ -152,7 +154,7 @@ def test_a_preflight_that_aws_cuts_off_gives_the_nodes_back(
 
 @pytest.mark.nightly
 def test_a_size_that_is_asked_for_while_the_last_one_is_still_being_set_is_asked_for_again(
-    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EKS takes one change of a node group at a time, and botocore does not repeat what it refuses so."""
     monkeypatch.setattr(nodegroups, "SETTLE_S", 6.0)
@@ -170,7 +172,7 @@ def test_a_size_that_is_asked_for_while_the_last_one_is_still_being_set_is_asked
 
 
 def test_what_an_engine_was_making_in_a_cluster_that_no_longer_answers_is_forgotten_for_a_teardown(
-    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who looked for it in the cluster met the same silence, and ended the teardown."""
     monkeypatch.setattr(kubernetes_state, "PATIENCE_S", 0.2)
@@ -190,7 +192,7 @@ def test_what_an_engine_was_making_in_a_cluster_that_no_longer_answers_is_forgot
 
 
 def test_a_stage_that_the_world_cuts_off_is_recorded_and_says_what_bills(
-    made: Camp, context: Context, said: StringIO
+    made: StewardSite, context: Context, said: StringIO
 ) -> None:
     nodes = nodes_of(context)
 
@@ -210,7 +212,7 @@ def test_a_stage_that_the_world_cuts_off_is_recorded_and_says_what_bills(
 
 
 def test_a_silent_steward_behind_an_api_server_that_is_gone_is_said(
-    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervise, "_SILENT_S", 0.2)
     monkeypatch.setattr(supervise, "_LOOK_EVERY_S", 0.0)
@@ -219,7 +221,9 @@ def test_a_silent_steward_behind_an_api_server_that_is_gone_is_said(
     until(lambda: "and the cluster does not answer" in (watch.look() or ""))
 
 
-def test_a_driver_that_wakes_without_its_lease_changes_nothing_in_the_cluster(made: Camp, context: Context) -> None:
+def test_a_driver_that_wakes_without_its_lease_changes_nothing_in_the_cluster(
+    made: StewardSite, context: Context
+) -> None:
     """It was stopped behind the look at its lease: the call comes only now."""
     client = kubernetes.from_outside(context.account, context.names.cluster)
 
@@ -243,7 +247,7 @@ def test_a_driver_that_wakes_without_its_lease_changes_nothing_in_the_cluster(ma
 
 
 def test_a_write_that_is_sent_again_asks_the_lease_again(
-    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubernetes, "PATIENCE_S", HUNG_S)
     client, guard, asked = kubernetes.from_outside(context.account, context.names.cluster), context.account.guard, []
@@ -264,7 +268,7 @@ def test_a_write_that_is_sent_again_asks_the_lease_again(
 
 
 def test_a_write_that_was_carried_out_though_its_answer_was_lost_is_done_once(
-    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubernetes, "PATIENCE_S", HUNG_S)
     client = kubernetes.from_outside(context.account, context.names.cluster)

@@ -24,8 +24,8 @@ from infra.session.context import Context
 from infra.spec.campaign import Spec
 from infra.spec.names import DATA_POOL, buckets
 from tests.rehearsal.aws_account import code_of
-from tests.rehearsal.campaign_world import Camp, camp
 from tests.rehearsal.rehearsal.aws.aws_cluster import assume
+from tests.worlds.campaign_site import CampaignSite, camp
 from trainer.builtin.data.prepare import documents, inputs
 from trainer.builtin.data.share import share
 from trainer.contract.preparing import Preparing
@@ -46,7 +46,7 @@ def text(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     folder = text(tmp_path_factory.mktemp("text"))
     data = {
         "source": "s3://somebodys-text/web",
@@ -64,7 +64,7 @@ def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
 
 
 @pytest.fixture(scope="module")
-def context(camped: Camp) -> Iterator[Context]:
+def context(camped: CampaignSite) -> Iterator[Context]:
     with camped.opened() as one:
         one.outputs[Stage.BAKE] = BakeOutput(image=IMAGE)
         yield one
@@ -73,7 +73,7 @@ def context(camped: Camp) -> Iterator[Context]:
 class Kubelets:
     """Run the pods of the Job as Kubernetes and its nodes do; `lost` ones never say a word."""
 
-    def __init__(self, camped: Camp, folder: Path, lost: tuple[int, ...] = ()) -> None:
+    def __init__(self, camped: CampaignSite, folder: Path, lost: tuple[int, ...] = ()) -> None:
         self.camped, self.folder, self.lost = camped, folder, lost
         self.jobs, self.threads, self.errors = list[dict[str, Any]](), list[threading.Thread](), list[str]()
         self.seen: dict[str, Any] = {}
@@ -126,7 +126,7 @@ class Kubelets:
 
 
 @pytest.fixture
-def kubelets(camped: Camp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubelets]:
+def kubelets(camped: CampaignSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubelets]:
     made, factory = Kubelets(camped, tmp_path), camped.world.control_plane_factory
     monkeypatch.setattr(documents, "UNIT_BYTES", 4000)
     monkeypatch.setattr(inputs, "_s3", made.as_role)
@@ -145,11 +145,11 @@ def kubelets(camped: Camp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         thread.join()
 
 
-def groups(camped: Camp) -> set[str]:
+def groups(camped: CampaignSite) -> set[str]:
     return set(camped.client("eks").list_nodegroups(clusterName=camped.names.cluster)["nodegroups"])
 
 
-def links(camped: Camp) -> list[str]:
+def links(camped: CampaignSite) -> list[str]:
     found = camped.client("fsx").describe_data_repository_associations()["Associations"]
     return [one["DataRepositoryPath"] for one in found]
 
@@ -159,7 +159,7 @@ def of_kind(context: Context, *kinds: str) -> list[dict[str, Any]]:
 
 
 def test_a_damaged_file_ends_it_with_its_name_and_line_and_its_nodes_go(
-    camped: Camp, context: Context, kubelets: Kubelets
+    camped: CampaignSite, context: Context, kubelets: Kubelets
 ) -> None:
     s3, whole = camped.client("s3"), gzip.compress(b'{"text": "one of many lines"}\n' * 4000)
     s3.put_object(Bucket="somebodys-text", Key="web/cut.jsonl.gz", Body=whole[: len(whole) // 2])
@@ -177,7 +177,7 @@ def test_a_damaged_file_ends_it_with_its_name_and_line_and_its_nodes_go(
 
 
 def test_the_cluster_prepares_the_drivers_bytes_before_a_gpu_node_is_asked_for(
-    camped: Camp, context: Context, kubelets: Kubelets
+    camped: CampaignSite, context: Context, kubelets: Kubelets
 ) -> None:
     kubelets.lost = (2,)
     told, names = provision.run(context), camped.names
@@ -202,14 +202,16 @@ def test_the_cluster_prepares_the_drivers_bytes_before_a_gpu_node_is_asked_for(
     assert names.schedule in schedules and names.of("schedule", "data") not in schedules
 
 
-def test_a_second_run_finds_the_result_and_asks_for_no_node(camped: Camp, context: Context, kubelets: Kubelets) -> None:
+def test_a_second_run_finds_the_result_and_asks_for_no_node(
+    camped: CampaignSite, context: Context, kubelets: Kubelets
+) -> None:
     told = provision.run(context)
     assert told.data_digest == ProvisionOutput.of(context.outputs).data_digest and kubelets.jobs == []
     assert camped.names.of("node group", DATA_POOL) not in groups(camped)
 
 
 def test_data_that_are_not_whole_are_found_before_anything_else_is_bought(
-    camped: Camp, context: Context, kubelets: Kubelets
+    camped: CampaignSite, context: Context, kubelets: Kubelets
 ) -> None:
     digest, bucket = ProvisionOutput.of(context.outputs).data_digest, buckets(camped.spec.account, camped.spec.region)
     s3, key = camped.client("s3"), f"datasets/{digest}/train-00000.bin"
@@ -221,7 +223,7 @@ def test_data_that_are_not_whole_are_found_before_anything_else_is_bought(
 
 
 def test_the_pods_may_read_the_source_and_write_nothing_but_what_is_prepared(
-    camped: Camp, context: Context, kubelets: Kubelets
+    camped: CampaignSite, context: Context, kubelets: Kubelets
 ) -> None:
     bucket, s3 = buckets(camped.spec.account, camped.spec.region), kubelets.as_role()
     assert s3.get_object(Bucket="somebodys-text", Key="web/a.jsonl")["ContentLength"] > 0
@@ -236,7 +238,7 @@ def test_the_pods_may_read_the_source_and_write_nothing_but_what_is_prepared(
 
 
 def test_text_of_a_bucket_whose_owner_has_not_opted_in_is_refused_before_anything_is_made(
-    camped: Camp, context: Context, kubelets: Kubelets
+    camped: CampaignSite, context: Context, kubelets: Kubelets
 ) -> None:
     admin, pod, where = camped.client("s3"), kubelets.as_role(), {"Bucket": "somebodys-text"}
     reads = lambda: pod.get_object(**where, Key="web/a.jsonl")  # noqa: E731
@@ -256,6 +258,6 @@ def test_text_of_a_bucket_whose_owner_has_not_opted_in_is_refused_before_anythin
         provision.run(context)
 
 
-def test_nothing_of_it_is_left_after_the_teardown(camped: Camp, context: Context) -> None:
+def test_nothing_of_it_is_left_after_the_teardown(camped: CampaignSite, context: Context) -> None:
     teardown.run(context, abandon=True)
     assert certify.run(context).clean

@@ -16,7 +16,7 @@ from infra.folders import writable
 from infra.record.events import Stage
 from infra.record.payloads.outputs import TeardownOutput
 from infra.spec.names import PROJECT
-from tests.rehearsal.campaign_world import camp
+from tests.worlds.campaign_site import camp
 
 NOBODY = 2**22 + 1
 """Above the greatest process id that Linux gives."""

@@ -14,11 +14,11 @@ from infra.notices.outbox import AGAIN
 from infra.record.events import Stage
 from infra.session.context import Context
 from infra.spec.names import NOTICES
-from tests.rehearsal.campaign_world import Camp, camp
+from tests.worlds.campaign_site import CampaignSite, camp
 
 
 @pytest.fixture(scope="module")
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     with camp(tmp_path_factory.mktemp("camp"), notify={"webhook": {"secret": "bivouac_webhook"}}) as one:
         yield one
 
@@ -27,23 +27,23 @@ def failing(context: Context) -> Any:
     raise PermanentError("the VPC limit is reached", cure="ask AWS for more")
 
 
-def drive(camped: Camp, stage: Stage, run: Any) -> None:
+def drive(camped: CampaignSite, stage: Stage, run: Any) -> None:
     with camped.opened() as context:
         run_step(context, StageStep(stage, "a test", run))
 
 
-def told(camped: Camp) -> list[tuple[str, str]]:
+def told(camped: CampaignSite) -> list[tuple[str, str]]:
     """Subject and text of what was published."""
     (topic,) = camped.world.backend("sns").topics.values()
     return [(str(one[2]), str(one[1])) for one in topic.sent_notifications]
 
 
-def unsent(camped: Camp) -> list[dict[str, Any]]:
+def unsent(camped: CampaignSite) -> list[dict[str, Any]]:
     with camped.opened() as context:
         return [event.data for event in context.store.events() if event.kind == "notice.failed"]
 
 
-def test_a_stage_ends_as_it_ends_though_nobody_can_be_told(camped: Camp) -> None:
+def test_a_stage_ends_as_it_ends_though_nobody_can_be_told(camped: CampaignSite) -> None:
     """No foundation, no topic, no secret: each way's failure is recorded once."""
     with pytest.raises(PermanentError, match="VPC limit"):
         drive(camped, Stage.BAKE, failing)
@@ -54,7 +54,7 @@ def test_a_stage_ends_as_it_ends_though_nobody_can_be_told(camped: Camp) -> None
 
 
 def test_a_failed_stage_is_told_once_with_the_bill_and_the_command(
-    camped: Camp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    camped: CampaignSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("infra.notices.outbox.AGAIN", AGAIN * 0)
     camped.client("sns").create_topic(Name=NOTICES)

@@ -29,7 +29,7 @@ from infra.record.payloads.outputs import BakeOutput, PreflightOutput, Provision
 from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.session.context import Context
 from infra.session.session import opened
-from tests.rehearsal.steward_world import Camp, lone_camp
+from tests.worlds.steward_site import StewardSite, lone_camp
 
 CAMPAIGN = "failing"
 OLD, NEW = "images@sha256:0", "images@sha256:1"
@@ -40,14 +40,14 @@ class Asked(Exception):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StewardSite]:
     with lone_camp(tmp_path_factory, campaign=CAMPAIGN) as camp:
         camp.api.created = lambda document: None
         yield camp
 
 
 @pytest.fixture
-def context(made: Camp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+def context(made: StewardSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """Provisioned and proven, with the first image; its patience is short."""
     made.forget()
     patience = -made.spec.recovery.startup_timeout.total_seconds()
@@ -87,7 +87,7 @@ def asking_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GpuNodes, "set_desired", asked)
 
 
-def left(made: Camp) -> set[str]:
+def left(made: StewardSite) -> set[str]:
     return {key[3] for key in made.api.objects if key[1] in ("deployments", "jobsets")}
 
 
@@ -101,7 +101,7 @@ def started(context: Context) -> Client:
 
 
 def test_what_a_launch_in_a_silent_cluster_left_is_gone_before_nodes_are_asked_for_again(
-    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = started(context)
     made.api.dropping = 1000
@@ -116,7 +116,7 @@ def test_what_a_launch_in_a_silent_cluster_left_is_gone_before_nodes_are_asked_f
 
 
 def test_a_driver_killed_while_it_gives_the_nodes_back_leaves_a_record_that_counts_on_none(
-    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = started(context)
     asking_nobody(monkeypatch)
@@ -156,7 +156,7 @@ def steps_of_the_next_run(context: Context, monkeypatch: pytest.MonkeyPatch, ima
 
 
 def test_code_that_was_mended_after_a_launch_that_failed_is_what_the_next_run_launches(
-    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(PermanentError, match="bakes changed code"):
         launch._first_attempt(context, started(context))
@@ -166,7 +166,7 @@ def test_code_that_was_mended_after_a_launch_that_failed_is_what_the_next_run_la
 
 
 def test_what_ran_once_is_never_baked_anew_by_a_run(
-    made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it committed was made by that code; another is a person's relaunch."""
     context.store.append(AttemptLaunched(attempt=1, jobset="failing-a1", committed_step=-1))

@@ -17,15 +17,15 @@ from infra.record.payloads.attempts import AttemptLaunched
 from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.spec import waits
 from tests.rehearsal.acting import FOUNDER, OPERATOR, acting
-from tests.rehearsal.campaign_world import Camp, camp
-from tests.rehearsal.engine.drift_cases import lose_file_system
+from tests.rehearsal.engine.changes_by_hand import lose_file_system
 from tests.waiting import until
+from tests.worlds.campaign_site import CampaignSite, camp
 
 pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
-def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     with camp(tmp_path_factory.mktemp("lost")) as camped, pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_SITE", "in-process")
         with acting(camped, *FOUNDER), camped.opened() as context:
@@ -46,7 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_a_second_change_by_hand_is_a_persons_to_judge_and_the_loss_alone_is_the_drivers(
-    training: Camp, clock: SimpleNamespace
+    training: CampaignSite, clock: SimpleNamespace
 ) -> None:
     ec2 = training.client("ec2")
     with acting(training, *OPERATOR), training.opened() as context:

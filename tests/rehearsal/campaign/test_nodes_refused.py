@@ -13,7 +13,7 @@ from infra.errors import PermanentError
 from infra.record.events import Stage
 from infra.record.payloads.stages import StageStarted
 from infra.session.context import Context
-from tests.rehearsal.campaign_world import Camp, camp
+from tests.worlds.campaign_site import CampaignSite, camp
 
 pytestmark = pytest.mark.nightly
 
@@ -27,21 +27,21 @@ QUOTA = "You have requested more vCPU capacity than your current vCPU limit of 0
 
 
 @pytest.fixture(scope="module")
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     network = {"api_allowed_cidrs": RANGES}
     with camp(tmp_path_factory.mktemp("refused"), recovery={"capacity_timeout": "8s"}, network=network) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def context(camped: Camp) -> Iterator[Context]:
+def context(camped: CampaignSite) -> Iterator[Context]:
     with camped.opened() as one:
         one.store.append(StageStarted(stage=Stage.BAKE))
         one.outputs[Stage.PROVISION] = provision.run(one)
         yield one
 
 
-def test_the_cluster_is_open_to_the_ranges_of_the_spec(camped: Camp, context: Context) -> None:
+def test_the_cluster_is_open_to_the_ranges_of_the_spec(camped: CampaignSite, context: Context) -> None:
     cluster = camped.client("eks").describe_cluster(name=context.names.cluster)["cluster"]["resourcesVpcConfig"]
     assert cluster["endpointPublicAccess"] and cluster["endpointPrivateAccess"]
     assert sorted(cluster["publicAccessCidrs"]) == RANGES
@@ -57,7 +57,7 @@ def test_the_cluster_is_open_to_the_ranges_of_the_spec(camped: Camp, context: Co
     ids=["subnet full", "organization", "quota 0"],
 )
 def test_nodes_that_aws_refuses_are_given_back_with_its_words_and_the_cure_for_them(
-    camped: Camp, context: Context, code: str, message: str, cure: str
+    camped: CampaignSite, context: Context, code: str, message: str, cure: str
 ) -> None:
     nodes = GpuNodes(
         context.account, from_outside(context.account, context.names.cluster), context.names, context.guard

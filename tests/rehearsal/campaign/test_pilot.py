@@ -23,9 +23,9 @@ from infra.record.events import Stage
 from infra.record.payloads.attempts import PilotProven
 from infra.session.context import Context
 from infra.spec.campaign import Spec
-from tests.rehearsal.aws_fakes import until
 from tests.rehearsal.campaign.test_preflight_starting import DENIED, FIT, Pods, ended, pods, quarantined
-from tests.rehearsal.steward_world import Camp, Fuse, gpu_nodes
+from tests.worlds.account_site import until
+from tests.worlds.steward_site import Fuse, StewardSite, gpu_nodes
 
 __all__ = ["pods"]
 FOUR = 4
@@ -33,7 +33,7 @@ NO_DEVICE = {"name": "accelerators", "ok": False, "seen": "0", "wanted": ">= 1"}
 
 
 @pytest.fixture
-def checked(made: Camp, context: Context, pods: Pods) -> Iterator[list[int]]:
+def checked(made: StewardSite, context: Context, pods: Pods) -> Iterator[list[int]]:
     """A campaign of four nodes, none of which is up; the number of nodes that stood at each health check."""
     document = context.spec.model_dump(mode="json")
     document["nodes"]["count"] = FOUR
@@ -54,7 +54,7 @@ def checked(made: Camp, context: Context, pods: Pods) -> Iterator[list[int]]:
     made.api.created = created
 
 
-def launched(made: Camp) -> set[str]:
+def launched(made: StewardSite) -> set[str]:
     return {one.settings["instance_id"] for one in made.site.machines if "eks:nodegroup-name" in one.settings["tags"]}
 
 
@@ -73,7 +73,7 @@ def test_one_node_proves_itself_alone_and_then_all_do_together(
 
 
 def test_what_would_fail_on_every_node_has_cost_one_and_says_what_was_saved(
-    made: Camp, context: Context, pods: Pods, checked: list[int]
+    made: StewardSite, context: Context, pods: Pods, checked: list[int]
 ) -> None:
     before = launched(made)
     pods.state, pods.warning = lambda _: DENIED, ("Failed", "failed to pull image: 403 Forbidden")
@@ -103,7 +103,7 @@ def test_a_pilot_with_a_fault_of_its_own_is_replaced_and_the_next_one_proves_its
     assert judged == [False, True, *[True] * FOUR]
 
 
-def test_the_same_fault_on_a_second_pilot_is_no_nodes_own(made: Camp, context: Context, pods: Pods,
+def test_the_same_fault_on_a_second_pilot_is_no_nodes_own(made: StewardSite, context: Context, pods: Pods,
                                                          checked: list[int]) -> None:  # fmt: skip
     pods.state = lambda host: ended(host, NO_DEVICE)
     with pytest.raises(PermanentError, match="every node would have") as refused:
@@ -113,7 +113,7 @@ def test_the_same_fault_on_a_second_pilot_is_no_nodes_own(made: Camp, context: C
 
 
 def test_pilots_that_differ_in_their_faults_end_after_the_rounds_of_the_spec(
-    made: Camp, context: Context, pods: Pods, checked: list[int]
+    made: StewardSite, context: Context, pods: Pods, checked: list[int]
 ) -> None:
     pods.state = lambda host: ended(host, {"name": "ecc", "ok": False, "seen": host, "wanted": "0"})
     with pytest.raises(PermanentError, match="no pilot was fit in 3 rounds; the other 3 were never asked for"):
@@ -123,7 +123,7 @@ def test_pilots_that_differ_in_their_faults_end_after_the_rounds_of_the_spec(
 
 
 def test_two_pilots_that_get_no_devices_end_the_wait_for_a_third(
-    made: Camp, context: Context, checked: list[int], monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, checked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where no device plugin runs: the nodes join, and offer nothing."""
     before, nodes = launched(made), made.api.nodes
@@ -145,7 +145,7 @@ class Killed(BaseException):
 
 
 def test_a_driver_killed_after_the_pilot_does_not_repeat_it(
-    made: Camp, context: Context, checked: list[int], monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, checked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = GpuNodes.set_desired
 
@@ -163,7 +163,7 @@ def test_a_driver_killed_after_the_pilot_does_not_repeat_it(
 
 
 def test_a_driver_killed_in_the_pilots_check_goes_on_with_the_same_node(
-    made: Camp, context: Context, checked: list[int]
+    made: StewardSite, context: Context, checked: list[int]
 ) -> None:
     before = launched(made)
 
@@ -179,7 +179,7 @@ def test_a_driver_killed_in_the_pilots_check_goes_on_with_the_same_node(
 
 
 def test_no_pilot_is_due_twice_for_one_image_or_after_all_were_asked_for(
-    made: Camp, context: Context, checked: list[int]
+    made: StewardSite, context: Context, checked: list[int]
 ) -> None:
     nodes = GpuNodes(context.account, made.client(Fuse()), context.names, context.guard)
     expectation = expectation_of(context.spec, None, read_versions())

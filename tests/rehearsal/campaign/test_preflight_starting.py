@@ -16,8 +16,8 @@ import pytest
 from infra.campaign import preflight, proving
 from infra.errors import PermanentError, UserError
 from infra.session.context import Context
-from tests.rehearsal.aws_fakes import until
-from tests.rehearsal.steward_world import GANG_OF, Camp, gpu_nodes
+from tests.worlds.account_site import until
+from tests.worlds.steward_site import GANG_OF, StewardSite, gpu_nodes
 
 FIT = {"name": "cpus", "ok": True, "seen": "8", "wanted": ">= 1"}
 APART = {"name": "fabric", "ok": False, "seen": "not all came", "wanted": "an all-reduce over all nodes"}
@@ -34,7 +34,7 @@ def ended(host: str, *probes: dict[str, Any]) -> dict[str, Any]:
 class Pods:
     """What the controllers, the scheduler and the kubelets make of each new JobSet, and a kubelet's warning."""
 
-    def __init__(self, made: Camp) -> None:
+    def __init__(self, made: StewardSite) -> None:
         self.api, self.gangs = made.api, list[str]()
         self.hosts: Callable[[], list[str]] = lambda: sorted(one.settings["hostname"] for one in gpu_nodes(made))
         self.state: Callable[[str], dict[str, Any]] = lambda host: ended(host)
@@ -73,7 +73,7 @@ class Pods:
 
 
 @pytest.fixture
-def pods(made: Camp, context: Context) -> Iterator[Pods]:
+def pods(made: StewardSite, context: Context) -> Iterator[Pods]:
     recovery = {"startup_timeout": timedelta(seconds=3), "capacity_timeout": timedelta(seconds=90)}
     context.spec = context.spec.model_copy(update={"recovery": context.spec.recovery.model_copy(update=recovery)})
     before, one = made.api.created, Pods(made)
@@ -88,7 +88,7 @@ def quarantined(pods: Pods) -> list[str]:
 
 
 def test_a_gang_whose_image_cannot_be_pulled_replaces_nobody_and_says_what_it_waits_for(
-    made: Camp, context: Context, pods: Pods, said: StringIO, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, context: Context, pods: Pods, said: StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     pods.state, pods.warning = lambda _: DENIED, ("Failed", "failed to pull image: 403 Forbidden")
     monkeypatch.setattr(proving, "_WARNINGS_EVERY", 2)
@@ -144,7 +144,7 @@ def test_the_time_of_a_check_begins_when_all_containers_run(
 
 
 def test_a_deadline_that_passes_while_pods_start_blames_no_node(
-    made: Camp, context: Context, pods: Pods
+    made: StewardSite, context: Context, pods: Pods
 ) -> None:  # fmt: skip
     bad = pods.hosts()[0]
 

@@ -27,9 +27,9 @@ from infra.session.context import Context
 from infra.session.session import opened
 from infra.steward import gangs
 from tests.rehearsal.campaign.test_failed_launch import baked
-from tests.rehearsal.steward_world import Camp, lone_camp
 from tests.serving import serve
 from tests.unit.aws.test_job_image import Login, Registry, closed_to_all_but
+from tests.worlds.steward_site import StewardSite, lone_camp
 
 FIRST, LATER = Login("robot$ci", "correct-horse-battery"), Login("robot$ci", "staple-of-tomorrow")
 SECRET = ("v1", "secrets", "campaign", "job-image")
@@ -47,7 +47,7 @@ def registry() -> Iterator[Registry]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Iterator[Camp]:
+def made(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Iterator[StewardSite]:
     image = f"{registry.host}/team/job:v1"
     workload = {
         "script": "/train.py", "image": image, "pull_secret": {"secret": "bivouac_pull/team"},
@@ -59,7 +59,9 @@ def made(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Iterat
 
 
 @pytest.fixture
-def context(made: Camp, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+def context(
+    made: StewardSite, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Context]:
     made.forget()
     kept_as(made, FIRST)
     closed_to_all_but(registry, FIRST)
@@ -71,7 +73,7 @@ def context(made: Camp, registry: Registry, tmp_path: Path, monkeypatch: pytest.
         yield one
 
 
-def kept_as(made: Camp, login: Login) -> None:
+def kept_as(made: StewardSite, login: Login) -> None:
     """The team stores the login: on AWS by hand, in a rehearsal from the local file."""
     assert made.spec.workload is not None and made.spec.workload.rehearsal.secrets is not None
     text = json.dumps({"username": login.user, "password": login.password})
@@ -79,7 +81,7 @@ def kept_as(made: Camp, login: Login) -> None:
     site.give(made.spec)
 
 
-def of_kubelets(made: Camp, registry: Registry) -> dict[str, Any]:
+def of_kubelets(made: StewardSite, registry: Registry) -> dict[str, Any]:
     """What a kubelet reads for an image of this registry, by Kubernetes' form of such a secret."""
     secret = made.api.objects[SECRET]
     assert secret["type"] == "kubernetes.io/dockerconfigjson"
@@ -96,7 +98,7 @@ def bake_it(context: Context) -> BakeOutput:
     return BakeOutput.of(context.outputs)
 
 
-def everything_kept(made: Camp) -> dict[str, str]:
+def everything_kept(made: StewardSite) -> dict[str, str]:
     """All objects of all buckets, and all of the cluster but the one secret."""
     s3, found = made.site.client("s3"), dict[str, str]()
     for bucket in s3.list_buckets()["Buckets"]:
@@ -111,7 +113,7 @@ def forms_of(login: Login) -> tuple[str, ...]:
 
 
 def test_the_driver_resolves_with_the_login_and_the_gang_pulls_with_it(
-    made: Camp, context: Context, registry: Registry
+    made: StewardSite, context: Context, registry: Registry
 ) -> None:
     digest = registry.push("v1")
     assert bake_it(context).job_image == f"{registry.host}/team/job@{digest}"
@@ -123,7 +125,7 @@ def test_the_driver_resolves_with_the_login_and_the_gang_pulls_with_it(
     assert gang.image == f"{registry.host}/team/job@{digest}" and gang.pull_secret
 
 
-def test_a_relaunch_brings_a_changed_login(made: Camp, context: Context, registry: Registry) -> None:
+def test_a_relaunch_brings_a_changed_login(made: StewardSite, context: Context, registry: Registry) -> None:
     registry.push("v1")
     bake_it(context)
     launch.run(context)
@@ -133,7 +135,7 @@ def test_a_relaunch_brings_a_changed_login(made: Camp, context: Context, registr
 
 
 def test_the_login_lies_in_one_secret_of_the_cluster_and_nowhere_else(
-    made: Camp, context: Context, registry: Registry
+    made: StewardSite, context: Context, registry: Registry
 ) -> None:
     """Record, events, configurations and what the driver printed: also after a refusal, which quotes what it saw."""
     registry.push("v1")
@@ -166,7 +168,7 @@ def test_the_login_lies_in_one_secret_of_the_cluster_and_nowhere_else(
     ],
 )
 def test_a_login_of_another_form_is_refused_unseen(
-    made: Camp, context: Context, registry: Registry, text: str | None, why: str
+    made: StewardSite, context: Context, registry: Registry, text: str | None, why: str
 ) -> None:
     keeper = made.site.client("secretsmanager")
     if text is None:

@@ -17,8 +17,8 @@ from infra.preview.read_only import look_at_stacks
 from infra.record.events import Stage
 from infra.spec.names import NOTICES
 from tests.rehearsal.acting import FOUNDER, OPERATOR, acting
-from tests.rehearsal.campaign_world import Camp, camp
 from tests.waiting import until
+from tests.worlds.campaign_site import CampaignSite, camp
 
 pytestmark = pytest.mark.nightly
 HOLD: dict[str, Any] = {
@@ -32,7 +32,7 @@ HOLD: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     with camp(tmp_path_factory.mktemp("held")) as one, pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_SITE", "in-process")
         one.ask("faults", add=[HOLD])
@@ -41,7 +41,7 @@ def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
         yield one
 
 
-def test_the_foundation_says_what_to_ask_and_nobody_leaves_before_a_build_has_run(founded: Camp) -> None:
+def test_the_foundation_says_what_to_ask_and_nobody_leaves_before_a_build_has_run(founded: CampaignSite) -> None:
     said = " ".join(founded.said.getvalue().split())
     assert HOLD["message"] in said and "L-9D07B6EF of codebuild in us-east-1" in said and "AWS Support" in said
     with acting(founded, *FOUNDER), founded.opened() as context:
@@ -57,18 +57,18 @@ def test_the_foundation_says_what_to_ask_and_nobody_leaves_before_a_build_has_ru
     assert build["buildStatus"] == "SUCCEEDED"
 
 
-def sizes(founded: Camp) -> dict[str, Any]:
+def sizes(founded: CampaignSite) -> dict[str, Any]:
     group = {"clusterName": founded.names.cluster, "nodegroupName": founded.names.gpu_group}
     return dict(founded.client("eks").describe_nodegroup(**group)["nodegroup"]["scalingConfig"])
 
 
-def subjects(founded: Camp) -> list[str]:
+def subjects(founded: CampaignSite) -> list[str]:
     (topic,) = [one for one in founded.world.backend("sns").topics.values() if one.name == NOTICES]
     return [str(one[2]) for one in topic.sent_notifications]
 
 
 def test_gpu_nodes_that_no_driver_brings_to_training_go_and_people_hear_of_it(
-    founded: Camp, monkeypatch: pytest.MonkeyPatch
+    founded: CampaignSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     eks, names = founded.client("eks"), founded.names
     late = "bivouac drilled: training did not begin in time"

@@ -34,11 +34,11 @@ from infra.spec.campaign import Spec
 from infra.stack.rules import broken
 from tests.rehearsal.acting import BUYER, CI, FOUNDER, OPERATOR, VIEWER, acting, as_reader, policy
 from tests.rehearsal.aws_account import code_of
-from tests.rehearsal.campaign_world import Camp, camp
 from tests.rehearsal.engine.test_drift import said
 from tests.rehearsal.stack.test_sections import CI as FROZEN
 from tests.rehearsal.stack.test_sections import OPTIONS, driver_vpc
 from tests.root import ROOT
+from tests.worlds.campaign_site import CampaignSite, camp
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
 
@@ -47,7 +47,7 @@ DRIVER_TAG = [{"Key": "bivouac:driver", "Value": "true"}]
 
 
 @pytest.fixture(scope="module")
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     """An account in which an administrator has marked the driver's network, and made a role to be frozen."""
     with camp(tmp_path_factory.mktemp("operator"), **OPTIONS) as one, pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_SITE", "in-process")
@@ -62,7 +62,7 @@ def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
 
 
 @pytest.fixture(scope="module")
-def founded(camped: Camp) -> Camp:
+def founded(camped: CampaignSite) -> CampaignSite:
     """An account that the founder has set up."""
     with acting(camped, *FOUNDER), camped.opened() as context:
         foundation(context)
@@ -70,7 +70,7 @@ def founded(camped: Camp) -> Camp:
 
 
 @pytest.fixture(scope="module")
-def provisioned(founded: Camp) -> Camp:
+def provisioned(founded: CampaignSite) -> CampaignSite:
     """By the operator, who comes by the foundation again and finds nothing to change."""
     with acting(founded, *OPERATOR), founded.opened() as context:
         run_step(context, StageStep(Stage.PROVISION, "by the operator", provision.run))
@@ -78,14 +78,14 @@ def provisioned(founded: Camp) -> Camp:
 
 
 @pytest.mark.nightly
-def test_the_operators_policies_are_enough_to_make_all_of_the_ground(provisioned: Camp) -> None:
+def test_the_operators_policies_are_enough_to_make_all_of_the_ground(provisioned: CampaignSite) -> None:
     assert provisioned.client("eks").list_clusters()["clusters"] == [provisioned.names.cluster]
     assert "the AWS budget counts this campaign from now on" in provisioned.said.getvalue()
 
 
 @pytest.mark.nightly
 def test_the_pull_requests_role_previews_a_campaign_whose_state_a_customers_key_encrypts(
-    provisioned: Camp,
+    provisioned: CampaignSite,
 ) -> None:
     def seen() -> Any:
         context = read_only_context(provisioned.spec, provisioned.plan, Console(file=StringIO()))
@@ -99,7 +99,7 @@ def test_the_pull_requests_role_previews_a_campaign_whose_state_a_customers_key_
     assert len(found.looks) == 2 and not found.refused and not broken(found.findings), found.findings
 
 
-def refusals(camped: Camp) -> dict[str, Callable[[], Any]]:
+def refusals(camped: CampaignSite) -> dict[str, Callable[[], Any]]:
     """What the operator has no business with, each as a call."""
 
     def of(service: str) -> Any:
@@ -178,7 +178,7 @@ FROZEN_ARN = f"arn:aws:iam::{{}}:role/{FROZEN}"
 
 
 @pytest.mark.nightly
-def test_the_operator_may_not_touch_what_is_not_bivouacs(provisioned: Camp) -> None:
+def test_the_operator_may_not_touch_what_is_not_bivouacs(provisioned: CampaignSite) -> None:
     calls = refusals(provisioned)
     with acting(provisioned, *OPERATOR):
         got = {name: code_of(call) for name, call in calls.items()}
@@ -186,7 +186,7 @@ def test_the_operator_may_not_touch_what_is_not_bivouacs(provisioned: Camp) -> N
 
 
 @pytest.mark.nightly
-def test_the_operators_policies_are_enough_to_end_it_and_to_prove_it(provisioned: Camp) -> None:
+def test_the_operators_policies_are_enough_to_end_it_and_to_prove_it(provisioned: CampaignSite) -> None:
     with acting(provisioned, *OPERATOR), provisioned.opened() as context:
         run_step(context, StageStep(Stage.TEARDOWN, "by the operator", lambda one: teardown.run(one, abandon=True)))
         run_step(context, StageStep(Stage.CERTIFY, "by the operator", certify.run))
@@ -204,7 +204,7 @@ def certificate_of(context: Context) -> dict[str, Any]:
 
 
 @pytest.mark.nightly
-def test_a_block_is_bought_by_its_own_policy_and_by_no_other(founded: Camp, tmp_path: Path) -> None:
+def test_a_block_is_bought_by_its_own_policy_and_by_no_other(founded: CampaignSite, tmp_path: Path) -> None:
     """`provisioned` is not needed: a block is bought before anything else of a campaign stands."""
     camped = founded
     spec = camped.spec.model_dump(mode="json", exclude_unset=True)

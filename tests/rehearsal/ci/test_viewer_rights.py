@@ -30,15 +30,15 @@ from infra.record import pod_logs
 from infra.record.payloads import payload_of
 from infra.spec.names import buckets
 from tests.rehearsal.acting import VIEWER, acting
-from tests.rehearsal.campaign_world import Camp, camp
-from tests.rehearsal.engine.drift_cases import mutations
+from tests.rehearsal.engine.changes_by_hand import mutations
 from tests.unit.steward.test_tiers_seen import commit
+from tests.worlds.campaign_site import CampaignSite, camp
 
 REGION = "us-east-1"
 
 
 @pytest.fixture(scope="module")
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     """A campaign that is held, with a copy in S3, in an account with a state and an archive bucket."""
     folder = tmp_path_factory.mktemp("looked-at")
     with camp(folder) as one, pytest.MonkeyPatch.context() as patch:
@@ -73,7 +73,7 @@ EVENTS: tuple[tuple[str, dict[str, Any]], ...] = (
 )  # fmt: skip
 
 
-def spec_file(camped: Camp, folder: Path) -> Path:
+def spec_file(camped: CampaignSite, folder: Path) -> Path:
     path = folder / "campaign.yaml"
     path.write_text(yaml.safe_dump(camped.spec.model_dump(mode="json", exclude_unset=True)))
     return path
@@ -90,7 +90,7 @@ LOOKS: dict[str, tuple[Callable[[Path, Console], int], str]] = {
 
 
 @pytest.mark.parametrize("name", LOOKS)
-def test_a_viewer_may_look(camped: Camp, name: str, tmp_path: Path) -> None:
+def test_a_viewer_may_look(camped: CampaignSite, name: str, tmp_path: Path) -> None:
     command, word = LOOKS[name]
     spec, out, before = spec_file(camped, tmp_path), StringIO(), objects(camped)
     with acting(camped, *VIEWER), mutations(camped) as heard:
@@ -111,7 +111,7 @@ CHANGES: dict[str, Callable[[Path, Console], int]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_viewer_changes_nothing_and_aws_says_so(
-    camped: Camp, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    camped: CampaignSite, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
     def in_the_cluster(store: Any) -> Iterator[Inside]:
@@ -133,12 +133,12 @@ def test_a_viewer_changes_nothing_and_aws_says_so(
     assert objects(camped) == before
 
 
-def objects(camped: Camp) -> dict[str, str]:
+def objects(camped: CampaignSite) -> dict[str, str]:
     bucket = buckets(camped.spec.account, REGION).state
     return {one["Key"]: one["ETag"] for one in camped.client("s3").list_objects_v2(Bucket=bucket)["Contents"]}
 
 
-def test_a_viewer_reads_no_data_no_weights_and_no_state_of_the_engine(camped: Camp) -> None:
+def test_a_viewer_reads_no_data_no_weights_and_no_state_of_the_engine(camped: CampaignSite) -> None:
     import boto3
     from botocore.exceptions import ClientError
 

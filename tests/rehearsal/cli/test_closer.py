@@ -20,14 +20,14 @@ from infra.record.payloads.stages import Abandoned, Detached, StageFailed, Stage
 from infra.session.session import STACK_CONFIG
 from infra.spec.names import CLOSER, NOTICES
 from tests.rehearsal.acting import FOUNDER, OPERATOR, acting
-from tests.rehearsal.campaign_world import Camp, camp
 from tests.waiting import until
+from tests.worlds.campaign_site import CampaignSite, camp
 
 pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
-def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     with camp(tmp_path_factory.mktemp("closed")) as camped, pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_SITE", "in-process")
         with acting(camped, *FOUNDER), camped.opened() as context:
@@ -37,7 +37,7 @@ def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
         yield camped
 
 
-def asked(camped: Camp) -> dict[str, Any]:
+def asked(camped: CampaignSite) -> dict[str, Any]:
     """The schedule's request, in CodeBuild's own spelling."""
     schedule = camped.client("scheduler").get_schedule(Name=camped.names.closer_schedule)
     given = json.loads(schedule["Target"]["Input"])
@@ -45,7 +45,7 @@ def asked(camped: Camp) -> dict[str, Any]:
     return {"projectName": given["ProjectName"], "environmentVariablesOverride": variables}
 
 
-def built(camped: Camp) -> tuple[str, str]:
+def built(camped: CampaignSite) -> tuple[str, str]:
     """Status and output of a build that is started as the schedule does it."""
     codebuild = camped.client("codebuild")
     id = codebuild.start_build(**asked(camped))["build"]["id"]
@@ -63,7 +63,7 @@ def of_group(machine: Any) -> str:
 
 
 def test_of_a_stage_that_failed_before_a_steward_lived_the_closer_tells_once_with_its_own_rights(
-    provisioned: Camp,
+    provisioned: CampaignSite,
 ) -> None:
     with provisioned.opened() as context:
         context.store.append(StageFailed(stage="preflight", error="no capacity", cut_off=True))
@@ -76,7 +76,7 @@ def test_of_a_stage_that_failed_before_a_steward_lived_the_closer_tells_once_wit
     assert "Cost: bills now: " in body and "EKS control plane" in body and "could not look" not in body
 
 
-def test_a_campaign_that_is_not_over_or_is_driven_is_left_alone(provisioned: Camp) -> None:
+def test_a_campaign_that_is_not_over_or_is_driven_is_left_alone(provisioned: CampaignSite) -> None:
     status, text = built(provisioned)
     theirs = "drilled waits for whoever interrupted its driver"
     assert (status, theirs in text) == ("SUCCEEDED", True), text
@@ -88,7 +88,9 @@ def test_a_campaign_that_is_not_over_or_is_driven_is_left_alone(provisioned: Cam
     assert provisioned.client("eks").list_clusters()["clusters"] == [provisioned.names.cluster]
 
 
-def test_what_nobody_drives_any_more_is_torn_down_and_certified_with_the_closers_rights(provisioned: Camp) -> None:
+def test_what_nobody_drives_any_more_is_torn_down_and_certified_with_the_closers_rights(
+    provisioned: CampaignSite,
+) -> None:
     """Its GPU nodes first, which a driver had asked for, and without a word to the cluster's API, which is closed."""
     plane, names = provisioned.plane(), provisioned.names
     group = {"clusterName": names.cluster, "nodegroupName": names.gpu_group}

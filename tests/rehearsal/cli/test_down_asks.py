@@ -21,10 +21,10 @@ from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.record.payloads.training import ArchiveVerified
 from infra.record.store import LIVE, CampaignStore
 from infra.spec.names import CAMPAIGN_TAG, buckets
-from tests.rehearsal.campaign_world import Camp, camp
 from tests.root import ROOT
 from tests.terminal import on_terminal
 from tests.waiting import HUNG_S
+from tests.worlds.campaign_site import CampaignSite, camp
 
 DOWN = [sys.executable, "-m", "infra.cli.main", "down", "drilled"]
 FIGURES = {"at": datetime.now(UTC).isoformat(), "attempt": 1, "step": 30, "steps": 100, "loss": 2.5,
@@ -32,7 +32,7 @@ FIGURES = {"at": datetime.now(UTC).isoformat(), "attempt": 1, "step": 30, "steps
 
 
 @pytest.fixture
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     """A campaign that trains, with a NAT gateway that bills."""
     with camp(tmp_path_factory.mktemp("asked")) as one, pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_SITE", "in-process")
@@ -50,7 +50,7 @@ def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
         yield one
 
 
-def record(camped: Camp) -> dict[str, str]:
+def record(camped: CampaignSite) -> dict[str, str]:
     bucket = buckets(camped.spec.account, camped.world.region).state
     return {one["Key"]: one["ETag"] for one in camped.client("s3").list_objects_v2(Bucket=bucket)["Contents"]}
 
@@ -61,13 +61,13 @@ def piped(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def shown(camped: Camp, abandon: bool) -> dict[str, str]:
+def shown(camped: CampaignSite, abandon: bool) -> dict[str, str]:
     bucket = buckets(camped.spec.account, camped.world.region).state
     store = CampaignStore(camped.client("s3"), bucket, "drilled", "test")
     return dict(stakes(store, camped.spec, abandon, Console(file=StringIO())))
 
 
-def test_what_is_at_stake_follows_the_record(camped: Camp) -> None:
+def test_what_is_at_stake_follows_the_record(camped: CampaignSite) -> None:
     newest = "1 attempts, newest checkpoint known: step 20, no verified archive"
     trains = shown(camped, abandon=False)
     assert trains["drilled"] == "on rehearsal: in provision; driver none"
@@ -82,7 +82,7 @@ def test_what_is_at_stake_follows_the_record(camped: Camp) -> None:
     assert shown(camped, abandon=True)["lost"] == "nothing: the archive has it"
 
 
-def test_without_a_yes_nothing_is_touched_and_a_person_sees_what_is_at_stake(camped: Camp) -> None:
+def test_without_a_yes_nothing_is_touched_and_a_person_sees_what_is_at_stake(camped: CampaignSite) -> None:
     before = record(camped)
     code, said = on_terminal(DOWN, "n\n", os.environ, ROOT)
     assert code == 64 and "nothing was changed" in said, said
@@ -97,7 +97,7 @@ def test_without_a_yes_nothing_is_touched_and_a_person_sees_what_is_at_stake(cam
     assert record(camped) == before
 
 
-def test_of_a_campaign_that_is_over_nothing_is_changed_and_nobody_is_asked(camped: Camp) -> None:
+def test_of_a_campaign_that_is_over_nothing_is_changed_and_nobody_is_asked(camped: CampaignSite) -> None:
     with camped.opened() as context:
         for stage in (Stage.TEARDOWN, Stage.CERTIFY, Stage.REPORT):
             context.store.append(StageFinished(stage=stage, seconds=1.0, outputs={}))

@@ -30,8 +30,8 @@ from infra.record.payloads.training import ArchiveVerified, TrainingFinished
 from infra.record.store import CampaignStore
 from infra.session.session import open_session
 from infra.spec.names import FOUNDATION_STACK
-from tests.rehearsal.campaign_world import Camp, camp
 from tests.root import ROOT
+from tests.worlds.campaign_site import CampaignSite, camp
 
 STACK = "campaign-drilled"
 
@@ -40,7 +40,7 @@ STACK = "campaign-drilled"
 class Project:
     """A clone's folder, as far as Pulumi reads it, and a clean shell in it."""
 
-    camped: Camp
+    camped: CampaignSite
     folder: Path
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:

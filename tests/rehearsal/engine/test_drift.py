@@ -28,8 +28,8 @@ from infra.record.events import Stage
 from infra.record.lease import LeaseRecord
 from infra.record.payloads.attempts import AttemptLaunched
 from tests.rehearsal.acting import as_reader
-from tests.rehearsal.campaign_world import Camp, camp
-from tests.rehearsal.engine.drift_cases import HANDS, desired, mutations
+from tests.rehearsal.engine.changes_by_hand import HANDS, desired, mutations
+from tests.worlds.campaign_site import CampaignSite, camp
 
 VIEWER = "arn:aws:iam::123456789012:user/eve"
 HOOK = "https://hooks.example.com/services/T0/B0/hush-hush"
@@ -50,7 +50,7 @@ def secrets_in(text: str, known: tuple[str, ...]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     webhook, people = {"secret": "bivouac_webhook/team"}, [{"principal": VIEWER, "role": "viewer"}]
     lair = camp(tmp_path_factory.mktemp("Lager mit Lücke"), access=people, notify={"webhook": webhook})
     with lair as one, pytest.MonkeyPatch.context() as patch:
@@ -65,7 +65,7 @@ def said(command: Any, *arguments: Any, **more: Any) -> tuple[int, str]:
     return command(*arguments, Console(file=out, width=300), **more), out.getvalue()
 
 
-def spec_file(camped: Camp, folder: Path, **changes: Any) -> Path:
+def spec_file(camped: CampaignSite, folder: Path, **changes: Any) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / "campaign.yaml"
     document = camped.spec.model_dump(mode="json", exclude_unset=True)
@@ -74,7 +74,9 @@ def spec_file(camped: Camp, folder: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.nightly
-def test_a_preview_of_a_campaign_never_begun_prices_it_and_creates_nothing(camped: Camp, tmp_path: Path) -> None:
+def test_a_preview_of_a_campaign_never_begun_prices_it_and_creates_nothing(
+    camped: CampaignSite, tmp_path: Path
+) -> None:
     with mutations(camped) as heard, as_reader(camped):
         code, text = said(preview_command, spec_file(camped, tmp_path), False)
     assert code == 2 and not heard, text
@@ -87,7 +89,7 @@ def test_a_preview_of_a_campaign_never_begun_prices_it_and_creates_nothing(campe
 
 
 @pytest.fixture(scope="module")
-def provisioned(camped: Camp) -> Camp:
+def provisioned(camped: CampaignSite) -> CampaignSite:
     with camped.opened() as context:
         run_step(context, StageStep(Stage.PROVISION, "drill", provision.run))
         context.store.append(AttemptLaunched(attempt=1, jobset="attempt-1", committed_step=-1))
@@ -95,7 +97,7 @@ def provisioned(camped: Camp) -> Camp:
 
 
 @pytest.mark.nightly
-def test_nothing_that_a_campaign_keeps_in_its_state_bucket_holds_a_secret(provisioned: Camp) -> None:
+def test_nothing_that_a_campaign_keeps_in_its_state_bucket_holds_a_secret(provisioned: CampaignSite) -> None:
     """The engine's states with their histories, what the driver recorded, and what it gave the engine."""
     s3, bucket = provisioned.client("s3"), f"bivouac-state-{provisioned.world.account}-{provisioned.world.region}"
     keys = [one["Key"] for one in s3.list_objects_v2(Bucket=bucket)["Contents"]]
@@ -129,7 +131,9 @@ def test_a_secret_of_each_form_would_be_found(text: str) -> None:
 
 
 @pytest.mark.nightly
-def test_a_viewer_has_an_entry_in_its_namespace_and_looks_with_the_previews_rights(provisioned: Camp) -> None:
+def test_a_viewer_has_an_entry_in_its_namespace_and_looks_with_the_previews_rights(
+    provisioned: CampaignSite,
+) -> None:
     eks, cluster = provisioned.client("eks"), provisioned.names.cluster
     known = eks.list_associated_access_policies(clusterName=cluster, principalArn=VIEWER)["associatedAccessPolicies"]
     assert [(one["policyArn"].rpartition("/")[2], one["accessScope"]) for one in known] == [
@@ -141,7 +145,7 @@ def test_a_viewer_has_an_entry_in_its_namespace_and_looks_with_the_previews_righ
 
 
 @pytest.mark.nightly
-def test_the_record_says_who_began_a_stage(provisioned: Camp) -> None:
+def test_the_record_says_who_began_a_stage(provisioned: CampaignSite) -> None:
     with provisioned.opened() as context:
         begun = [event for event in context.store.events() if event.kind == "stage.started"]
     assert [(event.data["stage"], event.data["who"]) for event in begun] == [
@@ -151,7 +155,7 @@ def test_the_record_says_who_began_a_stage(provisioned: Camp) -> None:
 
 @pytest.mark.nightly
 def test_every_change_by_hand_is_seen_and_explained_while_a_driver_lives_and_nothing_is_touched(
-    provisioned: Camp,
+    provisioned: CampaignSite,
 ) -> None:
     camped, taken = provisioned, [hand for hand in HANDS if hand.name != "schedule disabled"]
     for hand in taken:
@@ -173,7 +177,7 @@ def test_every_change_by_hand_is_seen_and_explained_while_a_driver_lives_and_not
 
 
 @pytest.mark.nightly
-def test_repair_waits_for_no_living_driver_but_says_how_to_go_on(provisioned: Camp) -> None:
+def test_repair_waits_for_no_living_driver_but_says_how_to_go_on(provisioned: CampaignSite) -> None:
     with provisioned.opened() as context:
         other = context.lease.holder.model_copy(update={"host": "elsewhere", "boot_id": "another"})
         record = LeaseRecord(holder=other, renewed_at=datetime.now(UTC), ttl_s=60)
@@ -186,7 +190,9 @@ def test_repair_waits_for_no_living_driver_but_says_how_to_go_on(provisioned: Ca
 
 
 @pytest.mark.nightly
-def test_an_up_that_would_replace_the_file_system_is_refused_by_name_of_the_property(provisioned: Camp) -> None:
+def test_an_up_that_would_replace_the_file_system_is_refused_by_name_of_the_property(
+    provisioned: CampaignSite,
+) -> None:
     shared = provisioned.spec.storage.shared
     assert shared is not None
     other = provisioned.spec.model_copy(
@@ -208,7 +214,7 @@ def test_an_up_that_would_replace_the_file_system_is_refused_by_name_of_the_prop
 
 
 @pytest.mark.nightly
-def test_another_spec_is_refused_with_the_fields_that_differ(provisioned: Camp) -> None:
+def test_another_spec_is_refused_with_the_fields_that_differ(provisioned: CampaignSite) -> None:
     """What a preview of such a campaign finds besides is in tests/drills/drift.py."""
     money = provisioned.spec.money.model_copy(update={"budget_usd": Decimal(77)})
     spec = provisioned.spec.model_copy(update={"money": money})
@@ -217,6 +223,6 @@ def test_another_spec_is_refused_with_the_fields_that_differ(provisioned: Camp) 
     assert other_spec(read_only_context(provisioned.spec, provisioned.plan, Console(file=StringIO()))) is None
 
 
-def test_a_look_may_not_mutate(camped: Camp) -> None:
+def test_a_look_may_not_mutate(camped: CampaignSite) -> None:
     with pytest.raises(LeaseLost):
         read_only_context(camped.spec, camped.plan, Console(file=StringIO())).guard()

@@ -25,8 +25,8 @@ from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.rehearsal.aws.world import Call
 from infra.spec.names import PROJECT
 from tests.rehearsal.aws_account import until
-from tests.rehearsal.campaign_world import Camp, camp
 from tests.root import ROOT
+from tests.worlds.campaign_site import CampaignSite, camp
 
 pytestmark = pytest.mark.nightly
 
@@ -42,7 +42,7 @@ OWN = f"leashed-{os.getpid()}"
 class Struck:
     """What was seen of drivers that were struck one after the other, each in the middle of another creation."""
 
-    held: Camp
+    held: CampaignSite
     outlived: list[str] = field(default_factory=list)
     """Drivers whose engine was still there when its time was over."""
     ends: dict[str, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Struck:
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     with camp(tmp_path_factory.mktemp("camp"), campaign=OWN) as made, pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_LEASE_SECONDS", str(LEASE_S))
         patch.setenv("BIVOUAC_SITE", "in-process")
@@ -71,7 +71,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
 
 
 @pytest.fixture(scope="module")
-def struck(held: Camp) -> Iterator[Struck]:
+def struck(held: CampaignSite) -> Iterator[Struck]:
     """One campaign carries a driver that is killed, one that is stopped and one that is interrupted."""
     drivers, seen = dict[str, subprocess.Popen[str]](), Struck(held)
     try:
@@ -107,7 +107,7 @@ def _heard(calls: list[str], call: Call) -> None:
     calls.append(f"{call.service}:{call.action} {call.path}")
 
 
-def drive(held: Camp, name: str, action: str) -> subprocess.Popen[str]:
+def drive(held: CampaignSite, name: str, action: str) -> subprocess.Popen[str]:
     """`bivouac run` in a process of its own, in the middle of such a creation."""
     path, log = held.folder / "campaign.json", held.folder / f"{name}.log"
     path.write_text(held.spec.model_dump_json())
@@ -129,7 +129,7 @@ def drive(held: Camp, name: str, action: str) -> subprocess.Popen[str]:
     return driver
 
 
-def ended(held: Camp, name: str, lease_s: float) -> list[str]:
+def ended(held: CampaignSite, name: str, lease_s: float) -> list[str]:
     """The driver's name where its engine is still there after lease and bound, with what a busy machine takes."""
     try:
         until(lambda: not engines(held), within_s=lease_s + leash.BOUND_S + 10)
@@ -138,11 +138,11 @@ def ended(held: Camp, name: str, lease_s: float) -> list[str]:
     return []
 
 
-def engines(held: Camp) -> list[int]:
+def engines(held: CampaignSite) -> list[int]:
     return [pid for pid, mark in leash.marked_processes().items() if mark.startswith(f"{held.spec.campaign}/")]
 
 
-def locks(held: Camp) -> list[str]:
+def locks(held: CampaignSite) -> list[str]:
     bucket = f"bivouac-state-{held.spec.account}-{held.spec.region}"
     found = held.client("s3").list_objects_v2(Bucket=bucket, Prefix=f".pulumi/locks/organization/{PROJECT}/")
     return [item["Key"] for item in found.get("Contents", ())]
@@ -178,7 +178,7 @@ def test_ctrl_c_lets_the_engine_finish_and_leaves_no_lock(struck: Struck) -> Non
     assert struck.locked == []
 
 
-def test_a_lock_that_a_person_took_is_waited_for(held: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_a_person_took_is_waited_for(held: CampaignSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "_HAND_WAIT_S", 1.0 - leash.BOUND_S)
     with held.opened() as context:
         engine = Engine(context, held.folder / "look")

@@ -19,7 +19,7 @@ from infra.stack.access.closing import closer
 from infra.stack.access.policies import AccountPlace
 from tests.rehearsal.acting import OPERATOR, acting, as_reader
 from tests.rehearsal.aws_account import make_user
-from tests.rehearsal.campaign_world import Camp, camp
+from tests.worlds.campaign_site import CampaignSite, camp
 
 SECRET = "hunter-22-and-more"
 STACK = "campaign-drilled"
@@ -30,13 +30,13 @@ def keeps_a_secret() -> None:
 
 
 @pytest.fixture(scope="module")
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     with camp(tmp_path_factory.mktemp("camp")) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def context(camped: Camp) -> Iterator[Context]:
+def context(camped: CampaignSite) -> Iterator[Context]:
     """With a stack that keeps a secret."""
     with camped.opened() as one, pytest.MonkeyPatch.context() as patch:
         key = camped.client("kms").create_key()["KeyMetadata"]["Arn"]
@@ -60,13 +60,13 @@ def test_no_state_backup_or_history_shows_a_secret(context: Context) -> None:
     assert latest["secrets_providers"]["type"] == "cloud" and "ciphertext" in json.dumps(latest["resources"])
 
 
-def test_the_operator_opens_it_on_another_machine(context: Context, camped: Camp, tmp_path: Path) -> None:
+def test_the_operator_opens_it_on_another_machine(context: Context, camped: CampaignSite, tmp_path: Path) -> None:
     with acting(camped, *OPERATOR):
         engine = Engine(context, tmp_path)
         assert engine.up(engine.stack(STACK, {})) == {"word": SECRET}
 
 
-def test_a_pull_requests_preview_opens_it_by_its_own_right(context: Context, camped: Camp) -> None:
+def test_a_pull_requests_preview_opens_it_by_its_own_right(context: Context, camped: CampaignSite) -> None:
     with as_reader(camped):
         previewed(context)
     lesser = acting(camped, "preview-role", without="OpenTheEnginesStateUnderACustomersKey")
@@ -74,7 +74,7 @@ def test_a_pull_requests_preview_opens_it_by_its_own_right(context: Context, cam
         previewed(context)
 
 
-def test_the_closer_opens_it(context: Context, camped: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_closer_opens_it(context: Context, camped: CampaignSite, monkeypatch: pytest.MonkeyPatch) -> None:
     key, secret = make_user(camped.world, "closer", *closer(AccountPlace(camped.world.account, camped.world.region)))
     monkeypatch.setitem(os.environ, "AWS_ACCESS_KEY_ID", key)
     monkeypatch.setitem(os.environ, "AWS_SECRET_ACCESS_KEY", secret)

@@ -28,30 +28,30 @@ from infra.record.payloads.training import ArchiveVerified
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG, EXPIRES_TAG
-from tests.rehearsal.campaign_world import Camp, camp
+from tests.worlds.campaign_site import CampaignSite, camp
 
 PAST, FUTURE = "2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
 
 
 @pytest.fixture(scope="module")
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     with camp(tmp_path_factory.mktemp("camp")) as one:
         yield one
 
 
 @pytest.fixture
-def living(camped: Camp) -> Iterator[Context]:
+def living(camped: CampaignSite) -> Iterator[Context]:
     """The campaign `drilled`, with a driver at work."""
     with camped.opened() as context:
         yield context
 
 
 @pytest.fixture
-def keeper(camped: Camp, living: Context) -> orphans.OrphanKeeper:
+def keeper(camped: CampaignSite, living: Context) -> orphans.OrphanKeeper:
     return orphans.keeper(living.account, Progress(Console(file=StringIO())))
 
 
-def volume(camped: Camp, campaign: str, expires: str | None) -> str:
+def volume(camped: CampaignSite, campaign: str, expires: str | None) -> str:
     tags = [{"Key": CAMPAIGN_TAG, "Value": campaign}]
     tags += [{"Key": EXPIRES_TAG, "Value": expires}] if expires else []
     marked = [{"ResourceType": "volume", "Tags": tags}]
@@ -59,28 +59,28 @@ def volume(camped: Camp, campaign: str, expires: str | None) -> str:
     return str(made["VolumeId"])
 
 
-def volumes(camped: Camp) -> set[str]:
+def volumes(camped: CampaignSite) -> set[str]:
     return {one["VolumeId"] for one in camped.client("ec2").describe_volumes()["Volumes"]}
 
 
-def record(camped: Camp, context: Context, campaign: str) -> CampaignStore:
+def record(camped: CampaignSite, context: Context, campaign: str) -> CampaignStore:
     return CampaignStore(camped.client("s3"), context.buckets.state, campaign, "test")
 
 
-def begun(camped: Camp, context: Context, campaign: str) -> CampaignStore:
+def begun(camped: CampaignSite, context: Context, campaign: str) -> CampaignStore:
     """The record of a campaign that never launched anything: there is nothing to lose."""
     store = record(camped, context, campaign)
     store.append(StageStarted(stage=Stage.BAKE))
     return store
 
 
-def command(camped: Camp, **more: Any) -> tuple[int, str]:
+def command(camped: CampaignSite, **more: Any) -> tuple[int, str]:
     out = StringIO()
     code = orphans_command(camped.world.region, more.get("yes", False), True, Console(file=out, width=200))
     return code, out.getvalue()
 
 
-def by_name(camped: Camp, campaign: str, **more: Any) -> tuple[int, dict[str, Any]]:
+def by_name(camped: CampaignSite, campaign: str, **more: Any) -> tuple[int, dict[str, Any]]:
     """`bivouac sweep NAME`."""
     out = StringIO()
     code = sweep_command(
@@ -94,7 +94,7 @@ def by_name(camped: Camp, campaign: str, **more: Any) -> tuple[int, dict[str, An
     return code, json.loads(out.getvalue())
 
 
-def test_only_dead_campaigns_are_swept_and_only_what_carries_their_tag(camped: Camp, living: Context) -> None:
+def test_only_dead_campaigns_are_swept_and_only_what_carries_their_tag(camped: CampaignSite, living: Context) -> None:
     store = record(camped, living, "ended")
     store.append(StageStarted(stage=Stage.TEARDOWN))
     store.append(StageFinished(stage=Stage.TEARDOWN, seconds=1.0, outputs={}))
@@ -121,7 +121,9 @@ def test_only_dead_campaigns_are_swept_and_only_what_carries_their_tag(camped: C
 
 
 @pytest.mark.nightly
-def test_a_driver_that_comes_back_keeps_its_own(camped: Camp, living: Context, keeper: orphans.OrphanKeeper) -> None:
+def test_a_driver_that_comes_back_keeps_its_own(
+    camped: CampaignSite, living: Context, keeper: orphans.OrphanKeeper
+) -> None:
     begun(camped, living, "returned")
     mine = volume(camped, "returned", PAST)
     seen = orphans.look(keeper)
@@ -141,7 +143,7 @@ def test_a_driver_that_comes_back_keeps_its_own(camped: Camp, living: Context, k
 
 
 def test_a_living_steward_looks_after_a_campaign_without_a_driver(
-    camped: Camp, living: Context, keeper: orphans.OrphanKeeper
+    camped: CampaignSite, living: Context, keeper: orphans.OrphanKeeper
 ) -> None:
     store = record(camped, living, "stewarded")
     lease = store.lease("steward", timedelta(seconds=30))
@@ -155,7 +157,7 @@ def test_a_living_steward_looks_after_a_campaign_without_a_driver(
     assert orphans.judge(keeper, store, "", things, datetime.now(UTC)).over
 
 
-def trained(camped: Camp, context: Context, campaign: str) -> CampaignStore:
+def trained(camped: CampaignSite, context: Context, campaign: str) -> CampaignStore:
     """The record of a campaign whose driver and steward are gone, and whose only checkpoints are on the file system."""
     store = record(camped, context, campaign)
     store.append(AttemptLaunched(attempt=1, committed_step=-1))
@@ -163,7 +165,7 @@ def trained(camped: Camp, context: Context, campaign: str) -> CampaignStore:
     return store
 
 
-def lustre(camped: Camp, campaign: str, expires: str, identity: str = "") -> str:
+def lustre(camped: CampaignSite, campaign: str, expires: str, identity: str = "") -> str:
     """Its file system, and the subnet and group by which alone an archive could still be made."""
     ec2 = camped.client("ec2")
     tags = [{"Key": CAMPAIGN_TAG, "Value": campaign}, {"Key": EXPIRES_TAG, "Value": expires}]
@@ -188,13 +190,13 @@ def lustre(camped: Camp, campaign: str, expires: str, identity: str = "") -> str
     return str(made["FileSystem"]["FileSystemId"])
 
 
-def systems(camped: Camp) -> dict[str, str]:
+def systems(camped: CampaignSite) -> dict[str, str]:
     found = camped.client("fsx").describe_file_systems()["FileSystems"]
     return {one["FileSystemId"]: one["Lifecycle"] for one in found if one["Lifecycle"] != "DELETING"}
 
 
 def test_checkpoints_that_are_nowhere_else_are_shown_with_their_price_and_not_swept(
-    camped: Camp, living: Context
+    camped: CampaignSite, living: Context
 ) -> None:
     store, kept = trained(camped, living, "unproven"), lustre(camped, "unproven", PAST)
     begun(camped, living, "long-gone")
@@ -214,7 +216,7 @@ def test_checkpoints_that_are_nowhere_else_are_shown_with_their_price_and_not_sw
     assert rows[kept]["removable"] and rows[kept]["holds"] == "" and kept not in systems(camped)
 
 
-def address(camped: Camp, campaign: str, identity: str) -> str:
+def address(camped: CampaignSite, campaign: str, identity: str) -> str:
     tags = {CAMPAIGN_TAG: campaign, EXPIRES_TAG: PAST, CAMPAIGN_ID_TAG: identity}
     marked = [{"ResourceType": "elastic-ip", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
     return str(camped.client("ec2").allocate_address(Domain="vpc", TagSpecifications=marked)["AllocationId"])
@@ -223,7 +225,7 @@ def address(camped: Camp, campaign: str, identity: str) -> str:
 NETWORK = {"file system", "subnet", "VPC", "security group"}
 
 
-def archive(camped: Camp, context: Context, campaign: str, folder: str, **changes: Any) -> None:
+def archive(camped: CampaignSite, context: Context, campaign: str, folder: str, **changes: Any) -> None:
     """An archive's manifest and its one object, as the archiver leaves them."""
     prefix, s3 = f"campaigns/{campaign}/{folder}", camped.client("s3")
     for bucket in {context.buckets.archive} - {one["Name"] for one in s3.list_buckets()["Buckets"]}:
@@ -240,7 +242,7 @@ def archive(camped: Camp, context: Context, campaign: str, folder: str, **change
 
 
 def test_a_campaign_whose_record_is_lost_keeps_its_file_system_and_the_network_to_read_it_from(
-    camped: Camp, living: Context
+    camped: CampaignSite, living: Context
 ) -> None:
     kept, paid = lustre(camped, "recordless", PAST, "id-1"), address(camped, "recordless", "id-1")
     code, text = command(camped, yes=True)
@@ -269,7 +271,7 @@ def test_a_campaign_whose_record_is_lost_keeps_its_file_system_and_the_network_t
 
 
 @pytest.mark.nightly
-def test_a_person_gives_up_by_name_what_no_record_tells_of(camped: Camp, living: Context) -> None:
+def test_a_person_gives_up_by_name_what_no_record_tells_of(camped: CampaignSite, living: Context) -> None:
     mine, other = lustre(camped, "given-up", FUTURE, "id-2"), lustre(camped, "not-given-up", PAST, "id-3")
     code, shown = by_name(camped, "given-up", yes=True, abandon=True)
     assert code == 0 and {one["kind"] for one in shown["orphans"]} == NETWORK
@@ -282,7 +284,7 @@ def test_a_person_gives_up_by_name_what_no_record_tells_of(camped: Camp, living:
 
 @pytest.mark.nightly
 def test_a_file_system_of_an_earlier_campaign_of_the_name_is_not_judged_by_the_later_ones_record(
-    camped: Camp, living: Context
+    camped: CampaignSite, living: Context
 ) -> None:
     store = record(camped, living, "twice")
     own = claim_identity(store, is_adopted=False).identity
@@ -299,7 +301,7 @@ def test_a_file_system_of_an_earlier_campaign_of_the_name_is_not_judged_by_the_l
 
 @pytest.mark.nightly
 def test_a_campaign_that_trained_meanwhile_keeps_its_own(
-    camped: Camp, living: Context, keeper: orphans.OrphanKeeper
+    camped: CampaignSite, living: Context, keeper: orphans.OrphanKeeper
 ) -> None:
     """Between what was shown and the yes, a driver came, trained and died."""
     begun(camped, living, "revived")
@@ -313,7 +315,9 @@ def test_a_campaign_that_trained_meanwhile_keeps_its_own(
 
 
 @pytest.mark.nightly
-def test_a_steward_that_came_back_keeps_its_own(camped: Camp, living: Context, keeper: orphans.OrphanKeeper) -> None:
+def test_a_steward_that_came_back_keeps_its_own(
+    camped: CampaignSite, living: Context, keeper: orphans.OrphanKeeper
+) -> None:
     begun(camped, living, "restarted")
     mine = volume(camped, "restarted", PAST)
     wanted = [one for one in orphans.look(keeper).orphans if one.left.thing.id == mine]
@@ -327,7 +331,7 @@ def test_a_steward_that_came_back_keeps_its_own(camped: Camp, living: Context, k
     camped.client("ec2").delete_volume(VolumeId=mine)
 
 
-def test_a_left_topic_is_found_and_swept(camped: Camp, living: Context) -> None:
+def test_a_left_topic_is_found_and_swept(camped: CampaignSite, living: Context) -> None:
     tags = [{"Key": CAMPAIGN_TAG, "Value": "drilled"}]
     topic = camped.client("sns").create_topic(Name="bivouac-drilled-alarms", Tags=tags)["TopicArn"]
     known = certify.knowledge(living.store, living.names)

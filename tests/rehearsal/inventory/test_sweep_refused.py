@@ -12,7 +12,7 @@ from infra.errors import NotProven
 from infra.record.events import Stage
 from infra.record.payloads.attempts import AttemptLaunched
 from infra.record.payloads.stages import StageFailed, StageStarted
-from tests.rehearsal.campaign_world import camp
+from tests.worlds.campaign_site import camp
 
 
 @pytest.mark.nightly

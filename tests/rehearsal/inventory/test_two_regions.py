@@ -35,20 +35,20 @@ from infra.spec.campaign import Spec
 from infra.spec.names import BUILD_NETWORK, CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_STACK, REGION_TAG, Names, buckets
 from infra.stack.access import policies
 from infra.stack.network import build_network
-from tests.rehearsal.campaign_world import Camp, camp
+from tests.worlds.campaign_site import CampaignSite, camp
 
 HOME, FAR = "us-east-1", "us-west-2"
 PAST = "2026-01-01T00:00:00Z"
 
 
 @pytest.fixture(scope="module")
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     with camp(tmp_path_factory.mktemp("camp")) as one:
         yield one
 
 
 @pytest.fixture
-def roles(camped: Camp) -> Iterator[Any]:
+def roles(camped: CampaignSite) -> Iterator[Any]:
     """Makes roles; what is left of them goes."""
     iam, made = camped.client("iam"), set[str]()
 
@@ -67,7 +67,7 @@ def roles(camped: Camp) -> Iterator[Any]:
         iam.delete_role(RoleName=name)
 
 
-def names_of(camped: Camp) -> set[str]:
+def names_of(camped: CampaignSite) -> set[str]:
     return {one["RoleName"] for one in camped.client("iam").list_roles()["Roles"]}
 
 
@@ -75,20 +75,20 @@ def marks(campaign: str, region: str | None = None) -> dict[str, str]:
     return {CAMPAIGN_TAG: campaign, EXPIRES_TAG: PAST} | ({REGION_TAG: region} if region else {})
 
 
-def spec_of(camped: Camp, campaign: str, region: str) -> Spec:
+def spec_of(camped: CampaignSite, campaign: str, region: str) -> Spec:
     changes = {"campaign": campaign, "region": region, "zone": f"{region}a"}
     return Spec.model_validate(camped.spec.model_dump(mode="json", exclude_none=True) | changes)
 
 
 @contextmanager
-def driven(camped: Camp, campaign: str, region: str) -> Iterator[Context]:
+def driven(camped: CampaignSite, campaign: str, region: str) -> Iterator[Context]:
     spec = spec_of(camped, campaign, region)
     with opened(spec, make_plan(spec, survey(spec)), Console(file=camped.said, width=240), None) as context:
         yield context
 
 
 @pytest.mark.nightly
-def test_what_a_namesake_elsewhere_cleans_up_is_its_own_only(camped: Camp, roles: Any) -> None:
+def test_what_a_namesake_elsewhere_cleans_up_is_its_own_only(camped: CampaignSite, roles: Any) -> None:
     """Both began before either had a role, which the refusal of a namesake cannot prevent."""
     own = Names("twin")
     with driven(camped, "twin", HOME), driven(camped, "twin", FAR) as far:
@@ -108,7 +108,7 @@ def test_what_a_namesake_elsewhere_cleans_up_is_its_own_only(camped: Camp, roles
 
 
 @pytest.mark.nightly
-def test_an_upload_of_the_namesakes_archive_goes_on(camped: Camp) -> None:
+def test_an_upload_of_the_namesakes_archive_goes_on(camped: CampaignSite) -> None:
     s3 = camped.client("s3")
     with driven(camped, "upload", HOME) as home, driven(camped, "upload", FAR) as far:
         key = f"{home.names.state_prefix}part"
@@ -118,7 +118,7 @@ def test_an_upload_of_the_namesakes_archive_goes_on(camped: Camp) -> None:
         assert len(sweep.remove_left(home)) == 1, "at home it bills, and goes"
 
 
-def test_the_freeze_of_a_namesake_is_not_lifted(camped: Camp, roles: Any) -> None:
+def test_the_freeze_of_a_namesake_is_not_lifted(camped: CampaignSite, roles: Any) -> None:
     iam, role = camped.client("iam"), roles("ci-that-buys")
     document = policies.document([{"Effect": "Deny", "Action": "ec2:RunInstances", "Resource": "*"}])
     made = [iam.create_policy(PolicyName=f"bivouac_freeze_{region}", PolicyDocument=document) for region in (HOME, FAR)]
@@ -135,7 +135,7 @@ def test_the_freeze_of_a_namesake_is_not_lifted(camped: Camp, roles: Any) -> Non
         iam.delete_policy(PolicyArn=one["Policy"]["Arn"])
 
 
-def test_orphans_are_judged_where_they_belong(camped: Camp, roles: Any) -> None:
+def test_orphans_are_judged_where_they_belong(camped: CampaignSite, roles: Any) -> None:
     bucket = buckets(camped.spec.account, FAR).state
     with driven(camped, "cared", HOME), driven(camped, "keeps-the-bucket", FAR):
         living = roles("bivouac-cared-archive", **marks("cared", HOME))
@@ -156,7 +156,7 @@ def test_orphans_are_judged_where_they_belong(camped: Camp, roles: Any) -> None:
         assert "its driver lives" in {one.campaign: one.why for one in home.cared_for}["cared"]
 
 
-def test_a_role_without_a_region_is_the_records_that_covers_its_birth(camped: Camp, roles: Any) -> None:
+def test_a_role_without_a_region_is_the_records_that_covers_its_birth(camped: CampaignSite, roles: Any) -> None:
     with driven(camped, "covers", HOME) as context:
         context.store.append(StageStarted(stage=Stage.PROVISION))
         mine = roles("bivouac-covers-node", **marks("covers"))
@@ -176,7 +176,7 @@ def test_a_role_without_a_region_is_the_records_that_covers_its_birth(camped: Ca
     ids=["elsewhere", "here", "of no told region", "nobody's"],
 )
 def test_a_name_that_iam_has_already_is_refused_before_anything_is_recorded(
-    camped: Camp, roles: Any, tags: dict[str, str], seen: str, cure: str
+    camped: CampaignSite, roles: Any, tags: dict[str, str], seen: str, cure: str
 ) -> None:
     roles(Names("taken").role("steward"), **tags)
     spec = spec_of(camped, "taken", FAR)
@@ -191,7 +191,7 @@ def test_a_name_that_iam_has_already_is_refused_before_anything_is_recorded(
     assert store.get_json("spec.json") is None
 
 
-def test_a_campaign_that_has_begun_is_not_refused_for_roles_of_its_own(camped: Camp, roles: Any) -> None:
+def test_a_campaign_that_has_begun_is_not_refused_for_roles_of_its_own(camped: CampaignSite, roles: Any) -> None:
     with driven(camped, "continued", HOME):
         pass
     roles(Names("continued").role("node"), **marks("continued", HOME))
@@ -200,7 +200,7 @@ def test_a_campaign_that_has_begun_is_not_refused_for_roles_of_its_own(camped: C
 
 
 @pytest.mark.parametrize("kind", ["role:Role", "policy:Policy", "instanceProfile:InstanceProfile"])
-def test_no_creation_is_adopted_out_of_another_region(camped: Camp, roles: Any, kind: str) -> None:
+def test_no_creation_is_adopted_out_of_another_region(camped: CampaignSite, roles: Any, kind: str) -> None:
     iam, name = camped.client("iam"), "bivouac-adopted-node"
     tags = [{"Key": key, "Value": value} for key, value in marks("adopted", HOME).items()]
     if kind == "role:Role":
@@ -218,7 +218,7 @@ def test_no_creation_is_adopted_out_of_another_region(camped: Camp, roles: Any, 
 
 @pytest.mark.nightly
 def test_each_region_has_its_foundation_and_an_older_one_keeps_its_names(
-    camped: Camp, monkeypatch: pytest.MonkeyPatch
+    camped: CampaignSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def up(context: Context) -> str:
         return foundation(

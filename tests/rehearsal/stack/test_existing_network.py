@@ -16,8 +16,8 @@ from infra.session.context import Context
 from infra.spec.campaign import Spec
 from infra.spec.names import CAMPAIGN_TAG
 from tests.rehearsal.acting import FOUNDER, OPERATOR, acting
-from tests.rehearsal.campaign_world import Camp, camp
 from tests.rehearsal.existing_network import Existing, build
+from tests.worlds.campaign_site import CampaignSite, camp
 
 pytestmark = pytest.mark.nightly
 
@@ -32,7 +32,7 @@ LISTED = {
 
 
 @pytest.fixture(scope="module")
-def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Camp, Existing]]:
+def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CampaignSite, Existing]]:
     """An account with a company's network and the foundation, before the campaign."""
     nodes = {"count": 2, "instance_type": "p5.48xlarge", "ranks_per_node": 1}
     with camp(tmp_path_factory.mktemp("existing"), nodes=nodes) as one, pytest.MonkeyPatch.context() as patch:
@@ -45,16 +45,16 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Camp, Ex
 
 
 @pytest.fixture(scope="module")
-def camped(settled: tuple[Camp, Existing]) -> Camp:
+def camped(settled: tuple[CampaignSite, Existing]) -> CampaignSite:
     return settled[0]
 
 
 @pytest.fixture(scope="module")
-def place(settled: tuple[Camp, Existing]) -> Existing:
+def place(settled: tuple[CampaignSite, Existing]) -> Existing:
     return settled[1]
 
 
-def inside(camped: Camp, place: Existing) -> dict[str, Any]:
+def inside(camped: CampaignSite, place: Existing) -> dict[str, Any]:
     """What an administrator sees of the VPC: its parts by id, the routes, the tags of the VPC itself."""
     ec2 = camped.client("ec2")
     of_it = [{"Name": "vpc-id", "Values": [place.vpc]}]
@@ -67,19 +67,19 @@ def inside(camped: Camp, place: Existing) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def before(camped: Camp, place: Existing) -> dict[str, Any]:
+def before(camped: CampaignSite, place: Existing) -> dict[str, Any]:
     return inside(camped, place)
 
 
 @pytest.fixture(scope="module")
-def provisioned(camped: Camp, before: dict[str, Any]) -> Camp:
+def provisioned(camped: CampaignSite, before: dict[str, Any]) -> CampaignSite:
     with acting(camped, *OPERATOR), camped.opened() as context:
         run_step(context, StageStep(Stage.PROVISION, "by the operator", provision.run))
     return camped
 
 
 def test_the_campaign_makes_nothing_there_but_security_groups(
-    provisioned: Camp, place: Existing, before: dict[str, Any]
+    provisioned: CampaignSite, place: Existing, before: dict[str, Any]
 ) -> None:
     after, ec2 = inside(provisioned, place), provisioned.client("ec2")
     added = after.pop("SecurityGroups") - before["SecurityGroups"]
@@ -101,7 +101,7 @@ def test_the_campaign_makes_nothing_there_but_security_groups(
 
 
 @pytest.fixture(scope="module")
-def neighbours(provisioned: Camp, place: Existing) -> dict[str, str]:
+def neighbours(provisioned: CampaignSite, place: Existing) -> dict[str, str]:
     """What other people make in their VPC while the campaign stands there: younger than it, with no tag at all."""
     ec2 = provisioned.client("ec2")
     group = ec2.create_security_group(GroupName="shop", Description="shop", VpcId=place.vpc)["GroupId"]
@@ -115,7 +115,7 @@ def neighbours(provisioned: Camp, place: Existing) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def left_over(provisioned: Camp, place: Existing) -> str:
+def left_over(provisioned: CampaignSite, place: Existing) -> str:
     """An interface as the CNI leaves one: with the campaign's tag and group, on nothing."""
     ec2 = provisioned.client("ec2")
     named = [{"Name": "group-name", "Values": ["bivouac-drilled-nodes"]}]
@@ -128,7 +128,7 @@ def left_over(provisioned: Camp, place: Existing) -> str:
 
 
 def test_a_sweep_lists_what_the_campaign_made_and_nothing_of_the_vpc_or_its_neighbours(
-    provisioned: Camp, place: Existing, neighbours: dict[str, str], left_over: str, before: dict[str, Any]
+    provisioned: CampaignSite, place: Existing, neighbours: dict[str, str], left_over: str, before: dict[str, Any]
 ) -> None:
     with provisioned.opened() as context:
         known = certify.knowledge(context.store, context.names)
@@ -141,7 +141,7 @@ def test_a_sweep_lists_what_the_campaign_made_and_nothing_of_the_vpc_or_its_neig
 
 
 def test_a_teardown_ends_the_campaigns_things_and_leaves_the_network_to_its_owners(
-    provisioned: Camp, place: Existing, neighbours: dict[str, str], left_over: str, before: dict[str, Any]
+    provisioned: CampaignSite, place: Existing, neighbours: dict[str, str], left_over: str, before: dict[str, Any]
 ) -> None:
     with acting(provisioned, *OPERATOR), provisioned.opened() as context:
         ec2 = context.account.client("ec2")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rehearsal.stack.fleet_cases import Case, all_cases, fleet_in, life
+from tests.rehearsal.stack.fleet import Case, all_cases, fleet_in, life
 
 SELECTED = (
     "p5.48xlarge on-demand", "p6-b300.48xlarge capacity-block by id", "p4d.24xlarge reservation by id",

@@ -29,8 +29,8 @@ from infra.spec.campaign import Spec
 from infra.spec.names import FOUNDATION_STACK, NOTICES
 from infra.stack.settings import Keeping
 from tests.rehearsal.aws_account import until
-from tests.rehearsal.aws_fakes import resize
-from tests.rehearsal.campaign_world import Camp, camp
+from tests.worlds.account_site import resize
+from tests.worlds.campaign_site import CampaignSite, camp
 
 pytestmark = pytest.mark.nightly
 
@@ -52,7 +52,7 @@ ADD_ONS = {
 }  # fmt: skip
 
 
-def driver_vpc(camped: Camp) -> dict[str, Any]:
+def driver_vpc(camped: CampaignSite) -> dict[str, Any]:
     """The VPC in which the driver's own machine stands."""
     ec2 = camped.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.7.0.0/16")["Vpc"]["VpcId"]
@@ -61,7 +61,7 @@ def driver_vpc(camped: Camp) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     with camp(tmp_path_factory.mktemp("camp"), **OPTIONS) as one:
         trust = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "ec2.amazonaws.com"}}
         document = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
@@ -72,17 +72,17 @@ def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
 
 
 @pytest.fixture(scope="module")
-def context(camped: Camp) -> Iterator[Context]:
+def context(camped: CampaignSite) -> Iterator[Context]:
     with camped.opened() as one:
         one.outputs[Stage.PROVISION] = provision.run(one)
         yield one
 
 
-def kept(camped: Camp, kind: str) -> dict[str, Any]:
+def kept(camped: CampaignSite, kind: str) -> dict[str, Any]:
     return {"Bucket": f"bivouac-{kind}-{camped.world.account}-{camped.world.region}"}
 
 
-def test_everything_is_encrypted_with_one_key_of_the_customers(camped: Camp, context: Context) -> None:
+def test_everything_is_encrypted_with_one_key_of_the_customers(camped: CampaignSite, context: Context) -> None:
     key = camped.client("kms").describe_key(KeyId="alias/bivouac")["KeyMetadata"]["Arn"]
     s3, names = camped.client("s3"), camped.names
     for kind in ("state", "data", "archive"):
@@ -106,7 +106,9 @@ NAT_ONLY = {"aws:ec2/natGateway:NatGateway", "aws:ec2/eip:Eip"}
 """Of campaigns with a way out: found in `test_adoption`."""
 
 
-def test_each_kind_that_a_killed_engine_made_is_found_by_what_its_state_holds(camped: Camp, context: Context) -> None:
+def test_each_kind_that_a_killed_engine_made_is_found_by_what_its_state_holds(
+    camped: CampaignSite, context: Context
+) -> None:
     """The stored inputs are as the real plugin writes them: its own notes in every map, and only what was given."""
     found, wanted, engine = dict[str, str](), dict[str, str](), Engine(context, context.results / "pulumi")
     for name in (FOUNDATION_STACK, context.names.stack):
@@ -127,7 +129,7 @@ def test_each_kind_that_a_killed_engine_made_is_found_by_what_its_state_holds(ca
     )
 
 
-def test_what_lives_and_only_the_tagging_service_lists_is_found(camped: Camp, context: Context) -> None:
+def test_what_lives_and_only_the_tagging_service_lists_is_found(camped: CampaignSite, context: Context) -> None:
     seen = list(survey.tagged_things(context.account))
     kinds = {one.id.split(":")[2] + "/" + one.id.split(":", 5)[5].split("/")[0] for one in seen}
     eks = ("nodegroup", "addon", "access-entry", "podidentityassociation")
@@ -135,7 +137,7 @@ def test_what_lives_and_only_the_tagging_service_lists_is_found(camped: Camp, co
     assert not [one for one in seen if one.doubt and "bivouac:campaign" in one.tags]
 
 
-def test_the_archive_locks_and_moves_what_comes_into_it(camped: Camp, context: Context) -> None:
+def test_the_archive_locks_and_moves_what_comes_into_it(camped: CampaignSite, context: Context) -> None:
     s3, archive = camped.client("s3"), kept(camped, "archive")
     lock = s3.get_object_lock_configuration(**archive)["ObjectLockConfiguration"]
     assert {"Mode": "GOVERNANCE", "Days": 30}.items() <= lock["Rule"]["DefaultRetention"].items()
@@ -146,7 +148,7 @@ def test_the_archive_locks_and_moves_what_comes_into_it(camped: Camp, context: C
     assert "abort-incomplete-uploads" in rules
 
 
-def test_the_file_system_is_as_the_spec_says(camped: Camp, context: Context) -> None:
+def test_the_file_system_is_as_the_spec_says(camped: CampaignSite, context: Context) -> None:
     (system,) = camped.client("fsx").describe_file_systems()["FileSystems"]
     lustre = system["LustreConfiguration"]
     assert (system["StorageCapacity"], lustre["EfaEnabled"]) == (19200, True)
@@ -155,7 +157,7 @@ def test_the_file_system_is_as_the_spec_says(camped: Camp, context: Context) -> 
 
 
 def test_add_ons_and_charts_are_those_of_the_spec_and_pods_claim_all_of_a_nodes_efa_devices(
-    camped: Camp, context: Context
+    camped: CampaignSite, context: Context
 ) -> None:
     eks, objects = camped.client("eks"), camped.plane().api.objects
     made = eks.list_addons(clusterName=camped.names.cluster)["addons"]
@@ -180,7 +182,7 @@ def test_add_ons_and_charts_are_those_of_the_spec_and_pods_claim_all_of_a_nodes_
 
 
 def test_a_private_endpoint_is_reached_through_the_drivers_network_and_by_nobody_else(
-    camped: Camp, context: Context
+    camped: CampaignSite, context: Context
 ) -> None:
     ec2 = camped.client("ec2")
     vpc = camped.client("eks").describe_cluster(name=camped.names.cluster)["cluster"]["resourcesVpcConfig"]
@@ -200,7 +202,7 @@ def test_a_private_endpoint_is_reached_through_the_drivers_network_and_by_nobody
 
 
 def test_a_spent_budget_alarms_its_topic_and_freezes_the_roles_that_the_spec_names(
-    camped: Camp, context: Context
+    camped: CampaignSite, context: Context
 ) -> None:
     name, topic = camped.names.prefix, context.names.alarms
     first = camped.ask("spent", budget=name, usd=85)
@@ -229,7 +231,7 @@ def test_a_second_up_and_a_refresh_change_nothing(context: Context) -> None:
         assert {str(kind) for kind, count in planned.items() if count} == {"same"}, (stack, planned)
 
 
-def test_what_may_change_changes_in_place_and_nothing_is_replaced(camped: Camp, context: Context) -> None:
+def test_what_may_change_changes_in_place_and_nothing_is_replaced(camped: CampaignSite, context: Context) -> None:
     """The engine's word alone: what a driver refuses on a living campaign is another matter."""
     document = camped.spec.model_dump(mode="json")
     document["money"]["budget_usd"] = 150
@@ -262,7 +264,9 @@ def test_what_may_change_changes_in_place_and_nothing_is_replaced(camped: Camp, 
     assert {str(kind) for kind, count in again.items() if count} == {"same"}, again
 
 
-def test_the_deadline_sets_the_gpu_nodes_to_zero_by_itself_and_as_its_own_role(camped: Camp, context: Context) -> None:
+def test_the_deadline_sets_the_gpu_nodes_to_zero_by_itself_and_as_its_own_role(
+    camped: CampaignSite, context: Context
+) -> None:
     eks, scheduler, names = camped.client("eks"), camped.client("scheduler"), camped.names
     group = {"clusterName": names.cluster, "nodegroupName": names.gpu_group}
     resize(eks, **group, scalingConfig={"minSize": 0, "maxSize": 3, "desiredSize": 2})
@@ -284,14 +288,16 @@ def test_the_deadline_sets_the_gpu_nodes_to_zero_by_itself_and_as_its_own_role(c
     assert [one["error"] for one in fired] == [None] and names.schedule in fired[0]["schedule"]
 
 
-def test_a_state_bucket_of_a_stranger_is_refused(camped: Camp, context: Context) -> None:
+def test_a_state_bucket_of_a_stranger_is_refused(camped: CampaignSite, context: Context) -> None:
     bucket = kept(camped, "state")["Bucket"]
     ensure_bucket(context.account, bucket, context.spec.account)
     with pytest.raises(UserError, match="see that account 999999999999 owns it"):
         ensure_bucket(context.account, bucket, "999999999999")
 
 
-def test_the_builds_of_add_ons_are_compared_with_what_eks_offers(camped: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_builds_of_add_ons_are_compared_with_what_eks_offers(
+    camped: CampaignSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     eks, out = camped.client("eks"), StringIO()
     build = eks.describe_addon_versions(addonName="vpc-cni")["addons"][0]["addonVersions"][0]["addonVersion"]
     pins = {"vpc-cni": build, "coredns": "v0.0.1-eksbuild.1"}
@@ -307,7 +313,7 @@ def test_the_builds_of_add_ons_are_compared_with_what_eks_offers(camped: Camp, m
     assert 'coredns: versions: {"1.36": v1' in out.getvalue() and "vpc-cni: versions" not in out.getvalue()
 
 
-def test_another_campaign_that_asks_for_less_takes_nothing_away(camped: Camp, context: Context) -> None:
+def test_another_campaign_that_asks_for_less_takes_nothing_away(camped: CampaignSite, context: Context) -> None:
     plain = camped.spec.model_dump(mode="json")
     plain |= {"campaign": "other", "encryption": {}, "storage": {}}
     settings = foundation.foundation_settings(context.store, Spec.model_validate(plain))
@@ -318,7 +324,7 @@ def test_another_campaign_that_asks_for_less_takes_nothing_away(camped: Camp, co
 
 
 def test_teardown_lifts_the_freeze_and_leaves_nothing_but_what_is_the_foundations(
-    camped: Camp, context: Context
+    camped: CampaignSite, context: Context
 ) -> None:
     camped.ask("tagging", stale_tags_s=3600)
     teardown.run(context, abandon=True)

@@ -21,9 +21,9 @@ from infra.spec.names import Names
 from infra.steward import release
 from infra.steward.seeing import committed
 from infra.steward.seeing.committed import Committed
-from tests.rehearsal.aws_fakes import until
-from tests.rehearsal.steward_world import Camp, Fuse, lone_camp
 from tests.unit.record.cost_lines import lines
+from tests.worlds.account_site import until
+from tests.worlds.steward_site import Fuse, StewardSite, lone_camp
 
 SPEC: dict[str, Any] = {"campaign": "one", "recovery": {"capacity_timeout": "20s"}}
 NODES = 5
@@ -31,13 +31,13 @@ NODES = 5
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StewardSite]:
     with lone_camp(tmp_path_factory, **SPEC) as camp:
         yield camp
 
 
 @pytest.fixture
-def camp(made: Camp, monkeypatch: pytest.MonkeyPatch) -> Camp:
+def camp(made: StewardSite, monkeypatch: pytest.MonkeyPatch) -> StewardSite:
     monkeypatch.setattr(release, "AGAIN_S", 0.05)
     made.ends = (0,)
     made.forget()
@@ -48,7 +48,7 @@ def camp(made: Camp, monkeypatch: pytest.MonkeyPatch) -> Camp:
 class Archive:
     """Kubernetes' part: the Job's pod comes to any node that takes pods, and ends once the others are gone."""
 
-    def __init__(self, camp: Camp, patch: pytest.MonkeyPatch, left: int = 1) -> None:
+    def __init__(self, camp: StewardSite, patch: pytest.MonkeyPatch, left: int = 1) -> None:
         self.camp, self.left = camp, left
         self.open: list[str] = []
         """Instances whose nodes took pods when the Job was made."""
@@ -69,16 +69,16 @@ class Archive:
         return self.left > 1 or "archive.begun" in self.camp.kinds()
 
 
-def nodes_of(camp: Camp) -> GpuNodes:
+def nodes_of(camp: StewardSite) -> GpuNodes:
     return GpuNodes(Account(camp.spec.region), camp.client(Fuse()), Names(camp.spec.campaign), lambda: None)
 
 
-def event(camp: Camp, kind: str) -> Event:
+def event(camp: StewardSite, kind: str) -> Event:
     (found,) = (one for one in camp.store().events() if one.kind == kind)
     return found
 
 
-def watched(camp: Camp, patch: pytest.MonkeyPatch) -> list[str]:
+def watched(camp: StewardSite, patch: pytest.MonkeyPatch) -> list[str]:
     """Instances in the order in which they are given back."""
     gone: list[str] = []
     real = GpuNodes.release
@@ -92,7 +92,7 @@ def watched(camp: Camp, patch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_archive_runs_on_one_node_while_the_others_are_given_back(
-    camp: Camp, monkeypatch: pytest.MonkeyPatch
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive, before = Archive(camp, monkeypatch), len(camp.site.machines)
     gone = watched(camp, monkeypatch)
@@ -104,7 +104,9 @@ def test_the_archive_runs_on_one_node_while_the_others_are_given_back(
     assert nodes_of(camp).desired() == 0 and camp.state().closed
 
 
-def test_the_meter_counts_one_node_as_soon_as_the_others_are_gone(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_meter_counts_one_node_as_soon_as_the_others_are_gone(
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Archive(camp, monkeypatch)
     camp.store().append(StageStarted(stage=Stage.PREFLIGHT))
     assert camp.steward(Fuse())
@@ -120,7 +122,7 @@ def test_the_meter_counts_one_node_as_soon_as_the_others_are_gone(camp: Camp, mo
 
 @pytest.mark.nightly
 def test_a_steward_killed_while_it_gives_nodes_back_is_followed_by_one_that_archives_on_the_same(
-    camp: Camp, monkeypatch: pytest.MonkeyPatch
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         Archive(camp, patch)
@@ -145,7 +147,7 @@ def test_a_steward_killed_while_it_gives_nodes_back_is_followed_by_one_that_arch
 
 
 def test_an_instance_that_aws_does_not_take_back_is_offered_again_while_the_archive_runs(
-    camp: Camp, monkeypatch: pytest.MonkeyPatch
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = Archive(camp, monkeypatch)
     rule = {
@@ -161,7 +163,9 @@ def test_an_instance_that_aws_does_not_take_back_is_offered_again_while_the_arch
     assert "archive.begun" in camp.kinds()
 
 
-def test_while_the_shared_tier_cannot_be_seen_every_node_stays(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_shared_tier_cannot_be_seen_every_node_stays(
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The newest checkpoint may lie on the nodes' own disks alone."""
     archive, back, real = Archive(camp, monkeypatch, left=NODES), threading.Event(), Committed._newest
     gone = watched(camp, monkeypatch)

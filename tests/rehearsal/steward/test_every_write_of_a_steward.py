@@ -33,8 +33,8 @@ from infra.session.session import opened, spec_key
 from infra.spec.campaign import Spec, Training
 from infra.spec.names import NAMESPACE
 from tests.built_in import training_of
-from tests.rehearsal.aws_fakes import until
-from tests.rehearsal.steward_world import GANG_OF, Camp, Fuse, Killed, lone_camp
+from tests.worlds.account_site import until
+from tests.worlds.steward_site import GANG_OF, Fuse, Killed, StewardSite, lone_camp
 
 ONCE = ("training.finished", "archive.verified", "nodes.at-zero")
 QUICK = 3
@@ -42,7 +42,7 @@ QUICK = 3
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StewardSite]:
     with lone_camp(tmp_path_factory, **HOLDS) as camp:
         yield camp
 
@@ -54,7 +54,7 @@ STORIES: dict[str, tuple[int, ...]] = {
 }
 
 
-def story_of(camp: Camp, ends: tuple[int, ...], at: int | None) -> Fuse:
+def story_of(camp: StewardSite, ends: tuple[int, ...], at: int | None) -> Fuse:
     """The whole story with a kill before write `at`, and then as many stewards as it takes."""
     camp.ends = ends
     camp.forget()
@@ -64,7 +64,7 @@ def story_of(camp: Camp, ends: tuple[int, ...], at: int | None) -> Fuse:
     return fuse
 
 
-def outcome(camp: Camp) -> dict[str, Any]:
+def outcome(camp: StewardSite) -> dict[str, Any]:
     state, kinds = camp.state(), Counter(camp.kinds())
     return {
         "outcome": state.outcome,
@@ -80,7 +80,9 @@ def outcome(camp: Camp) -> dict[str, Any]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("story", STORIES)
-def test_a_steward_killed_before_any_of_its_writes_is_followed_by_one_that_finishes(made: Camp, story: str) -> None:
+def test_a_steward_killed_before_any_of_its_writes_is_followed_by_one_that_finishes(
+    made: StewardSite, story: str
+) -> None:
     whole = story_of(made, STORIES[story], None)
     undisturbed = outcome(made)
     assert undisturbed["once"] == dict.fromkeys(ONCE, 1) and undisturbed["closed"]
@@ -91,7 +93,7 @@ def test_a_steward_killed_before_any_of_its_writes_is_followed_by_one_that_finis
 
 
 @pytest.fixture
-def held(made: Camp, tmp_path: Path) -> Iterator[Context]:
+def held(made: StewardSite, tmp_path: Path) -> Iterator[Context]:
     """A driver's context of a held campaign whose first steward is deployed."""
     made.forget()
     with opened(made.spec, make_plan(made.spec, survey(made.spec)), Console(file=StringIO()), None) as context:
@@ -111,7 +113,7 @@ def held(made: Camp, tmp_path: Path) -> Iterator[Context]:
         yield context
 
 
-def in_force(camp: Camp, context: Context) -> StewardConfig:
+def in_force(camp: StewardSite, context: Context) -> StewardConfig:
     """What the steward's pod would be started with; that the record holds the very same is asserted."""
     spec = camp.api.objects["apps/v1", "deployments", NAMESPACE, "steward"]["spec"]["template"]["spec"]
     name = spec["volumes"][0]["configMap"]["name"]
@@ -129,7 +131,9 @@ def longer(training: Training) -> Training:
     return training.model_copy(update={"steps": training.steps + 10})
 
 
-def test_a_relaunch_killed_before_any_of_its_writes_leaves_one_of_two_configurations(made: Camp, held: Context) -> None:
+def test_a_relaunch_killed_before_any_of_its_writes_leaves_one_of_two_configurations(
+    made: StewardSite, held: Context
+) -> None:
     old, client = held.spec, made.client
     mended = old.model_copy(update={"training": longer(training_of(old))})
     held.spec, held.plan = mended, make_plan(mended, survey(mended))
@@ -160,7 +164,7 @@ def test_a_relaunch_killed_before_any_of_its_writes_leaves_one_of_two_configurat
 
 
 def test_a_steward_whose_deployment_was_deleted_is_made_again_with_its_own_configuration(
-    made: Camp, held: Context, monkeypatch: pytest.MonkeyPatch
+    made: StewardSite, held: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervise, "_SILENT_S", 0.2)
     monkeypatch.setattr(supervise, "_LOOK_EVERY_S", 0.0)
@@ -178,7 +182,7 @@ def end_the_hold(context: Context) -> None:
 
 @pytest.mark.parametrize("when", ["before the lease", "during the bake", "as the steward is switched"])
 def test_a_hold_that_ends_before_its_relaunch_is_in_force_is_told_and_nothing_is_deployed_in_vain(
-    made: Camp, held: Context, monkeypatch: pytest.MonkeyPatch, when: str
+    made: StewardSite, held: Context, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     old, before, baked = held.spec, in_force(made, held), list[str]()
     mended = old.model_copy(update={"training": longer(training_of(old))})

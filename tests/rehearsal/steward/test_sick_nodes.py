@@ -26,7 +26,7 @@ from infra.session.context import Context
 from infra.session.session import opened
 from infra.spec.campaign import Spec
 from infra.spec.names import Names
-from tests.rehearsal.steward_world import Camp, Fuse, lone_camp
+from tests.worlds.steward_site import Fuse, StewardSite, lone_camp
 
 SPEC: dict[str, Any] = {"campaign": "sick", "recovery": {"capacity_timeout": "2m"}}
 XID = {
@@ -51,23 +51,23 @@ class KilledAfter(Fuse):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StewardSite]:
     with lone_camp(tmp_path_factory, **SPEC) as camp:
         yield camp
 
 
 @pytest.fixture
-def camp(made: Camp) -> Camp:
+def camp(made: StewardSite) -> StewardSite:
     made.ends = (0,)
     made.forget()
     return made
 
 
-def nodes_of(camp: Camp) -> GpuNodes:
+def nodes_of(camp: StewardSite) -> GpuNodes:
     return GpuNodes(Account(camp.spec.region), camp.client(Fuse()), Names(camp.spec.campaign), lambda: None)
 
 
-def marked(camp: Camp, monkeypatch: pytest.MonkeyPatch, instance: str, **spec: Any) -> list[dict[str, Any]]:
+def marked(camp: StewardSite, monkeypatch: pytest.MonkeyPatch, instance: str, **spec: Any) -> list[dict[str, Any]]:
     """Conditions of the Node of this instance, as its agents write them; and its spec, as people change it."""
     conditions, seen = list[dict[str, Any]](), camp.api.nodes
 
@@ -83,16 +83,16 @@ def marked(camp: Camp, monkeypatch: pytest.MonkeyPatch, instance: str, **spec: A
     return conditions
 
 
-def of(camp: Camp, kind: str) -> list[Event]:
+def of(camp: StewardSite, kind: str) -> list[Event]:
     return [event for event in camp.store().events() if event.kind == kind]
 
 
-def running(camp: Camp) -> set[str]:
+def running(camp: StewardSite) -> set[str]:
     return {str(one.settings["instance_id"]) for one in camp.site.alive()}
 
 
 def test_a_node_whose_accelerators_the_agent_calls_broken_is_replaced_and_training_goes_on(
-    camp: Camp, monkeypatch: pytest.MonkeyPatch
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counted as fit, and EKS's own repair is off for it."""
     bad = nodes_of(camp).facts()[0]
@@ -119,7 +119,7 @@ def test_a_node_whose_accelerators_the_agent_calls_broken_is_replaced_and_traini
 
 
 def test_a_node_that_fails_first_twice_is_replaced_also_when_stewards_change_in_between(
-    camp: Camp, monkeypatch: pytest.MonkeyPatch
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its GPU fails each attempt while the other node only loses its peer."""
     bad, good = nodes_of(camp).facts()
@@ -150,7 +150,7 @@ def test_a_node_that_fails_first_twice_is_replaced_also_when_stewards_change_in_
     assert state.outcome == "done"
 
 
-def test_a_cordoned_node_gets_no_attempt_and_is_waited_for(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cordoned_node_gets_no_attempt_and_is_waited_for(camp: StewardSite, monkeypatch: pytest.MonkeyPatch) -> None:
     held, _ = nodes_of(camp).facts()
     marked(camp, monkeypatch, held.instance, unschedulable=True)
     recovery = camp.spec.recovery.model_copy(update={"capacity_timeout": timedelta(seconds=2)})
@@ -164,14 +164,14 @@ def test_a_cordoned_node_gets_no_attempt_and_is_waited_for(camp: Camp, monkeypat
 
 
 @contextmanager
-def driving(camp: Camp, spec: Spec, said: StringIO) -> Iterator[tuple[Context, GpuNodes]]:
+def driving(camp: StewardSite, spec: Spec, said: StringIO) -> Iterator[tuple[Context, GpuNodes]]:
     with opened(spec, make_plan(spec, survey(spec)), Console(file=said, width=400), None) as context:
         client = from_outside(context.account, context.names.cluster)
         yield context, GpuNodes(context.account, client, context.names, context.guard)
 
 
 @pytest.fixture
-def with_gpus(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_gpus(camp: StewardSite, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = camp.api.nodes
 
     def nodes() -> list[dict[str, Any]]:
@@ -184,7 +184,9 @@ def with_gpus(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("with_gpus")
-def test_a_sick_node_is_replaced_also_before_the_health_check(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sick_node_is_replaced_also_before_the_health_check(
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No pod can prove what is not Ready: it was waited for until all nodes were given back."""
     bad, said = nodes_of(camp).facts()[0], StringIO()
     ago = datetime.now(UTC) - timedelta(minutes=2)
@@ -200,7 +202,7 @@ def test_a_sick_node_is_replaced_also_before_the_health_check(camp: Camp, monkey
 
 @pytest.mark.usefixtures("with_gpus")
 def test_nodes_that_came_and_stay_unfit_are_named_when_all_are_given_back(
-    camp: Camp, monkeypatch: pytest.MonkeyPatch
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = nodes_of(camp).facts()[0]
     marked(camp, monkeypatch, held.instance, unschedulable=True)
@@ -217,7 +219,7 @@ def test_nodes_that_came_and_stay_unfit_are_named_when_all_are_given_back(
 
 @pytest.mark.usefixtures("with_gpus")
 def test_when_every_node_is_called_sick_none_is_replaced_and_the_health_check_judges(
-    camp: Camp, monkeypatch: pytest.MonkeyPatch
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others in their place would be too: what they share is at fault, and each costs its first minute."""
     came, said = nodes_of(camp).facts(), StringIO()

@@ -30,27 +30,27 @@ from infra.spec.names import Names
 from infra.steward import archiving, returns
 from infra.steward.seeing import committed
 from infra.steward.seeing.committed import Committed
-from tests.rehearsal.aws_fakes import until
-from tests.rehearsal.steward_world import Camp, Fuse, lone_camp
+from tests.worlds.account_site import until
+from tests.worlds.steward_site import Fuse, StewardSite, lone_camp
 
 SPEC: dict[str, Any] = {"campaign": "loss", "recovery": {"capacity_timeout": "4s"}}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StewardSite]:
     with lone_camp(tmp_path_factory, **SPEC) as camp:
         yield camp
 
 
 @pytest.fixture
-def camp(made: Camp, monkeypatch: pytest.MonkeyPatch) -> Camp:
+def camp(made: StewardSite, monkeypatch: pytest.MonkeyPatch) -> StewardSite:
     """Trained to its end; its archive's Job fails for its own cause, or has a pod once there is a node."""
     made.ends = (0,)
     made.forget()
     return made
 
 
-def job(camp: Camp, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+def job(camp: StewardSite, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
     """As Kubernetes: a Job's pod waits until there is a node."""
 
     def created(document: dict[str, Any]) -> None:
@@ -72,15 +72,15 @@ def job(camp: Camp, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
     monkeypatch.setattr(camp.api, "nodes", with_a_node)
 
 
-def nodes_of(camp: Camp) -> GpuNodes:
+def nodes_of(camp: StewardSite) -> GpuNodes:
     return GpuNodes(Account(camp.spec.region), camp.client(Fuse()), Names(camp.spec.campaign), lambda: None)
 
 
-def errors(camp: Camp) -> list[str]:
+def errors(camp: StewardSite) -> list[str]:
     return [str(e.data["error"]) for e in camp.store().events() if e.kind == "archive.failed"]
 
 
-def failed_once(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+def failed_once(camp: StewardSite, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.MonkeyPatch.context() as patch:
         job(camp, patch, fails=True)
         assert camp.steward(Fuse())
@@ -90,7 +90,7 @@ def failed_once(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.nightly
 def test_a_steward_started_again_after_an_archive_that_failed_asks_for_one_node_and_archives(
-    camp: Camp, monkeypatch: pytest.MonkeyPatch
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed_once(camp, monkeypatch)
     job(camp, monkeypatch, fails=False)
@@ -103,7 +103,7 @@ def test_a_steward_started_again_after_an_archive_that_failed_asks_for_one_node_
 
 @pytest.mark.parametrize("short_of", ["time", pytest.param("money", marks=pytest.mark.nightly)])
 def test_no_node_is_asked_for_when_deadline_or_budget_do_not_cover_the_archive(
-    camp: Camp, monkeypatch: pytest.MonkeyPatch, short_of: str
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch, short_of: str
 ) -> None:
     failed_once(camp, monkeypatch)
     changes: dict[str, Any] = {"deadline": datetime.now(UTC) + timedelta(seconds=5), "archive": timedelta(minutes=1)}
@@ -117,7 +117,7 @@ def test_no_node_is_asked_for_when_deadline_or_budget_do_not_cover_the_archive(
 
 @pytest.mark.nightly
 def test_an_archive_whose_node_never_comes_ends_and_says_what_it_waited_for(
-    camp: Camp, monkeypatch: pytest.MonkeyPatch
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As training that ended for want of capacity: no node was left."""
     failed_once(camp, monkeypatch)
@@ -129,7 +129,7 @@ def test_an_archive_whose_node_never_comes_ends_and_says_what_it_waited_for(
     assert not [key for key in camp.api.objects if key[1] == "jobs"], "nothing waits for the next node"
 
 
-def test_an_archive_that_the_deadline_cuts_off_ends_with_it(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_the_deadline_cuts_off_ends_with_it(camp: StewardSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline's schedule has taken the nodes away under the Job."""
     monkeypatch.setattr(archiving, "_AFTER_DEADLINE", timedelta(seconds=1))
 
@@ -147,7 +147,7 @@ def test_an_archive_that_the_deadline_cuts_off_ends_with_it(camp: Camp, monkeypa
 
 @pytest.mark.nightly
 def test_the_driver_names_both_ways_to_a_checkpoint_that_is_not_archived(
-    camp: Camp, monkeypatch: pytest.MonkeyPatch
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed_once(camp, monkeypatch)
     plan = make_plan(camp.spec, survey(camp.spec))
@@ -160,7 +160,7 @@ def test_the_driver_names_both_ways_to_a_checkpoint_that_is_not_archived(
 
 
 def test_training_goes_on_after_a_dead_node_that_aws_took_back_only_at_the_third_call(
-    camp: Camp, monkeypatch: pytest.MonkeyPatch
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The refusals passed for success: the gang never was whole again, and what was left of it billed for nothing."""
     monkeypatch.setattr(returns, "AGAIN_S", 0.1)
@@ -201,7 +201,7 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_a_steward_whose_file_system_falls_silent_still_keeps_the_deadline(
-    camp: Camp, hung: threading.Event, monkeypatch: pytest.MonkeyPatch
+    camp: StewardSite, hung: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(camp.api, "created", lambda document: None)  # the gang never starts, nor does the archive
     monkeypatch.setattr(archiving, "_AFTER_DEADLINE", timedelta(seconds=1))
@@ -213,7 +213,7 @@ def test_a_steward_whose_file_system_falls_silent_still_keeps_the_deadline(
 
 
 def test_what_nobody_could_look_at_is_not_recorded_as_nothing(
-    camp: Camp, hung: threading.Event, tmp_path: Path
+    camp: StewardSite, hung: threading.Event, tmp_path: Path
 ) -> None:
     tier = Committed("loss", camp.state(), str(tmp_path))
     assert tier.step() == -1 and not tier.troubles(), "seen once"
@@ -226,7 +226,7 @@ def test_what_nobody_could_look_at_is_not_recorded_as_nothing(
 
 
 def test_a_steward_that_renews_its_lease_and_decides_nothing_is_said(
-    camp: Camp, monkeypatch: pytest.MonkeyPatch
+    camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervise, "_LOOK_EVERY_S", 0.0)
     store = camp.store("steward-mute")

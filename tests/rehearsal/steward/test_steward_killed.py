@@ -27,9 +27,9 @@ from infra.spec.names import NAMESPACE, Names
 from infra.steward import returns as returns_module
 from infra.steward.reconcile import reconcile
 from infra.steward.returns import Returns
-from tests.rehearsal.aws_fakes import FakeMachine, Site, fake_site, pitch_gang, until
-from tests.rehearsal.campaign_world import node_of
 from tests.rehearsal.fake_kubernetes import FakeKubernetes
+from tests.worlds.account_site import AccountSite, FakeMachine, fake_site, pitch_gang, until
+from tests.worlds.campaign_site import node_of
 
 numbers = itertools.count(1)
 NAMES = Names("killed")
@@ -39,7 +39,7 @@ NAMES = Names("killed")
 class Gang:
     """One campaign's node group and record, and the API server that its steward sees."""
 
-    site: Site
+    site: AccountSite
     api: FakeKubernetes
     store: CampaignStore
     client: Client
@@ -70,7 +70,7 @@ class Gang:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AccountSite]:
     with fake_site(tmp_path_factory.mktemp("killed")) as made:
         made.client("s3").create_bucket(Bucket="state")
         pitch_gang(made, NAMES)
@@ -78,7 +78,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture
-def gang(site: Site) -> Iterator[Gang]:
+def gang(site: AccountSite) -> Iterator[Gang]:
     """A record of its own for each test; the two nodes are the same until one is given back."""
     campaign = f"killed{next(numbers)}"
     api = FakeKubernetes(lambda: [node_of(machine) for machine in site.alive()])
@@ -152,7 +152,7 @@ def test_what_is_whole_is_left_alone(gang: Gang) -> None:
 
 
 @pytest.fixture
-def refusing(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def refusing(site: AccountSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Has AWS refuse the next calls of an action, each once: what botocore repeats by itself is not in question."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     faults = f"{site.world.endpoint_url}/_site/faults"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.root import ROOT
 from tests.unit.trainer.supervised import Supervisors, events, printed
-from tests.waiting import HUNG_S, until
+from tests.waiting import until
 from trainer.contract import AGENT_PORT, ExitCode, Status
 
 PIDS = """
@@ -246,32 +243,6 @@ def _answer(camp: Supervisors, rank: int = 0) -> str:
         return shown(camp, "/status", rank)
     except httpx2.TransportError:
         return ""
-
-
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    inner = [sys.executable, "-m", "tests.trainer.supervisor.inside_small_disk", str(tmp_path_factory.mktemp("full"))]
-    done = subprocess.run(
-        ["unshare", "-Urm", *inner], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
-        text=True, timeout=HUNG_S,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_a_job_that_fills_the_shared_tier_ends_with_74_and_the_next_attempt_has_room(filled: Any) -> None:
-    first, second = filled["tier"]["ends"]
-    assert (first["exit_code"], first["reason"]) == (ExitCode.STORAGE, "storage")
-    assert "no room is left" in first["detail"] and "of 3.0 MiB free" in first["detail"]
-    assert "No space left on device" in first["detail"], "and what the job said"
-    assert filled["tier"]["restored"][0]["step"] == 1 and second["exit_code"] == 0
-    assert filled["tier"]["sealed"] == [2, 1]
-
-
-def test_a_full_disk_of_temporary_files_keeps_no_job_from_sealing_and_from_hearing_of_its_stop(filled: Any) -> None:
-    (end,) = filled["temporary"]["ends"]
-    assert end["exit_code"] == ExitCode.INTERRUPTED and end["signal"] == 15, "by SIGTERM, long before the grace is over"
-    assert filled["temporary"]["sealed"] == [1]
 
 
 def sound(tier: Path) -> list[int]:

@@ -1,5 +1,5 @@
 """The bounds of pods as they are written: on what they stand, for whom, and each thing that they forbid. What the API
-server makes of them is asked of a real one in tests/rehearsal/rehearsal/inside_control_plane.py."""
+server makes of them is asked of a real one in tests/rehearsal/rehearsal/kubernetes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_policy_is_in_force_in_the_campaigns_namespace_and_denies() -> None:
 
 
 def test_a_job_in_its_nodes_network_has_a_policy_in_the_place_of_pod_security() -> None:
-    """What the three mean to an API server is asked of a real one: `hosted_cases.py`."""
+    """What the three mean to an API server is asked of a real one in rehearsal/kubernetes/test_hosted_jobs.py."""
     made = policies("bivouac-x", REPOSITORY, host_network=True)
     assert set(made) == {"baseline", "pods", "steward"} and "baseline" not in MADE
     rules = made["baseline"]["spec"]["matchConstraints"]["resourceRules"]
@@ -105,7 +105,7 @@ def test_an_image_is_ours_by_its_digest(image: str, ours: bool) -> None:
 
 
 def test_a_workloads_image_is_named_in_the_rule_of_the_trainers_own_containers_alone() -> None:
-    """What the rule means to an API server is asked of a real one: `inside_control_plane.py`."""
+    """What the rule means to an API server is asked of a real one: `tests/rehearsal/rehearsal/kubernetes`."""
     made = policies("bivouac-example", REPOSITORY, "nvcr.io/nvidia/pytorch")
     for one in made.values():
         (rule,) = [each for each in one["spec"]["validations"] if "image.matches" in each["expression"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,14 +20,36 @@ MODULES = sorted(
 )
 
 
+SMALLEST = {
+    "tests.bench.archive": "--size-mib 8 --pairs 1",
+    "tests.bench.exchanges": "--ranks 4 --steps 1",
+    "tests.bench.lock": "--megabytes 1 --rounds 1",
+    "tests.bench.loop": "--ranks 4 --steps 5",
+}
+"""Benchmarks that a few seconds are enough for. The others start sites, gangs or minutes of training: nobody would wait
+for them here, and they tell their options."""
+
+
+def started(module: str, options: str, home: Path) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home)}
+    command = [sys.executable, "-m", module, *options.split()]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", sorted({*MODULES} - {*SMALLEST}))
 def test_it_starts_and_tells_its_options(module: str, tmp_path: Path) -> None:
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    process = subprocess.run(
-        [sys.executable, "-m", module, "--help"], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
+    process = started(module, "--help", tmp_path)
     assert process.returncode == 0 and "usage" in process.stdout, process.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("module", SMALLEST)
+def test_it_measures_in_its_smallest_form(module: str, tmp_path: Path) -> None:
+    """So small, it may miss its target, which is 1 too."""
+    process = started(module, SMALLEST[module], tmp_path)
+    assert process.returncode in (0, 1) and "Traceback" not in process.stderr, process.stderr
+    assert re.search(r"\d", process.stdout), "a table has figures"
 
 
 def test_the_documents_name_each_drill_and_no_other() -> None:

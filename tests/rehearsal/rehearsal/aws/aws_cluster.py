@@ -11,13 +11,13 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.rehearsal.aws_fakes import FakeMachine, Site, fake_site
+from tests.worlds.account_site import AccountSite, FakeMachine, fake_site
 
 CLUSTER_ADMIN = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AccountSite]:
     with fake_site(tmp_path_factory.mktemp("aws")) as made:
         yield made
 
@@ -31,7 +31,9 @@ def trust(*services: str) -> str:
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
 
 
-def role(site: Site, name: str, *services: str, policy: dict[str, Any] | None = None, attach: str | None = None) -> str:
+def role(
+    site: AccountSite, name: str, *services: str, policy: dict[str, Any] | None = None, attach: str | None = None
+) -> str:
     iam = site.client("iam")
     arn = str(iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust(*services))["Role"]["Arn"])
     if policy:
@@ -43,7 +45,7 @@ def role(site: Site, name: str, *services: str, policy: dict[str, Any] | None = 
 
 
 @pytest.fixture(scope="module")
-def subnets(site: Site) -> list[str]:
+def subnets(site: AccountSite) -> list[str]:
     ec2 = site.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.42.0.0/16")["Vpc"]["VpcId"]
     where = [("10.42.0.0/24", "us-east-1a"), ("10.42.1.0/24", "us-east-1b")]
@@ -52,17 +54,17 @@ def subnets(site: Site) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def vpc(site: Site, subnets: list[str]) -> str:
+def vpc(site: AccountSite, subnets: list[str]) -> str:
     return str(site.client("ec2").describe_subnets(SubnetIds=subnets)["Subnets"][0]["VpcId"])
 
 
 @pytest.fixture(scope="module")
-def node_role(site: Site) -> str:
+def node_role(site: AccountSite) -> str:
     return role(site, "nodes", "ec2.amazonaws.com", attach="AmazonEKSWorkerNodePolicy")
 
 
 @pytest.fixture(scope="module")
-def cluster(site: Site, subnets: list[str]) -> str:
+def cluster(site: AccountSite, subnets: list[str]) -> str:
     arn = role(site, "cluster", "eks.amazonaws.com", attach="AmazonEKSClusterPolicy")
     eks = site.client("eks")
     eks.create_cluster(
@@ -79,7 +81,7 @@ def cluster(site: Site, subnets: list[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def template(site: Site, cluster: str) -> dict[str, str]:
+def template(site: AccountSite, cluster: str) -> dict[str, str]:
     ec2 = site.client("ec2")
     nics = [{"DeviceIndex": 0, "NetworkCardIndex": 0, "InterfaceType": "interface"}] + [
         {"DeviceIndex": int(card == 0), "NetworkCardIndex": card, "InterfaceType": "efa-only"} for card in range(32)
@@ -99,21 +101,21 @@ def template(site: Site, cluster: str) -> dict[str, str]:
 KINDS = ("instance", "volume", "network-interface")
 
 
-def create_group(site: Site, name: str, node_role: str, subnets: list[str], **more: Any) -> dict[str, Any]:
+def create_group(site: AccountSite, name: str, node_role: str, subnets: list[str], **more: Any) -> dict[str, Any]:
     scaling = more.pop("scalingConfig", {"minSize": 0, "maxSize": 4, "desiredSize": 1})
     call = {"clusterName": "camp", "nodegroupName": name, "nodeRole": node_role, "subnets": subnets[:1]}
     return dict(site.client("eks").create_nodegroup(**call, scalingConfig=scaling, **more)["nodegroup"])
 
 
-def describe(site: Site, name: str) -> dict[str, Any]:
+def describe(site: AccountSite, name: str) -> dict[str, Any]:
     return dict(site.client("eks").describe_nodegroup(clusterName="camp", nodegroupName=name)["nodegroup"])
 
 
-def of_group(site: Site, name: str) -> list[FakeMachine]:
+def of_group(site: AccountSite, name: str) -> list[FakeMachine]:
     return [one for one in site.alive() if one.settings["tags"].get("eks:nodegroup-name") == name]
 
 
-def delete_group(site: Site, name: str) -> None:
+def delete_group(site: AccountSite, name: str) -> None:
     eks = site.client("eks")
     eks.delete_nodegroup(clusterName="camp", nodegroupName=name)
     eks.get_waiter("nodegroup_deleted").wait(
@@ -121,7 +123,7 @@ def delete_group(site: Site, name: str) -> None:
     )
 
 
-def assume(site: Site, arn: str, name: str) -> boto3.Session:
+def assume(site: AccountSite, arn: str, name: str) -> boto3.Session:
     agent = boto3.Session(*site.world.agent_key, region_name="us-east-1")
     found = site.client("sts", agent).assume_role(RoleArn=arn, RoleSessionName=name)["Credentials"]
     keys = (found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])

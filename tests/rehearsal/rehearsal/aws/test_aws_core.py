@@ -10,7 +10,6 @@ from moto import backends
 from moto.ec2.responses import EC2Response
 
 from infra.rehearsal.aws.world import Call, Fault, Launch, LaunchRefused
-from tests.rehearsal.aws_fakes import FakeMachine, Site, until
 from tests.rehearsal.rehearsal.aws.aws_cluster import (
     cluster,
     code_of,
@@ -23,11 +22,12 @@ from tests.rehearsal.rehearsal.aws.aws_cluster import (
     subnets,
     template,
 )
+from tests.worlds.account_site import AccountSite, FakeMachine, until
 
 __all__ = ["cluster", "node_role", "site", "subnets", "template"]
 
 
-def test_a_cluster_shows_the_control_plane_it_started(site: Site, cluster: str) -> None:
+def test_a_cluster_shows_the_control_plane_it_started(site: AccountSite, cluster: str) -> None:
     found = site.client("eks").describe_cluster(name=cluster)["cluster"]
     assert found["endpoint"] == site.planes[0].endpoint
     assert base64.b64decode(found["certificateAuthority"]["data"]).startswith(b"-----BEGIN")
@@ -41,7 +41,7 @@ def test_a_cluster_shows_the_control_plane_it_started(site: Site, cluster: str) 
 
 
 def test_a_cluster_with_a_role_that_eks_cannot_assume_is_refused(
-    site: Site, subnets: list[str], node_role: str
+    site: AccountSite, subnets: list[str], node_role: str
 ) -> None:
     with pytest.raises(ClientError) as error:
         site.client("eks").create_cluster(name="no", roleArn=node_role, resourcesVpcConfig={"subnetIds": subnets})
@@ -49,7 +49,7 @@ def test_a_cluster_with_a_role_that_eks_cannot_assume_is_refused(
 
 
 def test_a_node_group_starts_a_machine_per_instance_as_its_launch_template_says(
-    site: Site, cluster: str, subnets: list[str], node_role: str, template: dict[str, str]
+    site: AccountSite, cluster: str, subnets: list[str], node_role: str, template: dict[str, str]
 ) -> None:
     group = create_group(site, "gpu", node_role, subnets, launchTemplate=template)
     machine = until(lambda: of_group(site, "gpu"))[0]
@@ -86,7 +86,7 @@ def test_a_node_group_starts_a_machine_per_instance_as_its_launch_template_says(
 
 
 def test_a_terminated_instance_is_replaced_unasked_and_its_node_deleted(
-    site: Site, cluster: str, subnets: list[str], node_role: str
+    site: AccountSite, cluster: str, subnets: list[str], node_role: str
 ) -> None:
     create_group(site, "sys", node_role, subnets, instanceTypes=["m6i.large"])
     old = until(lambda: of_group(site, "sys"))[0]
@@ -116,7 +116,7 @@ def test_a_terminated_instance_is_replaced_unasked_and_its_node_deleted(
 
 
 def test_an_instance_that_lost_its_machine_fails_its_status_check_until_the_group_replaces_it(
-    site: Site, cluster: str, subnets: list[str], node_role: str, monkeypatch: pytest.MonkeyPatch
+    site: AccountSite, cluster: str, subnets: list[str], node_role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_group(site, "dead", node_role, subnets)
     old = until(lambda: of_group(site, "dead"))[0]
@@ -132,7 +132,7 @@ def test_an_instance_that_lost_its_machine_fails_its_status_check_until_the_grou
 
 
 def test_the_size_of_a_node_group_goes_to_zero_and_back_by_either_api(
-    site: Site, cluster: str, subnets: list[str], node_role: str
+    site: AccountSite, cluster: str, subnets: list[str], node_role: str
 ) -> None:
     create_group(site, "size", node_role, subnets, scalingConfig={"minSize": 0, "maxSize": 2, "desiredSize": 0})
     until(lambda: describe(site, "size")["status"] == "ACTIVE")
@@ -154,7 +154,7 @@ def test_the_size_of_a_node_group_goes_to_zero_and_back_by_either_api(
 
 
 def test_a_launch_that_is_refused_is_told_and_tried_again(
-    site: Site, cluster: str, subnets: list[str], node_role: str
+    site: AccountSite, cluster: str, subnets: list[str], node_role: str
 ) -> None:
     def sold_out(launch: Launch) -> None:
         raise LaunchRefused("InsufficientInstanceCapacity", f"no {launch.instance_type} in {launch.zone}")
@@ -175,7 +175,7 @@ def test_a_launch_that_is_refused_is_told_and_tried_again(
 
 
 def test_a_node_group_whose_instances_never_join_fails_with_their_ids(
-    site: Site, cluster: str, subnets: list[str], node_role: str, monkeypatch: pytest.MonkeyPatch
+    site: AccountSite, cluster: str, subnets: list[str], node_role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeMachine, "joins", False)
     monkeypatch.setattr(site.world, "join_within_s", 1.0)
@@ -188,7 +188,7 @@ def test_a_node_group_whose_instances_never_join_fails_with_their_ids(
 
 
 def test_an_add_on_that_needs_a_node_waits_for_one(
-    site: Site, cluster: str, subnets: list[str], node_role: str
+    site: AccountSite, cluster: str, subnets: list[str], node_role: str
 ) -> None:
     eks = site.client("eks")
 
@@ -208,7 +208,7 @@ def test_an_add_on_that_needs_a_node_waits_for_one(
 
 
 def test_a_cluster_with_node_groups_is_not_deleted(
-    site: Site, cluster: str, subnets: list[str], node_role: str
+    site: AccountSite, cluster: str, subnets: list[str], node_role: str
 ) -> None:
     create_group(site, "last", node_role, subnets, scalingConfig={"minSize": 0, "maxSize": 1, "desiredSize": 0})
     with pytest.raises(ClientError) as error:
@@ -217,7 +217,9 @@ def test_a_cluster_with_node_groups_is_not_deleted(
     delete_group(site, "last")
 
 
-def test_a_builder_gets_a_machine_and_other_instances_do_not(site: Site, subnets: list[str], node_role: str) -> None:
+def test_a_builder_gets_a_machine_and_other_instances_do_not(
+    site: AccountSite, subnets: list[str], node_role: str
+) -> None:
     site.client("iam").create_instance_profile(InstanceProfileName="builder")
     site.client("iam").add_role_to_instance_profile(InstanceProfileName="builder", RoleName="nodes")
     ec2 = site.client("ec2")
@@ -248,7 +250,7 @@ def test_a_builder_gets_a_machine_and_other_instances_do_not(site: Site, subnets
     ]
 
 
-def test_a_deleted_cluster_leaves_neither_control_plane_nor_security_group(site: Site, cluster: str) -> None:
+def test_a_deleted_cluster_leaves_neither_control_plane_nor_security_group(site: AccountSite, cluster: str) -> None:
     eks = site.client("eks")
     group = eks.describe_cluster(name="camp")["cluster"]["resourcesVpcConfig"]["clusterSecurityGroupId"]
     site.client("logs").delete_log_group(logGroupName="/aws/eks/camp/cluster")
@@ -262,7 +264,7 @@ def test_a_deleted_cluster_leaves_neither_control_plane_nor_security_group(site:
     assert group not in [one["GroupId"] for one in found]
 
 
-def test_a_fault_hook_answers_in_place_of_the_service(site: Site) -> None:
+def test_a_fault_hook_answers_in_place_of_the_service(site: AccountSite) -> None:
     def throttle(call: Call) -> Fault | None:
         if (call.service, call.action) == ("eks", "ListClusters"):
             return Fault("ThrottlingException", "Rate exceeded", 429)
@@ -278,7 +280,7 @@ def test_a_fault_hook_answers_in_place_of_the_service(site: Site) -> None:
     assert site.client("eks").list_clusters()["clusters"] == []
 
 
-def test_a_request_changes_the_rules_of_its_own_answer_alone(site: Site) -> None:
+def test_a_request_changes_the_rules_of_its_own_answer_alone(site: AccountSite) -> None:
     ec2 = site.client("ec2")
     ec2.create_key_pair(KeyName="shown")
     rules = dict(EC2Response.RESPONSE_KEY_PATH_TO_TRANSFORMER)
@@ -289,7 +291,9 @@ def test_a_request_changes_the_rules_of_its_own_answer_alone(site: Site) -> None
     assert rules == EC2Response.RESPONSE_KEY_PATH_TO_TRANSFORMER, "one for all requests, also for those under way"
 
 
-def test_a_request_looks_for_nothing_again_that_another_found(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_looks_for_nothing_again_that_another_found(
+    site: AccountSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """moto would look through the folders of all its services twice with each request."""
     clients = [site.client(name) for name in ("sts", "ec2")]
     asks = [clients[0].get_caller_identity, clients[1].describe_vpcs]

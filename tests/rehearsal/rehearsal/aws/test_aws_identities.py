@@ -11,7 +11,6 @@ import requests
 from botocore.exceptions import ClientError
 from botocore.signers import RequestSigner
 
-from tests.rehearsal.aws_fakes import Site, until
 from tests.rehearsal.rehearsal.aws.aws_cluster import (
     CLUSTER_ADMIN,
     assume,
@@ -26,11 +25,12 @@ from tests.rehearsal.rehearsal.aws.aws_cluster import (
     subnets,
     template,
 )
+from tests.worlds.account_site import AccountSite, until
 
 __all__ = ["cluster", "node_role", "site", "subnets", "template"]
 
 
-def token(session: boto3.Session, site: Site, cluster: str) -> str:
+def token(session: boto3.Session, site: AccountSite, cluster: str) -> str:
     sts = site.client("sts", session)
     signer = RequestSigner(
         sts.meta.service_model.service_id, "us-east-1", "sts", "v4", session.get_credentials(), session.events
@@ -46,20 +46,20 @@ def token(session: boto3.Session, site: Site, cluster: str) -> str:
     return "k8s-aws-v1." + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
 
 
-def review(site: Site, given: str, cluster: str = "camp") -> dict[str, Any]:
+def review(site: AccountSite, given: str, cluster: str = "camp") -> dict[str, Any]:
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": given}}
     url = f"{site.world.endpoint_url}/_site/token-review/{cluster}"
     return dict(requests.post(url, json=body, timeout=5).json()["status"])
 
 
-def test_a_token_of_the_clusters_creator_is_a_cluster_admin(site: Site, cluster: str) -> None:
+def test_a_token_of_the_clusters_creator_is_a_cluster_admin(site: AccountSite, cluster: str) -> None:
     status = review(site, token(site.session, site, "camp"))
     assert status["authenticated"] and status["user"]["groups"] == ["eks:cluster-admin"]
     assert status["user"]["username"] == "arn:aws:iam::123456789012:user/operator"
 
 
 def test_tokens_for_another_cluster_or_of_strangers_or_forged_are_nobodys(
-    site: Site, cluster: str, node_role: str
+    site: AccountSite, cluster: str, node_role: str
 ) -> None:
     assert not review(site, token(site.session, site, "other"))["authenticated"]
     assert not review(site, token(assume(site, role(site, "stranger", "ec2.amazonaws.com"), "me"), site, "camp"))[
@@ -71,7 +71,7 @@ def test_tokens_for_another_cluster_or_of_strangers_or_forged_are_nobodys(
 
 
 def test_a_nodes_token_names_the_node_while_its_instance_runs(
-    site: Site, cluster: str, subnets: list[str], node_role: str
+    site: AccountSite, cluster: str, subnets: list[str], node_role: str
 ) -> None:
     create_group(site, "who", node_role, subnets)
     machine = until(lambda: of_group(site, "who"))[0]
@@ -84,7 +84,7 @@ def test_a_nodes_token_names_the_node_while_its_instance_runs(
 
 
 def test_an_access_entry_lets_a_role_in_with_its_groups(
-    site: Site, cluster: str, monkeypatch: pytest.MonkeyPatch
+    site: AccountSite, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arn = role(site, "steward", "pods.eks.amazonaws.com")
     eks = site.client("eks")
@@ -116,7 +116,7 @@ ADMISSIONS: tuple[tuple[dict[str, Any], bool], ...] = (
 
 
 def test_a_build_is_admitted_only_where_the_cluster_admits_its_addresses(
-    site: Site, cluster: str, monkeypatch: pytest.MonkeyPatch
+    site: AccountSite, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site.world, "entries_count_after_s", 0.0)
     arn, document = role(site, "builder", "codebuild.amazonaws.com"), site.world.clusters["camp"].document
@@ -132,7 +132,7 @@ def test_a_build_is_admitted_only_where_the_cluster_admits_its_addresses(
 
 
 def test_a_pod_gets_its_roles_credentials_through_the_nodes_role_and_no_more(
-    site: Site, cluster: str, node_role: str
+    site: AccountSite, cluster: str, node_role: str
 ) -> None:
     site.client("s3").create_bucket(Bucket="state")
     read = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::state/campaigns/*"}
@@ -155,7 +155,7 @@ def test_a_pod_gets_its_roles_credentials_through_the_nodes_role_and_no_more(
     site.client("eks").delete_pod_identity_association(clusterName="camp", associationId=association["associationId"])
 
 
-def test_a_limited_role_is_denied_what_its_policy_does_not_name(site: Site, cluster: str) -> None:
+def test_a_limited_role_is_denied_what_its_policy_does_not_name(site: AccountSite, cluster: str) -> None:
     see = {"Effect": "Allow", "Action": "eks:Describe*", "Resource": "arn:aws:eks:us-east-1:123456789012:cluster/camp"}
     session = assume(site, role(site, "viewer", "ec2.amazonaws.com", policy=see), "me")
     eks = site.client("eks", session)
@@ -177,7 +177,7 @@ def test_a_limited_role_is_denied_what_its_policy_does_not_name(site: Site, clus
 
 
 def test_whoever_may_not_pass_a_role_cannot_give_it_to_a_node_group(
-    site: Site, cluster: str, subnets: list[str]
+    site: AccountSite, cluster: str, subnets: list[str]
 ) -> None:
     create = {"Effect": "Allow", "Action": "eks:*", "Resource": "*"}
     session = assume(site, role(site, "maker", "ec2.amazonaws.com", policy=create), "me")
@@ -188,7 +188,7 @@ def test_whoever_may_not_pass_a_role_cannot_give_it_to_a_node_group(
     assert "iam:PassRole" in str(error.value)
 
 
-def test_unsigned_and_forged_requests_are_refused(site: Site) -> None:
+def test_unsigned_and_forged_requests_are_refused(site: AccountSite) -> None:
     assert requests.get(site.world.endpoint_url, timeout=5).status_code == 403
     assert requests.post(f"{site.world.endpoint_url}/moto-api/reset-auth", data="1000", timeout=5).status_code == 404
     forged = boto3.Session(site.world.operator_key[0], "wrong", region_name="us-east-1")

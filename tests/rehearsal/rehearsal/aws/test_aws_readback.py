@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.rehearsal.aws_fakes import Site
 from tests.rehearsal.rehearsal.aws.aws_cluster import code_of, holds, role, site
+from tests.worlds.account_site import AccountSite
 
 __all__ = ["site"]
 
@@ -39,7 +39,9 @@ NEW_BUCKET = {
 
 
 @pytest.mark.parametrize(("setting", "shown"), NEW_BUCKET.items())
-def test_a_new_bucket_shows_the_settings_that_s3_gives_it(site: Site, setting: str, shown: dict[str, Any]) -> None:
+def test_a_new_bucket_shows_the_settings_that_s3_gives_it(
+    site: AccountSite, setting: str, shown: dict[str, Any]
+) -> None:
     s3 = site.client("s3")
     if "fresh" not in [one["Name"] for one in s3.list_buckets()["Buckets"]]:
         s3.create_bucket(Bucket="fresh")
@@ -47,7 +49,7 @@ def test_a_new_bucket_shows_the_settings_that_s3_gives_it(site: Site, setting: s
     assert read(s3.get_public_access_block(Bucket="fresh")) == {"PublicAccessBlockConfiguration": CLOSED}
 
 
-def test_a_bucket_whose_encryption_is_deleted_is_encrypted_by_s3_again(site: Site) -> None:
+def test_a_bucket_whose_encryption_is_deleted_is_encrypted_by_s3_again(site: AccountSite) -> None:
     s3 = site.client("s3")
     s3.create_bucket(Bucket="ciphered")
     by_key = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "arn:aws:kms:us-east-1:123456789012:key/abc"}
@@ -108,7 +110,7 @@ LIFECYCLE: list[dict[str, Any]] = [
 ]
 
 
-def test_a_lifecycle_rule_keeps_every_field(site: Site) -> None:
+def test_a_lifecycle_rule_keeps_every_field(site: AccountSite) -> None:
     s3 = site.client("s3")
     s3.create_bucket(Bucket="ageing")
     s3.put_bucket_lifecycle_configuration(Bucket="ageing", LifecycleConfiguration={"Rules": LIFECYCLE})
@@ -126,7 +128,7 @@ def test_a_lifecycle_rule_keeps_every_field(site: Site) -> None:
     assert shown["Rules"] == [nameless | {"ID": shown["Rules"][0]["ID"]}], "S3 gives a rule without a name one"
 
 
-def test_a_default_retention_has_days_or_years_and_holds_the_object_written_under_it(site: Site) -> None:
+def test_a_default_retention_has_days_or_years_and_holds_the_object_written_under_it(site: AccountSite) -> None:
     s3 = site.client("s3")
     s3.create_bucket(Bucket="locked", ObjectLockEnabledForBucket=True)
     for term in ({"Years": 1}, {"Days": 3}):
@@ -144,7 +146,7 @@ def test_a_default_retention_has_days_or_years_and_holds_the_object_written_unde
     assert code_of(refused) == "NoSuchObjectLockConfiguration"
 
 
-def test_an_upload_in_parts_tells_when_it_began(site: Site) -> None:
+def test_an_upload_in_parts_tells_when_it_began(site: AccountSite) -> None:
     s3 = site.client("s3")
     s3.create_bucket(Bucket="parts")
     began = datetime.now(UTC).replace(microsecond=0)
@@ -155,7 +157,7 @@ def test_an_upload_in_parts_tells_when_it_began(site: Site) -> None:
     assert began <= shown["Initiated"] <= datetime.now(UTC)
 
 
-def test_an_object_is_refused_with_another_objects_digest_and_its_copy_tells_its_own(site: Site) -> None:
+def test_an_object_is_refused_with_another_objects_digest_and_its_copy_tells_its_own(site: AccountSite) -> None:
     s3, digest = site.client("s3"), base64.b64encode(hashlib.sha256(b"sound").digest()).decode()
     s3.create_bucket(Bucket="digests")
     given = {"Bucket": "digests", "Key": "a", "ChecksumAlgorithm": "SHA256", "ChecksumSHA256": digest}
@@ -168,7 +170,7 @@ def test_an_object_is_refused_with_another_objects_digest_and_its_copy_tells_its
     assert s3.head_object(Bucket="digests", Key="b", ChecksumMode="ENABLED")["ChecksumSHA256"] == digest
 
 
-def test_a_write_whose_condition_does_not_hold_is_refused_with_the_status_of_s3(site: Site) -> None:
+def test_a_write_whose_condition_does_not_hold_is_refused_with_the_status_of_s3(site: AccountSite) -> None:
     s3 = site.client("s3")
     s3.create_bucket(Bucket="conditions")
     tag = s3.put_object(Bucket="conditions", Key="k", Body=b"1", IfNoneMatch="*")["ETag"]
@@ -184,7 +186,7 @@ def test_a_write_whose_condition_does_not_hold_is_refused_with_the_status_of_s3(
 ACCOUNT = "123456789012"
 
 
-def test_a_key_tells_what_it_is_for_and_when_it_is_rotated(site: Site) -> None:
+def test_a_key_tells_what_it_is_for_and_when_it_is_rotated(site: AccountSite) -> None:
     kms = site.client("kms")
     made = kms.create_key(Tags=[{"TagKey": "a", "TagValue": "b"}])["KeyMetadata"]
     symmetric = {"KeyUsage": "ENCRYPT_DECRYPT", "KeySpec": "SYMMETRIC_DEFAULT", "MultiRegion": False}
@@ -202,7 +204,7 @@ def test_a_key_tells_what_it_is_for_and_when_it_is_rotated(site: Site) -> None:
     assert holds(ended, KeyId=made["Arn"], KeyState="PendingDeletion", PendingWindowInDays=7)
 
 
-def test_a_log_group_has_a_class_and_no_retention_unless_told(site: Site) -> None:
+def test_a_log_group_has_a_class_and_no_retention_unless_told(site: AccountSite) -> None:
     logs = site.client("logs")
     logs.create_log_group(logGroupName="/kept", tags={"a": "b"})
     (shown,) = logs.describe_log_groups(logGroupNamePrefix="/kept")["logGroups"]
@@ -211,7 +213,7 @@ def test_a_log_group_has_a_class_and_no_retention_unless_told(site: Site) -> Non
     assert logs.describe_log_groups(logGroupNamePrefix="/kept")["logGroups"][0]["retentionInDays"] == 7
 
 
-def test_a_budget_shows_decimal_amounts_and_notifications_with_their_state(site: Site) -> None:
+def test_a_budget_shows_decimal_amounts_and_notifications_with_their_state(site: AccountSite) -> None:
     budgets = site.client("budgets")
     where = {"AccountId": ACCOUNT, "BudgetName": "yearly"}
     alarm = {"NotificationType": "ACTUAL", "ComparisonOperator": "GREATER_THAN", "Threshold": 80.0}
@@ -251,7 +253,7 @@ def test_a_budget_shows_decimal_amounts_and_notifications_with_their_state(site:
         budgets.list_tags_for_resource(ResourceARN=f"{arn}nobody-s")
 
 
-def test_a_schedule_retries_as_the_scheduler_does_where_nothing_else_is_said(site: Site) -> None:
+def test_a_schedule_retries_as_the_scheduler_does_where_nothing_else_is_said(site: AccountSite) -> None:
     scheduler, caller = site.client("scheduler"), role(site, "caller", "scheduler.amazonaws.com")
     asked = {"ClusterName": "c", "NodegroupName": "n", "ScalingConfig": {"MinSize": 0, "DesiredSize": 0}}
     target = {

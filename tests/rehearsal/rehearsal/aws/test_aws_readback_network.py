@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.rehearsal.aws_fakes import Site
 from tests.rehearsal.rehearsal.aws.aws_cluster import code_of, holds, role, site, subnets, vpc
 from tests.waiting import until
+from tests.worlds.account_site import AccountSite
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
 
@@ -24,7 +24,7 @@ ACCOUNT = "123456789012"
 FIRST, LATER = [{"Key": "a", "Value": "b"}], [{"Key": "c", "Value": "d"}]
 
 
-def test_tags_of_everything_of_ec2_change_and_are_listed_under_ec2_s_names(site: Site, vpc: str) -> None:
+def test_tags_of_everything_of_ec2_change_and_are_listed_under_ec2_s_names(site: AccountSite, vpc: str) -> None:
     ec2 = site.client("ec2")
 
     def marked(kind: str) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def test_tags_of_everything_of_ec2_change_and_are_listed_under_ec2_s_names(site:
     assert ec2.describe_launch_templates(Filters=by_tag)["LaunchTemplates"] == []
 
 
-def test_a_launch_template_shows_its_data_as_written_and_a_version_takes_over_its_source(site: Site) -> None:
+def test_a_launch_template_shows_its_data_as_written_and_a_version_takes_over_its_source(site: AccountSite) -> None:
     ec2 = site.client("ec2")
     data: dict[str, Any] = {
         "ImageId": "ami-12345678",
@@ -97,7 +97,7 @@ def test_a_launch_template_shows_its_data_as_written_and_a_version_takes_over_it
     assert shown["LaunchTemplateData"] == larger
 
 
-def test_a_launch_template_version_takes_over_from_a_source_that_is_there_before_it(site: Site) -> None:
+def test_a_launch_template_version_takes_over_from_a_source_that_is_there_before_it(site: AccountSite) -> None:
     ec2, small = site.client("ec2"), {"InstanceType": "m5.large"}
     made = ec2.create_launch_template(LaunchTemplateName="grown", LaunchTemplateData=small)["LaunchTemplate"]
     where = {"LaunchTemplateId": made["LaunchTemplateId"]}
@@ -111,7 +111,7 @@ def test_a_launch_template_version_takes_over_from_a_source_that_is_there_before
     assert len(ec2.describe_launch_template_versions(**where)["LaunchTemplateVersions"]) == 2
 
 
-def test_a_new_vpc_s_default_group_lets_its_own_members_in(site: Site, vpc: str) -> None:
+def test_a_new_vpc_s_default_group_lets_its_own_members_in(site: AccountSite, vpc: str) -> None:
     of_vpc = [{"Name": "vpc-id", "Values": [vpc]}, {"Name": "group-name", "Values": ["default"]}]
     (group,) = site.client("ec2").describe_security_groups(Filters=of_vpc)["SecurityGroups"]
     empty: dict[str, Any] = {"IpRanges": [], "Ipv6Ranges": [], "PrefixListIds": [], "UserIdGroupPairs": []}
@@ -120,7 +120,7 @@ def test_a_new_vpc_s_default_group_lets_its_own_members_in(site: Site, vpc: str)
     assert group["IpPermissionsEgress"] == [empty | {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
 
 
-def test_the_answer_to_several_permissions_names_a_rule_for_each(site: Site, vpc: str) -> None:
+def test_the_answer_to_several_permissions_names_a_rule_for_each(site: AccountSite, vpc: str) -> None:
     ec2 = site.client("ec2")
     group = ec2.create_security_group(GroupName="several", Description="several", VpcId=vpc)["GroupId"]
     inside = [{"CidrIp": "10.0.0.0/8", "Description": "inside"}]
@@ -135,7 +135,7 @@ def test_the_answer_to_several_permissions_names_a_rule_for_each(site: Site, vpc
         assert {one["SecurityGroupRuleId"] for one in shown} == set(ids)
 
 
-def test_a_nat_gateway_is_public_and_has_an_address_of_its_subnet(site: Site, subnets: list[str]) -> None:
+def test_a_nat_gateway_is_public_and_has_an_address_of_its_subnet(site: AccountSite, subnets: list[str]) -> None:
     ec2 = site.client("ec2")
     allocated = ec2.allocate_address(Domain="vpc")
     assert holds(allocated, Domain="vpc", PublicIpv4Pool="amazon", NetworkBorderGroup="us-east-1")
@@ -153,7 +153,7 @@ def test_a_nat_gateway_is_public_and_has_an_address_of_its_subnet(site: Site, su
 
 @pytest.mark.parametrize(("service", "private"), [("s3", False), ("ecr.api", True)])
 def test_an_endpoint_has_private_dns_where_it_has_interfaces(
-    site: Site, vpc: str, subnets: list[str], service: str, private: bool
+    site: AccountSite, vpc: str, subnets: list[str], service: str, private: bool
 ) -> None:
     where = {"SubnetIds": subnets[:1]} if private else {}
     kind = "Interface" if private else "Gateway"
@@ -173,7 +173,7 @@ PLACED = [
 
 @pytest.mark.parametrize(("asked", "shown"), PLACED)
 def test_a_placement_group_shows_its_strategy_s_own_setting(
-    site: Site, asked: dict[str, Any], shown: dict[str, Any]
+    site: AccountSite, asked: dict[str, Any], shown: dict[str, Any]
 ) -> None:
     ec2 = site.client("ec2")
     ec2.create_placement_group(GroupName="placed", **asked)
@@ -183,7 +183,7 @@ def test_a_placement_group_shows_its_strategy_s_own_setting(
 
 
 @pytest.mark.parametrize("optimized", [False, True])
-def test_a_reservation_is_optimized_for_ebs_where_that_was_asked(site: Site, optimized: bool) -> None:
+def test_a_reservation_is_optimized_for_ebs_where_that_was_asked(site: AccountSite, optimized: bool) -> None:
     ec2 = site.client("ec2")
     what = {"InstanceType": "p5.48xlarge", "InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1a"}
     made = ec2.create_capacity_reservation(InstanceCount=1, **what, **({"EbsOptimized": True} if optimized else {}))
@@ -195,7 +195,7 @@ def test_a_reservation_is_optimized_for_ebs_where_that_was_asked(site: Site, opt
 LOGS = ["api", "audit", "authenticator", "controllerManager", "scheduler"]
 
 
-def test_a_cluster_shows_the_settings_that_were_made_and_no_others(site: Site, subnets: list[str]) -> None:
+def test_a_cluster_shows_the_settings_that_were_made_and_no_others(site: AccountSite, subnets: list[str]) -> None:
     eks = site.client("eks")
     arn = role(site, "cluster", "eks.amazonaws.com", attach="AmazonEKSClusterPolicy")
     eks.create_cluster(name="bare", roleArn=arn, resourcesVpcConfig={"subnetIds": subnets})
@@ -234,7 +234,7 @@ def test_a_cluster_shows_the_settings_that_were_made_and_no_others(site: Site, s
     assert {"name": "AmazonEKSClusterAdminPolicy", "arn": arn} in policies
 
 
-def _grow(site: Site, subnets: list[str]) -> None:
+def _grow(site: AccountSite, subnets: list[str]) -> None:
     """A node group with an image of its own: its release is the image."""
     eks, nodes = site.client("eks"), role(site, "nodes", "ec2.amazonaws.com", attach="AmazonEKSWorkerNodePolicy")
     data = {"ImageId": "ami-12345678", "InstanceType": "m5.large", "UserData": base64.b64encode(b"x").decode()}
@@ -272,7 +272,7 @@ LUSTRE = [
 
 @pytest.mark.parametrize(("capacity", "asked", "shown"), LUSTRE)
 def test_a_file_system_shows_what_fsx_chose_for_it(
-    site: Site, vpc: str, subnets: list[str], capacity: int, asked: dict[str, Any], shown: dict[str, Any]
+    site: AccountSite, vpc: str, subnets: list[str], capacity: int, asked: dict[str, Any], shown: dict[str, Any]
 ) -> None:
     fsx, kms = site.client("fsx"), site.client("kms")
     scratch = "DeploymentType" in asked

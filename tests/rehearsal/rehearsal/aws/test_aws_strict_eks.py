@@ -11,7 +11,7 @@ from infra.aws.account import every
 from infra.rehearsal.aws.strict.settings import SOFT, STRICT
 from infra.spec.names import Names
 from tests.rehearsal.aws_account import code_of
-from tests.rehearsal.aws_fakes import Site, fake_site, pitch_gang, until
+from tests.worlds.account_site import AccountSite, fake_site, pitch_gang, until
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
 
@@ -20,7 +20,7 @@ CLUSTER, GROUP = NAMES.cluster, NAMES.gpu_group
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AccountSite]:
     """Strict once the cluster stands: what making it meets is tested elsewhere."""
     with fake_site(tmp_path_factory.mktemp("strict-eks")) as made:
         pitch_gang(made, NAMES)
@@ -32,14 +32,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture
-def held(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+def held(site: AccountSite, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """What would happen later, by hand."""
     kept = list[Callable[[], None]]()
     monkeypatch.setattr(site.world, "schedule_once", lambda delay_s, function: kept.append(function))
     return kept
 
 
-def test_a_clusters_update_takes_a_while_and_admits_no_second(site: Site, held: list[Callable[[], None]]) -> None:
+def test_a_clusters_update_takes_a_while_and_admits_no_second(
+    site: AccountSite, held: list[Callable[[], None]]
+) -> None:
     eks = site.client("eks")
 
     def status() -> str:
@@ -58,7 +60,7 @@ def test_a_clusters_update_takes_a_while_and_admits_no_second(site: Site, held: 
     held.pop()()
 
 
-def test_a_node_groups_update_is_in_progress_until_it_is_active_again(site: Site) -> None:
+def test_a_node_groups_update_is_in_progress_until_it_is_active_again(site: AccountSite) -> None:
     eks, key = site.client("eks"), {"clusterName": CLUSTER, "nodegroupName": GROUP}
     made = eks.update_nodegroup_config(**key, labels={"addOrUpdateLabels": {"a": "b"}})["update"]
     assert made["status"] == "InProgress"
@@ -70,7 +72,7 @@ def test_a_node_groups_update_is_in_progress_until_it_is_active_again(site: Site
     until(lambda: state() == ("Successful", "ACTIVE"))
 
 
-def test_an_add_on_takes_one_update_at_a_time(site: Site) -> None:
+def test_an_add_on_takes_one_update_at_a_time(site: AccountSite) -> None:
     eks, key = site.client("eks"), {"clusterName": CLUSTER, "addonName": "kube-proxy"}
     status: Callable[[], Any] = lambda: eks.describe_addon(**key)["addon"]["status"]  # noqa: E731
     eks.create_addon(**key)
@@ -87,7 +89,7 @@ def test_an_add_on_takes_one_update_at_a_time(site: Site) -> None:
     document["status"] = "ACTIVE"
 
 
-def test_clusters_and_what_stands_on_them_are_listed_in_pages(site: Site) -> None:
+def test_clusters_and_what_stands_on_them_are_listed_in_pages(site: AccountSite) -> None:
     eks, roles = site.client("eks"), site.client("iam")
     trust = (
         '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"AWS":"*"},"Action":"sts:AssumeRole"}]}'

@@ -11,8 +11,8 @@ from botocore.exceptions import ClientError
 
 from tests.rehearsal.acting import OPERATOR, policy
 from tests.rehearsal.aws_account import make_user
-from tests.rehearsal.aws_fakes import Site
 from tests.rehearsal.rehearsal.aws.aws_cluster import node_role, role, site, subnets
+from tests.worlds.account_site import AccountSite
 
 __all__ = ["node_role", "site", "subnets"]
 
@@ -26,7 +26,7 @@ _numbers = itertools.count()
 class Maker:
     """Makes node groups of a cluster as ours, with the operator's written rights or part of them."""
 
-    def __init__(self, site: Site, vpc: str, subnet: str, node_role: str) -> None:
+    def __init__(self, site: AccountSite, vpc: str, subnet: str, node_role: str) -> None:
         self.site, self.vpc, self.subnet, self.node_role = site, vpc, subnet, node_role
         cluster = site.client("eks").describe_cluster(name=CLUSTER)["cluster"]
         self.own = cluster["resourcesVpcConfig"]["clusterSecurityGroupId"]
@@ -88,7 +88,7 @@ class Maker:
 
 
 @pytest.fixture(scope="module")
-def maker(site: Site, subnets: list[str]) -> Maker:
+def maker(site: AccountSite, subnets: list[str]) -> Maker:
     ec2, eks = site.client("ec2"), site.client("eks")
     vpc = ec2.describe_subnets(SubnetIds=subnets)["Subnets"][0]["VpcId"]
     ec2.create_tags(Resources=subnets[:1], Tags=MARK)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +21,6 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pulumi import automation
 
-from infra.folders import tools_dir
 from infra.rehearsal.plugins.aws import sdk
 from infra.rehearsal.plugins.aws.call import ResourceCall
 from infra.rehearsal.plugins.aws.catalogue import RESOURCES
@@ -35,8 +31,7 @@ from infra.rehearsal.plugins.aws.table import Conversion, Input
 from infra.rehearsal.plugins.kubernetes import objects
 from infra.rehearsal.plugins.package import OperationFailed, Request
 from infra.rehearsal.plugins.wire import UNKNOWN, decode, encode, has_unknown
-from tests.rehearsal.pulumi_world import Program, World, counts
-from tests.waiting import HUNG_S
+from tests.worlds.pulumi_project import Program, PulumiProject, counts
 
 TRUST = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole",
          "Principal": {"Service": "eks.amazonaws.com"}}]}  # fmt: skip
@@ -56,8 +51,8 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, {"AWS_ENDPOINT_URL": endpoint}, monkeypatch)
+def world(tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> PulumiProject:
+    return PulumiProject(tmp_path, {"AWS_ENDPOINT_URL": endpoint}, monkeypatch)
 
 
 def small_stack(**settings: Any) -> Program:
@@ -96,7 +91,7 @@ def small_stack(**settings: Any) -> Program:
 
 
 @pytest.mark.nightly
-def test_a_stack_goes_up_stays_changes_is_replaced_heals_and_goes(world: World) -> None:
+def test_a_stack_goes_up_stays_changes_is_replaced_heals_and_goes(world: PulumiProject) -> None:
     stack = world.stack(small_stack())
     assert stack.preview().change_summary == {"create": 11}
     ec2, s3, iam = (boto3.Session().client(service) for service in ("ec2", "s3", "iam"))
@@ -141,7 +136,7 @@ def wrong_stack() -> None:
 def refusal(work: Path, endpoint: str) -> str:
     """What the engine says of `wrong_stack`."""
     with pytest.raises(automation.CommandError) as refused:
-        World(work, {"AWS_ENDPOINT_URL": endpoint}, pytest.MonkeyPatch()).stack(wrong_stack).preview()
+        PulumiProject(work, {"AWS_ENDPOINT_URL": endpoint}, pytest.MonkeyPatch()).stack(wrong_stack).preview()
     return str(refused.value)
 
 
@@ -280,26 +275,3 @@ def test_a_quantity_in_another_unit_and_an_omitted_zero_are_no_drift() -> None:
     wanted = {"limits": {"cpu": "1000m", "memory": "1Gi"}, "replicas": 2, "empty": ""}
     live = {"limits": {"cpu": "1", "memory": "1024Mi", "pods": "3"}, "replicas": 3}
     assert objects.overlay(wanted, live) == {"limits": {"cpu": "1000m", "memory": "1Gi"}, "replicas": 3, "empty": ""}
-
-
-@pytest.mark.nightly
-def test_the_kubernetes_provider_works_on_a_real_api_server(tmp_path: Path) -> None:
-    if not (tools_dir() / "kube-apiserver").exists():
-        pytest.fail("no Kubernetes binaries: make setup")
-    inside = Path(__file__).with_name("inside_providers.py")
-    unshare = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
-    unshare += ["--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
-    inner = [
-        sys.executable,
-        "-m",
-        "pytest",
-        str(inside),
-        "-p",
-        "no:cacheprovider",
-        "-s",
-        "--durations=5",
-        f"--basetemp={tmp_path}/in",
-    ]
-    answer = subprocess.run([*unshare, *inner], capture_output=True, text=True, timeout=HUNG_S)
-    print(answer.stdout)
-    assert answer.returncode == 0, answer.stdout[-6000:] + answer.stderr[-2000:]

@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.root import ROOT
-from tests.waiting import HUNG_S
+from tests.drills.parts.storage_gang import Camp, Orders, run_attempt
 
+pytestmark = pytest.mark.inside
 TWO_FIT, ONE_FITS, NONE_FITS = "size=5m", "size=3m", "size=1m"
 FEW_INODES = {"local": "size=64m,nr_inodes=9", "shared": "size=64m,nr_inodes=12"}
-SCENARIOS = [
-    *((tier, options) for tier in ("local", "shared") for options in (TWO_FIT, ONE_FITS, FEW_INODES[tier])),
-    ("local", NONE_FITS),
-]
-Seen = dict[str, Any]
+SHARD_BYTES = 2 * 2**20
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Seen]:
-    """All scenarios in one process, since torch takes long to import."""
-    inner = [
-        sys.executable,
-        "-m",
-        "tests.trainer.builtin.checkpoint.inside_full_disk",
-        str(tmp_path_factory.mktemp("full")),
-        json.dumps(SCENARIOS),
-    ]
-    command, environment = ["unshare", "-Urm", *inner], os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HUNG_S)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(zip(SCENARIOS, json.loads(done.stdout.splitlines()[-1]), strict=True))
+def fill(root: Path, tier: str, options: str) -> dict[str, Any]:
+    """Return what one attempt says that fills a tier on a tiny tmpfs, and the next one; `options` are the mount's."""
+    camp = Camp(root, 1, 1)
+    full = root / ("shared" if tier == "shared" else "local-0")
+    full.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(full)], check=True)
+    codes = run_attempt(camp, Orders(1, (10, 20, 30, 40), padding_bytes=SHARD_BYTES))
+    first = {
+        "codes": codes,
+        "ended": camp.events(1, "ended"),
+        "reclaimed": camp.events(1, "reclaimed"),
+        "announced": [(e["tier"], e["step"]) for e in camp.events(1, "committed")],
+        "committed": {name: [m.step for m in tier.committed()] for name, tier in camp.every_tier().items()},
+    }
+    codes = run_attempt(camp, Orders(2, padding_bytes=SHARD_BYTES))
+    after = {"codes": codes, "restored": camp.events(2, "restored"), "ended": camp.events(2, "ended")}
+    left = [str(path) for path in root.rglob("*.partial")]
+    return {"path": str(full), "first": first, "after": after, "left": left}
 
 
 @pytest.mark.parametrize("tier", ["local", "shared"])
 @pytest.mark.nightly
-def test_a_tier_that_holds_two_checkpoints_but_not_three_is_relieved_of_the_oldest(
-    tier: str, filled: dict[tuple[str, str], Seen]
-) -> None:
-    seen = filled[tier, TWO_FIT]
+def test_a_tier_that_holds_two_checkpoints_but_not_three_is_relieved_of_the_oldest(tier: str, tmp_path: Path) -> None:
+    seen = fill(tmp_path, tier, TWO_FIT)
     assert seen["first"]["codes"] == [0], seen
     assert {event["tier"] for event in seen["first"]["reclaimed"]} == {tier}
     assert {steps[0] for steps in seen["first"]["committed"].values()} == {40}
@@ -53,9 +49,9 @@ def test_a_tier_that_holds_two_checkpoints_but_not_three_is_relieved_of_the_olde
 @pytest.mark.parametrize("tier", ["local", "shared"])
 @pytest.mark.parametrize("what", ["space", "inodes"])
 def test_a_tier_without_room_for_a_second_checkpoint_ends_with_74_and_keeps_the_first(
-    tier: str, what: str, filled: dict[tuple[str, str], Seen]
+    tier: str, what: str, tmp_path: Path
 ) -> None:
-    seen = filled[tier, ONE_FITS if what == "space" else FEW_INODES[tier]]
+    seen = fill(tmp_path, tier, ONE_FITS if what == "space" else FEW_INODES[tier])
     assert seen["first"]["codes"] == [74], seen
     detail = seen["first"]["ended"][0]["detail"]
     assert f"the {tier} tier is full" in detail and "MiB needed" in detail and "inodes free" in detail
@@ -69,9 +65,7 @@ def test_a_tier_without_room_for_a_second_checkpoint_ends_with_74_and_keeps_the_
     assert not seen["left"], "the next attempt has tidied up"
 
 
-def test_a_tier_without_room_for_any_checkpoint_commits_nothing_and_says_so(
-    filled: dict[tuple[str, str], Seen],
-) -> None:
-    seen = filled["local", NONE_FITS]
+def test_a_tier_without_room_for_any_checkpoint_commits_nothing_and_says_so(tmp_path: Path) -> None:
+    seen = fill(tmp_path, "local", NONE_FITS)
     assert seen["first"]["codes"] == [74] and seen["first"]["announced"] == []
     assert all(not steps for steps in seen["first"]["committed"].values())

@@ -1,15 +1,22 @@
-"""A campaign's namespace whose job may be in its nodes' network, and what pods of others ask for there. Run by
-inside_control_plane.py; the judge of our rules is Pod Security's `baseline`, as the API server applies it."""
+"""A campaign's namespace whose job may be in its nodes' network, and what pods of others ask for there.
+
+The judge of our rules is Pod Security's `baseline`, as the API server applies it."""
 
 from __future__ import annotations
 
-import copy
+import copy as copies
 from collections.abc import Callable
 from typing import Any
 
-from infra.cluster.admission import binding, pod_security, policies
-from tests.rehearsal.rehearsal.admission import Asking, Object, as_pod, changed, first
+import pytest
 
+from infra.campaign.launch import steward_pod
+from infra.cluster.admission import binding, pod_security, policies
+from tests.pods import IMAGE, archive, copy, gang
+from tests.rehearsal.rehearsal.kubernetes.admission import ROGUE, Asking, Object, as_pod, changed, first
+from tests.waiting import until as eventually
+
+pytestmark = [pytest.mark.nightly, pytest.mark.inside("net", "pid", shared=True)]
 SPACE = "hosted"
 THEIRS = {"name": "theirs", "image": "docker.io/library/python:3.12"}
 
@@ -21,24 +28,30 @@ def of_the_team(**container: Any) -> Object:
 
 def there(document: Object) -> Object:
     """The same in the namespace of these cases."""
-    other = copy.deepcopy(document)
+    other = copies.deepcopy(document)
     other["metadata"]["namespace"] = SPACE
     return other
 
 
-def make(one: Asking, repository: str) -> None:
+@pytest.fixture(scope="module")
+def hosted(asking: Asking) -> Asking:
+    """The same API server with a second namespace."""
     place = {"namespace": SPACE}
-    bounds = policies("bivouac-hosted", repository, host_network=True)
+    bounds = policies("bivouac-hosted", IMAGE.partition("@")[0], host_network=True)
     bindings = [binding(policy) for policy in bounds.values()]
     for each in bindings:
         each["spec"]["matchResources"]["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": SPACE}
     accounts = ("archive", "steward", "trainer")
-    one.make(
+    asking.make(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE, "labels": pod_security(True)}},
         *({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**place, "name": name}} for name in accounts),
         *bounds.values(),
         *bindings,
     )
+    # The API server takes a policy up some time after it was made.
+    eventually(lambda: "image" in asking.refusal(there(as_pod(ROGUE))))
+    eventually(lambda: asking.refusal(there(changed(of_the_team(), ASKED["privileged"]))))
+    return asking
 
 
 def _secured(**context: Any) -> Callable[[Object], Any]:
@@ -47,34 +60,6 @@ def _secured(**context: Any) -> Callable[[Object], Any]:
 
 def _pod(**context: Any) -> Callable[[Object], Any]:
     return lambda pod: pod.update(securityContext=context)
-
-
-def test_only_the_job_is_in_its_nodes_network(one: Asking, ours: dict[str, Object], gang: Object) -> None:
-    """`ours`: pods with accounts of ours; `gang`: the job's, in its node's network."""
-    assert one.refusal(there(as_pod(gang))) == ""
-    assert "host namespace" in one.refusal(as_pod(gang)), "where the spec has not asked for it"
-    for name, manifest in ours.items():
-        assert one.refusal(there(as_pod(manifest))) == "", name
-        asked = there(as_pod(changed(manifest, ASKED["the node's network"])))
-        assert "the node's network for the job" in one.refusal(asked) or name == "gang", name
-    for name in ("the node's processes", "the node's memory"):
-        assert "host namespace" in one.refusal(there(as_pod(changed(gang, ASKED[name])))), name
-
-
-def test_others_may_there_what_pod_security_allows_and_no_more(one: Asking) -> None:
-    for name, change in ASKED.items():
-        asked = changed(of_the_team(), change)
-        allowed = "violates PodSecurity" not in (judged := one.refusal(asked))
-        assert allowed == (judged == ""), judged
-        said = one.refusal(there(asked))
-        assert (said == "") is allowed and ("bivouac-hosted-baseline" in said) is not allowed, (name, said)
-
-
-def test_who_looks_into_a_pod_there_is_bounded_too(one: Asking) -> None:
-    one.make(there(of_the_team()))
-    looking = {"name": "look", "image": "docker.io/library/busybox:1"}
-    assert one.look("one", SPACE, looking) == ""
-    assert "no privileged container" in one.look("one", SPACE, {**looking, "securityContext": {"privileged": True}})
 
 
 ASKED: dict[str, Callable[[Object], Any]] = {
@@ -106,3 +91,33 @@ ASKED: dict[str, Callable[[Object], Any]] = {
     "a safe setting of the kernel": _pod(sysctls=[{"name": "net.ipv4.tcp_syncookies", "value": "1"}]),
 }
 """What a pod of the team's own asks for."""
+
+
+def test_only_the_job_is_in_its_nodes_network(hosted: Asking) -> None:
+    steward = {"kind": "Pod", "spec": steward_pod(IMAGE, 0, 2)}
+    ours = {"gang": gang(), "archive": archive(), "copy": copy(), "steward": steward}
+    in_network = gang(host_network=True)
+    assert hosted.refusal(there(as_pod(in_network))) == ""
+    assert "host namespace" in hosted.refusal(as_pod(in_network)), "where the spec has not asked for it"
+    for name, manifest in ours.items():
+        assert hosted.refusal(there(as_pod(manifest))) == "", name
+        asked = there(as_pod(changed(manifest, ASKED["the node's network"])))
+        assert "the node's network for the job" in hosted.refusal(asked) or name == "gang", name
+    for name in ("the node's processes", "the node's memory"):
+        assert "host namespace" in hosted.refusal(there(as_pod(changed(in_network, ASKED[name])))), name
+
+
+def test_others_may_there_what_pod_security_allows_and_no_more(hosted: Asking) -> None:
+    for name, change in ASKED.items():
+        asked = changed(of_the_team(), change)
+        allowed = "violates PodSecurity" not in (judged := hosted.refusal(asked))
+        assert allowed == (judged == ""), judged
+        said = hosted.refusal(there(asked))
+        assert (said == "") is allowed and ("bivouac-hosted-baseline" in said) is not allowed, (name, said)
+
+
+def test_who_looks_into_a_pod_there_is_bounded_too(hosted: Asking) -> None:
+    hosted.make(there(of_the_team()))
+    looking = {"name": "look", "image": "docker.io/library/busybox:1"}
+    assert hosted.look("one", SPACE, looking) == ""
+    assert "no privileged container" in hosted.look("one", SPACE, {**looking, "securityContext": {"privileged": True}})

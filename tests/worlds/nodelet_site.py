@@ -1,4 +1,4 @@
-"""What inside_nodelet.py stands on: an emulated AWS, a real control plane, and a node group of two machines."""
+"""An emulated AWS, a real control plane, and a node group of two machines: for tests that are inside, once for all."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import hashlib
 import io
 import json
 import os
-import socket
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,56 +28,23 @@ from infra.rehearsal.nodelet.machine import MachineConfig
 from infra.rehearsal.site import network
 from tests import waiting
 from tests.serving import serve
+from tests.worlds.inside import CHANNEL
 
 AWS, PLANE = "10.77.0.2", "10.77.0.10"
-WORK = Path(os.environ["NODELET_WORK"])
+INSIDE = [pytest.mark.nightly, pytest.mark.inside("net", "pid", shared=True)]
+"""The marks of every file that has the site."""
 OCI = "application/vnd.oci.image."
 HOST_LAYER = "application/vnd.bivouac.host.layer.v1"
 
-LOOK_AROUND = """
-import json, os, pathlib, sys
-seen = {
-    "python": sys.executable,
-    "uid": os.getuid(),
-    "pid": os.getpid(),
-    "clone": os.path.exists(os.environ["CLONE"]),
-    "home": sorted(os.listdir("/root")) if os.path.isdir("/root") else [],
-    "work": os.path.exists(os.environ["WORK"]),
-    "greeting": open(os.environ["GREETING"]).read(),
-    "steps": open("/config/steps").read(),
-    "word": os.environ["WORD"],
-    "both": os.environ["BOTH"],
-    "ip": os.environ["IP"],
-    "token": len(open("/var/run/secrets/kubernetes.io/serviceaccount/token").read()) > 100,
-    "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
-    "endpoint": os.environ["AWS_ENDPOINT_URL"],
-}
-try:
-    open("/usr/intruder", "w")
-except OSError as error:
-    seen["usr"] = error.errno
-open("/nvme/state", "w").write("kept")
-open("/dev/termination-log", "w").write("last words")
-print(json.dumps(seen), flush=True)
-sys.exit(7)
-"""
-"""What a pod sees of its own machine, printed; it ends with 7 and last words."""
 
-
-def eventually(probe: Callable[[], Any]) -> Any:
-    return waiting.until(probe, consoles)
-
-
-def consoles() -> str:
-    return "\n".join(f"== {path}\n{path.read_text()[-3000:]}" for path in WORK.glob("machines/*/logs/console.log"))
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+@contextmanager
+def emulated(work: Path) -> Iterator[World]:
+    """An emulated AWS at an address of its own, whose machines have a bridge to it."""
+    assert CHANNEL in os.environ, "a bridge is for a network of the test's own: mark it `inside`"
     network.add_addresses("lo", ())
     network.make_bridge("camp0", ["10.77.0.1/16", f"{AWS}/16", f"{PLANE}/16"])
     where = f"http://{AWS}:5000"
-    made = World(work=WORK, tools=tools_dir(), endpoint_url=where, control_plane_address=PLANE, strictness=SOFT)
+    made = World(work=work, tools=tools_dir(), endpoint_url=where, control_plane_address=PLANE, strictness=SOFT)
     http = server.make(made, AWS, 5000)
     made.start()
     serve(http)
@@ -87,11 +53,20 @@ def world() -> Iterator[World]:
     http.shutdown()
 
 
-class Camp:
+class NodeletSite:
     """One cluster with two nodes, and hands to use it."""
 
     def __init__(self, world: World) -> None:
-        self.world, self._session = world, boto3.Session(*world.operator_key, region_name="us-east-1")
+        self.world, self.work = world, world.work
+        self._session = boto3.Session(*world.operator_key, region_name="us-east-1")
+
+    def until(self, probe: Callable[[], Any]) -> Any:
+        """Return the first true value; one that never comes is told with what the machines' consoles say."""
+        return waiting.until(probe, self._consoles)
+
+    def _consoles(self) -> str:
+        found = self.work.glob("machines/*/logs/console.log")
+        return "\n".join(f"== {path}\n{path.read_text()[-3000:]}" for path in found)
 
     def aws(self, service: str) -> Any:
         return self._session.client(service, endpoint_url=self.world.endpoint_url)
@@ -105,6 +80,10 @@ class Camp:
             self.aws("iam").attach_role_policy(RoleName=name, PolicyArn=f"arn:aws:iam::aws:policy/{policy}")
         return arn
 
+    def two_nodes(self) -> list[str]:
+        """Return the names of both nodes, when both are ready."""
+        return list(self.until(lambda: nodes if len(nodes := self.ready_nodes()) == 2 else None))
+
     def pitch(self) -> None:
         ec2, eks = self.aws("ec2"), self.aws("eks")
         vpc = ec2.create_vpc(CidrBlock="10.42.0.0/16")["Vpc"]["VpcId"]
@@ -115,9 +94,11 @@ class Camp:
         ids = [subnet["SubnetId"] for subnet in subnets]
         role = self.role("cluster", "eks.amazonaws.com", "AmazonEKSClusterPolicy")
         access = {"authenticationMode": "API", "bootstrapClusterCreatorAdminPermissions": True}
-        settings = {"subnetIds": ids, "endpointPublicAccess": False, "endpointPrivateAccess": True}
-        eks.create_cluster(name="camp", version="1.36", roleArn=role, resourcesVpcConfig=settings, accessConfig=access)
-        eks.get_waiter("cluster_active").wait(name="camp", WaiterConfig={"Delay": 1, "MaxAttempts": 30})
+        placed = {"subnetIds": ids, "endpointPublicAccess": False, "endpointPrivateAccess": True}
+        eks.create_cluster(name="camp", version="1.36", roleArn=role, resourcesVpcConfig=placed, accessConfig=access)
+        eks.get_waiter("cluster_active").wait(
+            name="camp", WaiterConfig={"Delay": 1, "MaxAttempts": int(waiting.HUNG_S)}
+        )
         nodes = self.role(
             "nodes", "ec2.amazonaws.com", "AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly"
         )
@@ -132,12 +113,16 @@ class Camp:
             labels={"bivouac.dev/pool": "gpu"},
             taints=[{"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"}],
         )
+        self.two_nodes()
+        self.apply(*settings())
+        accounts = "serviceaccounts"
+        self.until(lambda: any(one["metadata"]["name"] == "default" for one in self.see(accounts)["items"]))
 
     def kubectl(self, *words: str, given: object = None) -> str:
         argv = [str(tools_dir() / "kubectl"), f"--kubeconfig={self.world.control_planes['camp'].admin_kubeconfig}"]
         text = None if given is None else json.dumps(given)
-        done = subprocess.run([*argv, f"--cache-dir={WORK}", *words], input=text, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr + consoles()
+        done = subprocess.run([*argv, f"--cache-dir={self.work}", *words], input=text, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr + self._consoles()
         return done.stdout
 
     def see(self, *words: str) -> Any:
@@ -163,7 +148,23 @@ class Camp:
             statuses = self.pod(name).get("status", {}).get("containerStatuses", [])
             return statuses and statuses[0]["state"].get("terminated")
 
-        return eventually(look)
+        return self.until(look)
+
+    def machine_of(self, node: str) -> Any:
+        provider = self.see("node", node)["spec"]["providerID"]
+        return self.world.machines[provider.rpartition("/")[2]]
+
+    def config_for(self, **changes: Any) -> MachineConfig:
+        """Return the configuration of a machine beside the nodes, which has to be started by hand."""
+        known = next(iter(self.world.machines.values())).config  # type: ignore[attr-defined]
+        fresh = {
+            "instance_id": "i-0broken",
+            "hostname": "ip-10-42-0-200.ec2.internal",
+            "address": "10.42.0.200",
+            "pod_addresses": (),
+            "work": str(self.work / "machines" / "i-0broken"),
+        }
+        return replace(known, **(fresh | changes))
 
     def push(self) -> str:
         """An image of one small layer on the host's; returns its reference."""
@@ -198,20 +199,6 @@ class Camp:
         return {"mediaType": kind, "digest": digest, "size": len(content)}
 
 
-@pytest.fixture(scope="module")
-def camp(world: World) -> Camp:
-    made = Camp(world)
-    made.pitch()
-    started = time.monotonic()
-    eventually(lambda: len(world.machines) == 2)
-    print(f"instances after {time.monotonic() - started:.1f} s")
-    eventually(lambda: len(made.ready_nodes()) == 2)
-    print(f"nodes ready after {time.monotonic() - started:.1f} s")
-    made.apply(*settings())
-    eventually(lambda: any(one["metadata"]["name"] == "default" for one in made.see("serviceaccounts")["items"]))
-    return made
-
-
 def settings() -> list[dict[str, Any]]:
     release = {"chart": {"metadata": {"name": "nvidia-device-plugin"}}}
     data = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(release).encode()))).decode()
@@ -238,11 +225,6 @@ def settings() -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture(scope="module")
-def image(camp: Camp) -> str:
-    return camp.push()
-
-
 def pod(name: str, image: str, script: str, *, kind: str = "python", **spec: Any) -> dict[str, Any]:
     container = {"name": "main", "image": image, "command": [kind, "-c", script], **spec.pop("container", {})}
     base = {"restartPolicy": "Never", "tolerations": [{"operator": "Exists"}], "containers": [container]}
@@ -253,41 +235,3 @@ def pod(name: str, image: str, script: str, *, kind: str = "python", **spec: Any
         "metadata": {"name": name, "labels": labels},
         "spec": {**base, **spec},
     }
-
-
-def config_for(camp: Camp, **changes: Any) -> MachineConfig:
-    known = next(iter(camp.world.machines.values())).config  # type: ignore[attr-defined]
-    fresh = {
-        "instance_id": "i-0broken",
-        "hostname": "ip-10-42-0-200.ec2.internal",
-        "address": "10.42.0.200",
-        "pod_addresses": (),
-        "work": str(WORK / "machines" / "i-0broken"),
-    }
-    return replace(known, **(fresh | changes))
-
-
-def reachable(address: str) -> bool:
-    """A refused connection is an answer too."""
-    try:
-        socket.create_connection((address, 9), 0.3).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def machine_of(camp: Camp, node: str) -> Any:
-    provider = camp.see("node", node)["spec"]["providerID"]
-    return camp.world.machines[provider.rpartition("/")[2]]
-
-
-def processes() -> list[str]:
-    lines = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:
-            continue
-    return lines

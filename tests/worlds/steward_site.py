@@ -34,10 +34,10 @@ from infra.spec.names import NAMESPACE, Names, buckets
 from infra.steward.seeing import committed
 from infra.steward.steward import Steward
 from tests.rehearsal.aws_account import signed_in
-from tests.rehearsal.aws_fakes import FakeControlPlane, Site, fake_site, pitch_gang, until
-from tests.rehearsal.campaign_world import node_of
 from tests.rehearsal.fake_kubernetes import FakeKubernetes
 from tests.root import ROOT
+from tests.worlds.account_site import AccountSite, FakeControlPlane, fake_site, pitch_gang, until
+from tests.worlds.campaign_site import node_of
 from trainer.contract import COMMITTED_NAME
 
 ARCHIVED = {"manifest": "s3://archive/m", "step": 20, "objects": 1, "bytes": 1}
@@ -83,10 +83,10 @@ class FusedStore(CampaignStore):
 
 
 @dataclass
-class Camp:
+class StewardSite:
     """One campaign whose gangs end with the exit codes of `ends`, one for each attempt, the last for all later ones."""
 
-    site: Site
+    site: AccountSite
     api: FakeKubernetes
     shared: Path
     spec: Spec
@@ -206,7 +206,7 @@ def _burning(fuse: Fuse, what: str) -> Callable[..., None]:
 
 
 @contextmanager
-def lone_camp(folders: pytest.TempPathFactory, **changes: Any) -> Iterator[Camp]:
+def lone_camp(folders: pytest.TempPathFactory, **changes: Any) -> Iterator[StewardSite]:
     """In an account of its own, this process signed in there."""
     shared = folders.mktemp("shared")
     with fake_site(folders.mktemp("site")) as site, pytest.MonkeyPatch.context() as patch:
@@ -217,12 +217,12 @@ def lone_camp(folders: pytest.TempPathFactory, **changes: Any) -> Iterator[Camp]
 
 
 @contextmanager
-def _steward_camp(site: Site, shared: Path, **changes: Any) -> Iterator[Camp]:
+def _steward_camp(site: AccountSite, shared: Path, **changes: Any) -> Iterator[StewardSite]:
     api = FakeKubernetes(lambda: [node_of(machine) for machine in site.alive()])
     document = yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text())
     spec = Spec.model_validate(document | {"rehearsal": {"faults": []}} | changes)
     site.client("s3").create_bucket(Bucket=buckets(spec.account, spec.region).state)
-    made = Camp(site, api, shared, spec)
+    made = StewardSite(site, api, shared, spec)
     api.created = made.created
     pem = Authority(shared / "pki", spec.campaign).pem
     site.world.control_plane_factory = lambda settings: FakeControlPlane(settings, ca_pem=pem, endpoint=api.endpoint)
@@ -233,5 +233,5 @@ def _steward_camp(site: Site, shared: Path, **changes: Any) -> Iterator[Camp]:
         api.stop()
 
 
-def gpu_nodes(made: Camp) -> list[Any]:
+def gpu_nodes(made: StewardSite) -> list[Any]:
     return [one for one in made.site.alive() if "eks:nodegroup-name" in one.settings["tags"]]

@@ -26,9 +26,9 @@ from infra.session.context import Context
 from infra.session.session import opened
 from infra.spec.campaign import Spec
 from infra.spec.names import Names
-from tests.rehearsal.aws_fakes import FakeControlPlane, FakeMachine, Site, fake_site
 from tests.rehearsal.fake_kubernetes import FakeKubernetes
 from tests.root import ROOT
+from tests.worlds.account_site import AccountSite, FakeControlPlane, FakeMachine, fake_site
 
 
 class Plane(FakeControlPlane):
@@ -69,10 +69,10 @@ def node_of(machine: FakeMachine) -> dict[str, Any]:
     }
 
 
-class Camp:
+class CampaignSite:
     """One emulated account with one campaign in it."""
 
-    def __init__(self, site: Site, folder: Path, changes: dict[str, Any]) -> None:
+    def __init__(self, site: AccountSite, folder: Path, changes: dict[str, Any]) -> None:
         self.site, self.world, self.folder = site, site.world, folder
         document = yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text())
         document |= {"campaign": "drilled", "rehearsal": {"faults": []}} | changes
@@ -102,7 +102,7 @@ class Camp:
 
 
 @contextmanager
-def camp(folder: Path, strictness: Strictness = SOFT, **changes: Any) -> Iterator[Camp]:
+def camp(folder: Path, strictness: Strictness = SOFT, **changes: Any) -> Iterator[CampaignSite]:
     """An emulated account whose environment this process takes on, for as long as the block runs."""
     before = dict(os.environ)
     with fake_site(folder / "site", strictness) as site:
@@ -115,13 +115,13 @@ def camp(folder: Path, strictness: Strictness = SOFT, **changes: Any) -> Iterato
         world.control_plane_factory = plane
         os.environ.update(_environment(folder, site))
         try:
-            yield Camp(site, folder, changes)
+            yield CampaignSite(site, folder, changes)
         finally:
             os.environ.clear()
             os.environ.update(before)
 
 
-def _environment(folder: Path, site: Site) -> dict[str, str]:
+def _environment(folder: Path, site: AccountSite) -> dict[str, str]:
     install(folder / "bin")
     key, secret = site.world.operator_key
     pulumi_cli = shutil.which("pulumi") or str(tools_dir() / "pulumi")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.spec.names import buckets
-from tests.rehearsal.aws_fakes import resize
-from tests.rehearsal.campaign_world import Camp
+from tests.worlds.account_site import resize
+from tests.worlds.campaign_site import CampaignSite
 
 DENY = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Action": "*", "Resource": "*"}]})
 READS = ("Describe", "Get", "List", "Head", "BatchGet", "BatchCheck", "AssumeRole")
@@ -21,18 +21,18 @@ class Hand:
     """One change by hand; the row that must tell of it, and a word of its consequence or of the property."""
 
     name: str
-    act: Callable[[Camp], None]
+    act: Callable[[CampaignSite], None]
     title: str
     verb: str
     word: str
 
 
-def _group(camp: Camp, name: str) -> str:
+def _group(camp: CampaignSite, name: str) -> str:
     wanted = [{"Name": "group-name", "Values": [f"{camp.names.prefix}-{name}"]}]
     return str(camp.client("ec2").describe_security_groups(Filters=wanted)["SecurityGroups"][0]["GroupId"])
 
 
-def _revoke(camp: Camp, group: str, port: int | None, *, egress: bool) -> None:
+def _revoke(camp: CampaignSite, group: str, port: int | None, *, egress: bool) -> None:
     ec2, sg = camp.client("ec2"), _group(camp, group)
     rules = ec2.describe_security_group_rules(Filters=[{"Name": "group-id", "Values": [sg]}])["SecurityGroupRules"]
     one = next(r for r in rules if r["IsEgress"] == egress and (port is None or r.get("FromPort") == port))
@@ -40,12 +40,12 @@ def _revoke(camp: Camp, group: str, port: int | None, *, egress: bool) -> None:
     revoke(GroupId=sg, SecurityGroupRuleIds=[one["SecurityGroupRuleId"]])
 
 
-def _remove_object(camp: Camp, plural: str, name: str) -> None:
+def _remove_object(camp: CampaignSite, plural: str, name: str) -> None:
     objects = camp.plane().api.objects
     objects.pop(next(key for key in objects if key[1] == plural and key[3] == name))
 
 
-def _schedule_off(camp: Camp) -> None:
+def _schedule_off(camp: CampaignSite) -> None:
     scheduler = camp.client("scheduler")
     kept = ("Name", "GroupName", "ScheduleExpression", "ScheduleExpressionTimezone", "FlexibleTimeWindow", "Target",
             "Description")  # fmt: skip
@@ -53,7 +53,7 @@ def _schedule_off(camp: Camp) -> None:
     scheduler.update_schedule(**{key: is_now[key] for key in kept if key in is_now}, State="DISABLED")
 
 
-def _no_way_out(camp: Camp) -> None:
+def _no_way_out(camp: CampaignSite) -> None:
     ec2 = camp.client("ec2")
     tables = ec2.describe_route_tables(Filters=[{"Name": "tag:bivouac:campaign", "Values": [camp.names.campaign]}])
     for table in tables["RouteTables"]:
@@ -61,34 +61,34 @@ def _no_way_out(camp: Camp) -> None:
             ec2.delete_route(RouteTableId=table["RouteTableId"], DestinationCidrBlock="0.0.0.0/0")
 
 
-def _no_credentials(camp: Camp) -> None:
+def _no_credentials(camp: CampaignSite) -> None:
     eks, cluster = camp.client("eks"), camp.names.cluster
     for one in eks.list_pod_identity_associations(clusterName=cluster)["associations"]:
         if one["serviceAccount"] == "trainer":
             eks.delete_pod_identity_association(clusterName=cluster, associationId=one["associationId"])
 
 
-def _policies_off(camp: Camp, role: str, part: str) -> None:
+def _policies_off(camp: CampaignSite, role: str, part: str) -> None:
     iam = camp.client("iam")
     for one in iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]:
         if part in one["PolicyArn"]:
             iam.detach_role_policy(RoleName=role, PolicyArn=one["PolicyArn"])
 
 
-def _smaller(camp: Camp) -> None:
+def _smaller(camp: CampaignSite) -> None:
     resize(
         camp.client("eks"), clusterName=camp.names.cluster, nodegroupName=camp.names.gpu_group,
         scalingConfig={"minSize": 0, "maxSize": 2, "desiredSize": 1},
     )  # fmt: skip
 
 
-def _retag(camp: Camp) -> None:
+def _retag(camp: CampaignSite) -> None:
     eks = camp.client("eks")
     arn = eks.describe_cluster(name=camp.names.cluster)["cluster"]["arn"]
     eks.tag_resource(resourceArn=arn, tags={"bivouac:owner": "somebody"})
 
 
-def _operator(camp: Camp) -> None:
+def _operator(camp: CampaignSite) -> None:
     eks, cluster = camp.client("eks"), camp.names.cluster
     admins = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
     entries = eks.list_access_entries(clusterName=cluster, associatedPolicyArn=admins)["accessEntries"]
@@ -97,7 +97,7 @@ def _operator(camp: Camp) -> None:
         eks.disassociate_access_policy(clusterName=cluster, principalArn=arn, policyArn=one["policyArn"])
 
 
-def _bucket(camp: Camp, what: str) -> str:
+def _bucket(camp: CampaignSite, what: str) -> str:
     return str(getattr(buckets(camp.spec.account, camp.spec.region), what))
 
 
@@ -141,21 +141,21 @@ HANDS: tuple[Hand, ...] = (
 )  # fmt: skip
 
 
-def desired(camp: Camp, size: int) -> None:
+def desired(camp: CampaignSite, size: int) -> None:
     """As the steward does: no drift."""
     name = {"clusterName": camp.names.cluster, "nodegroupName": camp.names.gpu_group}
     is_now = camp.client("eks").describe_nodegroup(**name)["nodegroup"]["scalingConfig"]
     resize(camp.client("eks"), **name, scalingConfig={**is_now, "desiredSize": size})
 
 
-def lose_file_system(camp: Camp) -> None:
+def lose_file_system(camp: CampaignSite) -> None:
     fsx = camp.client("fsx")
     for one in fsx.describe_file_systems()["FileSystems"]:
         fsx.delete_file_system(FileSystemId=one["FileSystemId"])
 
 
 @contextmanager
-def mutations(camp: Camp) -> Iterator[list[Any]]:
+def mutations(camp: CampaignSite) -> Iterator[list[Any]]:
     """Every call that AWS gets in this block and that is not a look, as (service, action, path)."""
     heard = list[Any]()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.spec.names import PROJECT, buckets
-from tests.rehearsal.campaign_world import Camp
+from tests.worlds.campaign_site import CampaignSite
 
 Mend = Callable[[], Any]
 
@@ -18,7 +18,7 @@ class Fault:
     """`lay` returns what mends it; None: it ends by itself."""
 
     name: str
-    lay: Callable[[Camp], Mend | None]
+    lay: Callable[[CampaignSite], Mend | None]
     foreign: bool = False
     """Leaves things of others in the account until it is mended."""
     after: str = ""
@@ -29,28 +29,28 @@ class Fault:
     """AWS makes things that nobody was told of: only the certificate can find them."""
 
 
-def rule(route: str, **wanted: Any) -> Callable[[Camp], Mend | None]:
-    def lay(camp: Camp) -> Mend:
+def rule(route: str, **wanted: Any) -> Callable[[CampaignSite], Mend | None]:
+    def lay(camp: CampaignSite) -> Mend:
         numbers = camp.ask(route, add=[wanted])["added"]
         return lambda: camp.ask(route, clear=numbers)
 
     return lay
 
 
-def taken_role(camp: Camp) -> Mend:
+def taken_role(camp: CampaignSite) -> Mend:
     iam, name = camp.client("iam"), camp.names.role("steward")
     iam.create_role(RoleName=name, AssumeRolePolicyDocument='{"Version":"2012-10-17","Statement":[]}')
     return lambda: iam.delete_role(RoleName=name)
 
 
-def _subnet(camp: Camp) -> str:
+def _subnet(camp: CampaignSite) -> str:
     tagged = [{"Name": "tag:bivouac:campaign", "Values": [camp.names.campaign]}]
     found = camp.client("ec2").describe_subnets(Filters=tagged)["Subnets"]
     return str(found[0]["SubnetId"]) if found else ""
 
 
-def interface(description: str) -> Callable[[Camp], Mend | None]:
-    def lay(camp: Camp) -> Mend | None:
+def interface(description: str) -> Callable[[CampaignSite], Mend | None]:
+    def lay(camp: CampaignSite) -> Mend | None:
         ec2, subnet = camp.client("ec2"), _subnet(camp)
         if not subnet:
             return None
@@ -60,7 +60,7 @@ def interface(description: str) -> Callable[[Camp], Mend | None]:
     return lay
 
 
-def referring_group(camp: Camp) -> Mend | None:
+def referring_group(camp: CampaignSite) -> Mend | None:
     """A group of someone else in our VPC whose rule names one of ours."""
     ec2 = camp.client("ec2")
     tagged = [{"Name": "tag:bivouac:campaign", "Values": [camp.names.campaign]}]
@@ -73,7 +73,7 @@ def referring_group(camp: Camp) -> Mend | None:
     return lambda: ec2.delete_security_group(GroupId=made)
 
 
-def cluster_by_hand(camp: Camp) -> None:
+def cluster_by_hand(camp: CampaignSite) -> None:
     """Everything of EKS is deleted behind our back, and waited for."""
     eks, name = camp.client("eks"), camp.names.cluster
     if name not in eks.list_clusters()["clusters"]:
@@ -87,7 +87,7 @@ def cluster_by_hand(camp: Camp) -> None:
     eks.get_waiter("cluster_deleted").wait(name=name, WaiterConfig={"Delay": 1, "MaxAttempts": 30})
 
 
-def frozen_plane(camp: Camp) -> Mend | None:
+def frozen_plane(camp: CampaignSite) -> Mend | None:
     if camp.names.cluster not in camp.world.control_planes:
         return None
     camp.ask(f"control-plane?cluster={camp.names.cluster}&hand=freeze")
@@ -99,7 +99,7 @@ def frozen_plane(camp: Camp) -> Mend | None:
     return thaw
 
 
-def state_gone(camp: Camp) -> Mend | None:
+def state_gone(camp: CampaignSite) -> Mend | None:
     """The stack's state is lost, and found again by whoever mends it."""
     s3, bucket = camp.client("s3"), buckets(camp.spec.account, camp.spec.region).state
     prefix = f".pulumi/stacks/{PROJECT}/{camp.names.stack}.json"
@@ -115,7 +115,7 @@ def state_gone(camp: Camp) -> Mend | None:
     return restore
 
 
-def expired_midway(camp: Camp) -> Mend:
+def expired_midway(camp: CampaignSite) -> Mend:
     wanted = {"code": "ExpiredToken", "status": 403, "times": None, "message": "The security token has expired"}
     numbers: list[int] = []
     ended = threading.Event()
@@ -136,7 +136,7 @@ def expired_midway(camp: Camp) -> Mend:
     return renew
 
 
-def throttled(**more: Any) -> Callable[[Camp], Mend | None]:
+def throttled(**more: Any) -> Callable[[CampaignSite], Mend | None]:
     return rule("faults", code="RequestLimitExceeded", message="Request limit exceeded.", status=503, **more)
 
 

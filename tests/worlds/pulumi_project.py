@@ -24,7 +24,7 @@ ENVIRONMENT = {
 }
 
 
-class World:
+class PulumiProject:
     """A stack per test on the real engine, with our plugins on its PATH."""
 
     def __init__(self, work: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

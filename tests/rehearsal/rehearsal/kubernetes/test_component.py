@@ -1,30 +1,10 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from infra.folders import tools_dir
-from tests.waiting import HUNG_S
 from tests.waiting import until as eventually
-
-INSIDE = Path(__file__).with_name("inside_control_plane.py")
-
-
-@pytest.mark.nightly
-def test_a_control_plane_lives_serves_and_dies_in_private_namespaces(tmp_path: Path) -> None:
-    if not (tools_dir() / "kube-apiserver").exists():
-        pytest.fail("no Kubernetes binaries: make setup")
-    unshare = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
-    unshare += ["--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
-    inner = [sys.executable, "-m", "pytest", str(INSIDE), "-p", "no:cacheprovider", "-s"]
-    environment = {**os.environ, "CONTROL_PLANE_WORK": str(tmp_path / "control-plane")}
-    answer = subprocess.run([*unshare, *inner], env=environment, capture_output=True, text=True, timeout=HUNG_S)
-    print(answer.stdout)
-    assert answer.returncode == 0, answer.stdout[-6000:] + answer.stderr[-2000:]
 
 
 def test_a_component_dies_with_a_parent_that_is_killed_but_not_with_the_thread_that_asked_for_it(

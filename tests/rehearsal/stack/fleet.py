@@ -25,8 +25,8 @@ from infra.spec.names import Names
 from infra.stack.cluster.nodes import GpuNodes, efa_layout
 from infra.stack.tags import tags
 from tests.example import DEADLINE, example_spec
-from tests.rehearsal.aws_fakes import Site, fake_site, resize, until
-from tests.rehearsal.pulumi_world import World, counts
+from tests.worlds.account_site import AccountSite, fake_site, resize, until
+from tests.worlds.pulumi_project import PulumiProject, counts
 
 ZONE = "us-east-1a"
 ARN = "arn:aws:resource-groups:us-east-1:123456789012:group/{}"
@@ -79,14 +79,14 @@ def all_cases() -> list[Case]:
 class Fleet:
     """One emulated account with a cluster, a network, and an engine."""
 
-    def __init__(self, site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, site: AccountSite, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site = site
         key, secret = site.world.operator_key
         environment = {
             "AWS_ENDPOINT_URL": site.world.endpoint_url, "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret,
             "HOME": str(folder),
         }  # fmt: skip
-        self.engine = World(folder, environment, monkeypatch)
+        self.engine = PulumiProject(folder, environment, monkeypatch)
         self.clients = {name: site.client(name) for name in ("ec2", "eks", "iam", "autoscaling")}
         ec2 = self.clients["ec2"]
         vpc = ec2.create_vpc(CidrBlock="10.42.0.0/16")["Vpc"]["VpcId"]

@@ -1,40 +1,20 @@
-"""Machines as nodes: the whole in private namespaces, and what can be told apart without one."""
+"""What a nodelet reads and writes, told apart without a machine."""
 
 from __future__ import annotations
 
 import base64
 import io
-import os
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from infra.folders import tools_dir
 from infra.rehearsal.nodelet.boot import NotJoining, Taint, read_node_config
 from infra.rehearsal.nodelet.pods.environment import ConfigError, environment
 from infra.rehearsal.nodelet.pods.hosts import hosts_lines
 from infra.rehearsal.nodelet.pods.images import unpack
 from infra.rehearsal.nodelet.pods.volumes import write_atomically
 from infra.stack.lustre import client_script
-from tests.waiting import HUNG_S
-
-INSIDE = Path(__file__).with_name("inside_nodelet.py")
-
-
-@pytest.mark.nightly
-def test_machines_join_and_run_pods_in_private_namespaces(tmp_path: Path) -> None:
-    if not (tools_dir() / "kube-apiserver").exists():
-        pytest.fail("no Kubernetes binaries: make setup")
-    unshare = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
-    unshare += ["--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
-    inner = [sys.executable, "-m", "pytest", str(INSIDE), "-p", "no:cacheprovider", "-s"]
-    environment = {**os.environ, "NODELET_WORK": str(tmp_path / "site")}
-    answer = subprocess.run([*unshare, *inner], env=environment, capture_output=True, text=True, timeout=HUNG_S)
-    print(answer.stdout)
-    assert answer.returncode == 0, answer.stdout[-12000:] + answer.stderr[-2000:]
 
 
 def certificate() -> str:

@@ -1,23 +1,27 @@
-"""What inside_control_plane.py stands on: a control plane on a bridge, and the token webhook that EKS would be."""
+"""A control plane on a bridge, and the token webhook that EKS would be: fixtures for tests that are inside."""
 
 from __future__ import annotations
 
+import base64
+import gzip
 import http.client
 import json
 import os
 import ssl
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 from lightkube import Client
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Secret
 from pyroute2 import IPRoute
 
 from infra.folders import tools_dir
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
+from infra.rehearsal.plugins.kubernetes.releases import STATE_ANNOTATION
 from tests.serving import serve
+from tests.worlds.inside import CHANNEL
 
 ADDRESS, WEBHOOK = "10.77.0.10", "10.77.0.2"
 USERS = {
@@ -45,8 +49,9 @@ class TokenReviews(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def config() -> Iterator[ControlPlaneConfig]:
+@pytest.fixture(scope="session")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlaneConfig]:
+    assert CHANNEL in os.environ, "a bridge is for a network of the test's own: mark it `inside`"
     with IPRoute() as links:
         links.link("add", ifname="camp0", kind="bridge")
         bridge = links.link_lookup(ifname="camp0")[0]
@@ -56,15 +61,14 @@ def config() -> Iterator[ControlPlaneConfig]:
         links.link("set", index=links.link_lookup(ifname="lo")[0], state="up")
     serve(server := ThreadingHTTPServer((WEBHOOK, 5000), TokenReviews))
     url = f"http://{WEBHOOK}:5000/_site/token-review"
-    yield ControlPlaneConfig("bivouac-test", "1.36", ADDRESS, Path(os.environ["CONTROL_PLANE_WORK"]), url, tools_dir())
+    work = tmp_path_factory.mktemp("control-plane")
+    yield ControlPlaneConfig("bivouac-test", "1.36", ADDRESS, work, url, tools_dir())
     server.shutdown()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def plane(config: ControlPlaneConfig) -> Iterator[ControlPlane]:
-    started = time.monotonic()
     running = ControlPlane.start(config)
-    print(f"control plane ready in {time.monotonic() - started:.1f} s")
     yield running
     running.stop()
 
@@ -79,3 +83,17 @@ def ask(plane: ControlPlane, token: str, path: str) -> int:
     connection = http.client.HTTPSConnection(ADDRESS, 6443, timeout=5, context=context)
     connection.request("GET", path, headers={"Authorization": f"Bearer k8s-aws-v1.{token}"})
     return connection.getresponse().status
+
+
+def release_secret(release: str, chart: str) -> Secret:
+    document = {"name": release, "chart": {"metadata": {"name": chart, "version": "0.10.1"}}}
+    data = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(document).encode()))).decode()
+    labels = {"owner": "helm", "name": release, "status": "deployed", "version": "1"}
+    metadata = ObjectMeta(name=f"sh.helm.release.v1.{release}.v1", namespace="kube-system", labels=labels)
+    return Secret(metadata=metadata, type="helm.sh/release.v1", data={"release": data})
+
+
+def state_of(client: Client, release: str) -> str | None:
+    secret = client.get(Secret, f"sh.helm.release.v1.{release}.v1", namespace="kube-system")
+    assert secret.metadata
+    return (secret.metadata.annotations or {}).get(STATE_ANNOTATION)

@@ -1,4 +1,4 @@
-"""Run by test_exec.py in private namespaces: one container, a nodelet's own port, and the client's code at it."""
+"""Commands and copies in a nodelet's container: its own port and the client's code at it, without a control plane."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from infra.rehearsal.nodelet.pods.sandbox import Bind, Container, Network, RootS
 from infra.rehearsal.site import network
 from tests.waiting import until
 
+pytestmark = pytest.mark.inside("net", "pid")
 ADDRESS, PORT = "127.0.0.1", 10250
 POD, NAME = "train-a1-gang-0-0-x", "trainer"
 MEMBER = Member(attempt=1, node=0, pod=POD, container=NAME, phase="Running", ending=False)
@@ -95,8 +96,8 @@ def test_a_volume_at_tmp_hides_no_interpreter_that_lies_below_it(work: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def work() -> Path:
-    return Path(os.environ["EXEC_WORK"])
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("exec")
 
 
 @pytest.fixture(scope="module")
@@ -205,12 +206,11 @@ def test_a_container_that_does_not_run_is_told_from_one_that_does(containers: Co
         pass
 
 
-def test_a_signal_reaches_the_command_and_its_children(containers: Containers) -> None:
+def test_a_signal_reaches_the_command_and_its_children(containers: Containers, work: Path) -> None:
     script = "trap 'echo told; exit 7' INT; sh -c 'echo $$ > /own/child; sleep 1000'; echo on"
     out: list[bytes] = []
     with containers.running(POD, NAME, ["sh", "-c", script]) as run:
         run.execution.end_input()
-        work = Path(os.environ["EXEC_WORK"])
         until(lambda: (work / "own-0/child").exists() and (work / "own-0/child").read_text())
         assert run.end(signal.SIGINT) >= 2
         assert run.execution.run(lambda channel, data: out.append(data)) == 7

@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx2
 
+from tests.pods import gang
+
 Object = dict[str, Any]
 OTHER_DIGEST = "@sha256:" + "f" * 64
 STEWARD = "system:serviceaccount:campaign:steward"
@@ -148,3 +150,7 @@ def where(document: Object) -> str:
     space = document["metadata"].get("namespace")
     below = f"/namespaces/{space}" if space else ""
     return f"/{'apis' if '/' in version else 'api'}/{version}{below}/{plural}"
+
+
+THEIRS = f"nvcr.io/nvidia/pytorch{OTHER_DIGEST}"
+ROGUE = changed(gang(), lambda pod: pod["containers"][0].update(image="docker.io/library/busybox"))

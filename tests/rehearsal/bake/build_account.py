@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from io import StringIO
-from pathlib import Path
 
 import pytest
 import yaml
@@ -30,16 +29,16 @@ from tests.root import ROOT
 from tests.serving import serve
 from tests.waiting import until as eventually
 
-WORK = Path(os.environ["BAKE_WORK"])
 AWS = "10.77.0.2"
 SPEC = Spec.model_validate(yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text()))
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     network.add_addresses("lo", ())
     network.make_bridge("camp0", ["10.77.0.1/16", f"{AWS}/16"])
-    made = World(work=WORK, tools=WORK, endpoint_url=f"http://{AWS}:5000", strictness=SOFT)
+    work = tmp_path_factory.mktemp("site")
+    made = World(work=work, tools=work, endpoint_url=f"http://{AWS}:5000", strictness=SOFT)
     http = server.make(made, AWS, 5000)
     made.start()
     serve(http)
@@ -100,8 +99,9 @@ def build_network(world: World, account: Account) -> FoundationOutputs:
 
 
 @contextmanager
-def campaign(account: Account, name: str) -> Iterator[Context]:
+def campaign(world: World, name: str) -> Iterator[Context]:
     """A driver of a campaign of this name; what it says is in `progress.console.file`."""
+    account = Account(world.region)
     where = buckets(SPEC.account, SPEC.region)
     store = CampaignStore(account.client("s3"), where.state, name, "driver-test")
     lease = store.lease("driver", timedelta(seconds=30))
@@ -116,7 +116,7 @@ def campaign(account: Account, name: str) -> Iterator[Context]:
             store=store,
             lease=lease,
             progress=Progress(Console(file=StringIO(), width=240)),
-            results=WORK / "results",
+            results=world.work / "results",
             deadline=datetime.now(UTC) + timedelta(hours=4),
         )
     finally:

@@ -82,7 +82,7 @@ class FakeControlPlane:
 
 
 @dataclass
-class Site:
+class AccountSite:
     world: World
     machines: list[FakeMachine]
     planes: list[FakeControlPlane]
@@ -97,7 +97,7 @@ class Site:
 
 
 @contextmanager
-def fake_site(folder: Path, strictness: Strictness = SOFT) -> Iterator[Site]:
+def fake_site(folder: Path, strictness: Strictness = SOFT) -> Iterator[AccountSite]:
     """Soft unless a test says otherwise: most of these ask for something right after they made it."""
     machines: list[FakeMachine] = []
     planes: list[FakeControlPlane] = []
@@ -131,7 +131,7 @@ def fake_site(folder: Path, strictness: Strictness = SOFT) -> Iterator[Site]:
     world.start()
     serve(http)
     try:
-        yield Site(world, machines, planes, boto3.Session(*world.operator_key, region_name=world.region))
+        yield AccountSite(world, machines, planes, boto3.Session(*world.operator_key, region_name=world.region))
     finally:
         http.shutdown()
         http.server_close()
@@ -145,7 +145,7 @@ def resize(eks: Any, **request: Any) -> None:
     eks.update_nodegroup_config(**request)
 
 
-def pitch_gang(site: Site, names: Names) -> None:
+def pitch_gang(site: AccountSite, names: Names) -> None:
     """A cluster and its GPU node group of two, as far as a steward needs them."""
     ec2, eks, iam = site.client("ec2"), site.client("eks"), site.client("iam")
     vpc = ec2.create_vpc(CidrBlock="10.42.0.0/16")["Vpc"]["VpcId"]

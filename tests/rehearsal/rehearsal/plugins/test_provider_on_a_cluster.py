@@ -1,8 +1,7 @@
-"""Run by test_providers.py in private namespaces: the kubernetes plugin against a real control plane."""
+"""The kubernetes plugin, and the engine with it, against a real control plane."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,36 +10,20 @@ import pulumi_kubernetes as kubernetes
 import pytest
 from lightkube import ApiError, Client
 from lightkube.resources.core_v1 import ConfigMap, Namespace, PersistentVolumeClaim, Secret
-from pyroute2 import IPRoute
 
-from infra.folders import tools_dir
-from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
+from infra.rehearsal.kubernetes.control_plane import ControlPlane
 from infra.rehearsal.plugins.kubernetes.package import KubernetesPackage
 from infra.rehearsal.plugins.package import OperationFailed, Request
-from tests.rehearsal.pulumi_world import Program, World, counts
+from tests.worlds.control_plane import config, plane
+from tests.worlds.pulumi_project import Program, PulumiProject, counts
 
-ADDRESS = "10.77.0.10"
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with IPRoute() as links:
-        links.link("add", ifname="camp0", kind="bridge")
-        bridge = links.link_lookup(ifname="camp0")[0]
-        links.addr("add", index=bridge, address=ADDRESS, prefixlen=16)
-        links.link("set", index=bridge, state="up")
-        links.link("set", index=links.link_lookup(ifname="lo")[0], state="up")
-    work = tmp_path_factory.mktemp("control-plane")
-    running = ControlPlane.start(
-        ControlPlaneConfig("providers", "1.36", ADDRESS, work, "http://10.77.0.2:5000/", tools_dir())
-    )
-    yield running
-    running.stop()
+__all__ = ["config", "plane"]
+pytestmark = [pytest.mark.nightly, pytest.mark.inside("net", "pid")]
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, {}, monkeypatch)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PulumiProject:
+    return PulumiProject(tmp_path, {}, monkeypatch)
 
 
 def campaign(kubeconfig: str, **settings: Any) -> Program:
@@ -91,7 +74,7 @@ def names(client: Client) -> set[str]:
     return {str(one.metadata.name) for one in client.list(ConfigMap, namespace="campaign") if one.metadata}
 
 
-def test_objects_and_releases_go_up_stay_change_and_go(plane: ControlPlane, world: World) -> None:
+def test_objects_and_releases_go_up_stay_change_and_go(plane: ControlPlane, world: PulumiProject) -> None:
     text, client = plane.admin_kubeconfig.read_text(), plane.client()
     stack = world.stack(campaign(text))
     assert counts(stack.up()) == {"create": 7}
@@ -125,7 +108,7 @@ def test_an_unknown_field_is_an_error_of_the_preview(plane: ControlPlane) -> Non
 
 
 def test_a_cluster_that_is_gone_does_not_block_its_teardown_where_the_program_says_so(
-    plane: ControlPlane, world: World
+    plane: ControlPlane, world: PulumiProject
 ) -> None:
     text = plane.admin_kubeconfig.read_text()
 

@@ -1,20 +1,19 @@
-"""Run in a private mount namespace: a job fills the shared tier, another one the disk of temporary files.
-
-python -m tests.trainer.supervisor.inside_small_disk FOLDER
-"""
+"""Jobs that fill a disk under a real supervisor: the shared tier, or the disk of temporary files."""
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.unit.trainer.supervised import Supervisors, events
 from tests.waiting import until
+from trainer.contract import ExitCode
 from trainer.supervisor import seal
 
+pytestmark = pytest.mark.inside
 SAVE = """
 import json, os, pathlib
 folder = pathlib.Path(os.environ["BIVOUAC_CHECKPOINTS"])
@@ -62,31 +61,27 @@ def small(folder: Path) -> Path:
     return folder
 
 
-def tier(root: Path) -> dict[str, object]:
-    small(root / "shared")
-    camp = Supervisors(root)
-    said = [camp.start(1, sys.executable, "-c", FILLS_TIER, steps=2).communicate()[0]]
-    ends = [camp.ended().model_dump()]
-    said.append(camp.start(2, sys.executable, "-c", GOES_ON, steps=2).communicate()[0])
-    ends.append(camp.ended().model_dump())
-    return {"ends": ends, "restored": events(said[1], "restored"), "sealed": seal.committed(camp.tier)}
+def test_a_job_that_fills_the_shared_tier_ends_with_74_and_the_next_attempt_has_room(tmp_path: Path) -> None:
+    small(tmp_path / "shared")
+    job = Supervisors(tmp_path)
+    job.start(1, sys.executable, "-c", FILLS_TIER, steps=2).communicate()
+    first = job.ended()
+    said = job.start(2, sys.executable, "-c", GOES_ON, steps=2).communicate()[0]
+    assert (first.exit_code, first.reason) == (ExitCode.STORAGE, "storage")
+    assert "no room is left" in first.detail and "of 3.0 MiB free" in first.detail
+    assert "No space left on device" in first.detail, "and what the job said"
+    assert events(said, "restored")[0]["step"] == 1 and job.ended().exit_code == 0
+    assert seal.committed(job.tier) == [2, 1]
 
 
-def temporary(root: Path) -> dict[str, object]:
-    os.environ["TMPDIR"] = str(small(root / "tmp"))
-    camp = Supervisors(root)
-    process = camp.start(1, sys.executable, "-c", FILLS_TMP, steps=2)
-    until(lambda: seal.committed(camp.tier), "it trains and seals on")
+def test_a_full_disk_of_temporary_files_keeps_no_job_from_sealing_and_from_hearing_of_its_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(small(tmp_path / "tmp")))
+    job = Supervisors(tmp_path)
+    process = job.start(1, sys.executable, "-c", FILLS_TMP, steps=2)
+    until(lambda: seal.committed(job.tier), "it trains and seals on")
     process.terminate()
     process.communicate()
-    return {"ends": [camp.ended().model_dump()], "sealed": seal.committed(camp.tier)}
-
-
-def main() -> int:
-    root = Path(sys.argv[1])
-    print(json.dumps({"tier": tier(root / "a"), "temporary": temporary(root / "b")}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    assert job.ended().exit_code == ExitCode.INTERRUPTED and job.ended().signal == 15, "long before the grace is over"
+    assert seal.committed(job.tier) == [1]
