@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,13 +30,27 @@ class _UniqueKeys(yaml.CSafeLoader):
 
 
 def read(path: Path) -> dict[str, list[Row]]:
-    """Return the rows of each section. Raise `TableError` for a row that is no mapping or stands twice."""
-    sections = yaml.load(path.read_text(), _UniqueKeys)
-    for section, rows in sections.items():
-        for index, row in enumerate(rows):
-            if not isinstance(row, dict) or row in rows[:index]:
-                raise TableError(f"{path.name}: {section}: row {index + 1} is no mapping, or stands twice")
+    """Return the rows of each section: a list of mappings, or `columns` and `rows` with a value for each of them.
+
+    Raise `TableError` for a row that stands twice, is no mapping, or has not as many values as there are columns.
+    """
+    sections: dict[str, list[Row]] = {}
+    for section, written in yaml.load(path.read_text(), _UniqueKeys).items():
+        sections[section] = rows = []
+        for index, row in enumerate(_mappings(written), start=1):
+            if row is None or row in rows:
+                raise TableError(f"{path.name}: {section}: row {index} stands twice, or has other columns")
+            rows.append(row)
     return sections
+
+
+def _mappings(section: Any) -> Iterator[Row | None]:
+    if isinstance(section, list):
+        yield from (row if isinstance(row, dict) else None for row in section)
+        return
+    columns = section["columns"]
+    for row in section["rows"]:
+        yield dict(zip(columns, row, strict=True)) if len(row) == len(columns) else None
 
 
 class Table:

@@ -35,14 +35,20 @@ def test_each_row_is_one_case_with_an_id_of_its_values(tmp_path: Path) -> None:
     [
         ("- {number: 1, word: a, other: 2}", "other keys than the test"),
         ("- {number: 1, word: a}\n- {number: 1}", "other keys than the test"),
-        ("- {number: 1, word: a}\n- {word: a, number: 1}", "row 2 is no mapping, or stands twice"),
-        ("- 7", "row 1 is no mapping"),
+        ("- {number: 1, word: a}\n- {word: a, number: 1}", "row 2 stands twice, or has other columns"),
+        ("- 7", "row 1 stands twice, or has other columns"),
+        ("  columns: [number, word]\n  rows:\n  - [1, a]\n  - [2]", "row 2 stands twice, or has other columns"),
         ("- {number: 1, number: 2, word: a}", "line 2: number stands twice"),
     ],
 )
 def test_a_row_that_its_test_would_not_read_as_it_stands_is_refused(tmp_path: Path, rows: str, message: str) -> None:
     with pytest.raises(TableError, match=message):
         table(tmp_path, f"run:\n{rows}\n").cases(run)
+
+
+def test_columns_name_the_values_of_each_row(tmp_path: Path) -> None:
+    (tmp_path / "it.yaml").write_text("run:\n  columns: [number, word]\n  rows:\n  - [1, a]\n  - [2, b]\n")
+    assert read(tmp_path / "it.yaml") == {"run": [{"number": 1, "word": "a"}, {"number": 2, "word": "b"}]}
 
 
 def test_a_test_without_a_section_is_refused(tmp_path: Path) -> None:
