@@ -11,6 +11,7 @@ from infra.engine import kubernetes_state
 from infra.engine.failures import Cause, EngineFailed, ResourceFailure, cause_of
 from infra.engine.kubernetes_state import without_resources
 from tests.tables import Table
+from tests.worlds.progress import SilentProgress
 
 TABLE = Table(__file__)
 
@@ -62,7 +63,7 @@ def test_the_closer_forgets_what_is_in_the_cluster_and_asks_nobody_whether_it_an
 ) -> None:
     monkeypatch.setattr(kubernetes_state, "_cluster", lambda context: pytest.fail("it asked the cluster"))
     notes = list[str]()
-    context: Any = SimpleNamespace(enters_cluster=False, progress=SimpleNamespace(note=notes.append))
+    context: Any = SimpleNamespace(enters_cluster=False, progress=SilentProgress(notes))
     inside = {"urn": "a", "type": "kubernetes:core/v1:Namespace"}
     deployment = {"resources": [inside, {"urn": "b", "type": "aws:eks/cluster:Cluster"}]}
     left = kubernetes_state.forget_kubernetes(context, deployment)
