@@ -144,9 +144,6 @@ def test_a_policy_variable_in_a_condition() -> None:
     assert met(team=["red"]) and not met(team=["blue"]) and not met()
 
 
-ROLE, SESSION = "arn:aws:iam::1:role/ci", "arn:aws:sts::1:assumed-role/ci/run"
-
-
 @TABLE.cases
 def test_a_trust_names_whom_it_means(who: dict[str, Any], asks: tuple[str, ...], met: bool) -> None:
     trust = document({"Effect": "Allow", "Action": "sts:AssumeRole", **who})
