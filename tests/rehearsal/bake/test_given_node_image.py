@@ -16,7 +16,7 @@ from infra.plan.survey import survey
 from infra.record.store import CampaignStore
 from tests.example import example_spec
 from tests.rehearsal.aws_account import Account as Account_
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.worlds.s3 import FakeS3, Time
 
 BASE = "bivouac/base:host"
 

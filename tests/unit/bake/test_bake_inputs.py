@@ -14,33 +14,11 @@ import yaml
 from infra.bake import bake, node_image
 from infra.spec.campaign import Spec
 from tests.root import ROOT
+from tests.tables import Table
+
+TABLE = Table(__file__)
 
 SPEC = Spec.model_validate(yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text()))
-NOT_CODE = (
-    "infra/campaigns/rehearsal.yaml",
-    "infra/campaigns/mine/big.yaml",
-    "infra/bake/.bake.py.swp",
-    "infra/bake/bake.py~",
-    "trainer/#loop.py#",
-    "trainer/4913",
-    "trainer/.cache/loop.py",
-    "trainer/__pycache__/loop.cpython-311.pyc",
-    "playbooks/roles/trainer_image/tasks/install.yml.orig",
-    "images/trainer.Dockerfile",
-    "playbooks/boot.yml",
-    "playbooks/roles/efa/tasks/install.yml",
-    "README.md",
-)
-CODE = (
-    "trainer/builtin/loop.py",
-    "trainer/added.py",
-    "infra/bake/bake.py",
-    "infra/plan/catalogue/charts.yaml",
-    "pyproject.toml",
-    "images/versions.yaml",
-    "playbooks/bake.yml",
-    "playbooks/plugins/connection/ssm_command.py",
-)
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +44,12 @@ def _changed(clone: Path, file: str, digest: Callable[[], str]) -> bool:
         assert digest() == before
 
 
-@pytest.mark.parametrize("file", NOT_CODE)
+@TABLE.cases
 def test_a_spec_or_what_editors_leave_lying_is_no_changed_code(clone: Path, file: str) -> None:
     assert not _changed(clone, file, lambda: bake.inputs_digest(clone, "sha256:base"))
 
 
-@pytest.mark.parametrize("file", CODE)
+@TABLE.cases
 def test_what_goes_into_the_trainer_image_is_changed_code(clone: Path, file: str) -> None:
     assert _changed(clone, file, lambda: bake.inputs_digest(clone, "sha256:base"))
 

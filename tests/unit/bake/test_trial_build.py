@@ -10,6 +10,7 @@ from botocore.exceptions import ClientError
 
 from infra.bake import trial_build
 from infra.errors import UserError
+from tests.worlds.progress import SilentProgress
 
 HOLD = ("AccountLimitExceededException", "Cannot have more than 0 builds in queue for the account")
 MISSING = ("ResourceNotFoundException", "Project cannot be found")
@@ -55,7 +56,7 @@ def context(codebuild: CodeBuild, monkeypatch: pytest.MonkeyPatch) -> Any:
         account=SimpleNamespace(client=lambda service: codebuild),
         spec=SimpleNamespace(region="eu-west-1"),
         guard=lambda: None,
-        progress=SimpleNamespace(note=lambda text: None, step=lambda text: None),
+        progress=SilentProgress(),
         turns=lambda seconds, pause: iter([None] * 4),
     )
 

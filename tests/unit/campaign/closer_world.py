@@ -35,7 +35,7 @@ from infra.spec.campaign import Spec
 from infra.spec.names import Names
 from infra.stack.closer import EVERY
 from tests.root import ROOT
-from tests.unit.fake_s3 import NOON, FakeS3, Time, refusal
+from tests.worlds.s3 import NOON, FakeS3, Time, refusal
 
 TTL = timedelta(seconds=30)
 LAPTOP = Holder(user="me", host="laptop", boot_id="x", pid_namespace="", pid=1, start_ticks=1)
@@ -45,7 +45,7 @@ FIRST_CONTACT = Spec.model_validate(yaml.safe_load(SPEC_FILE.read_text()))
 FIRST_PLAN: Plan = make_plan(FIRST_CONTACT, survey(FIRST_CONTACT))
 
 
-class World:
+class UnattendedCampaign:
     """EKS and EC2 of one cluster, whose instances follow their group's size at once, unless they are `stuck`."""
 
     def __init__(self, patch: pytest.MonkeyPatch, spec: Spec = FIRST_CONTACT) -> None:
@@ -148,7 +148,7 @@ class World:
             spec=self.spec, plan=FIRST_PLAN, store=self.store, deadline=self.deadline, guard=lambda: None
         )
 
-    def drive(self, *steps: Callable[[World], None], minutes: float = 2.0) -> None:
+    def drive(self, *steps: Callable[[UnattendedCampaign], None], minutes: float = 2.0) -> None:
         """A driver that lives for some minutes, then takes these steps, and dies at once after the last."""
         self.time.go(60 * minutes)
         for step in steps:

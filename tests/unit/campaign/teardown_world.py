@@ -19,6 +19,7 @@ from infra.record.events import CampaignState, Stage
 from infra.record.payloads.attempts import AttemptLaunched, AttemptRecord
 from infra.record.payloads.outputs import TeardownOutput
 from infra.spec.names import Names
+from tests.worlds.progress import SilentProgress
 
 ATTEMPT = AttemptRecord(launched=AttemptLaunched(attempt=1), launched_at=datetime(2026, 1, 1, tzinfo=UTC))
 TRAINED = CampaignState(begun_with=Stage.CHECK, attempts=(ATTEMPT,))
@@ -37,7 +38,7 @@ def failed(*words: str, urn: str = SUBNET) -> EngineFailed:
     return EngineFailed("pulumi destroy", "train", tuple(ResourceFailure(urn, one) for one in words), "words")
 
 
-class World:
+class FakedTeardown:
     """What a teardown calls, by a virtual clock. `tries`: what each destroy ends with; the last stands for the rest."""
 
     def __init__(self, patch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ class World:
         self.store = SimpleNamespace(
             append=lambda payload: self.recorded.append(payload.kind), prefix="campaigns/train"
         )
-        self.progress = SimpleNamespace(note=self.notes.append, step=self.steps.append)
+        self.progress = SilentProgress(self.notes, self.steps)
         money = SimpleNamespace(freeze_roles=("trainers", "builders"))
         self.spec = SimpleNamespace(campaign="train", account="123456789012", region="us-east-1", money=money)
         self.account = SimpleNamespace(client=lambda service: {"iam": self}[service], region="us-east-1")
@@ -143,5 +144,5 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
-    return World(monkeypatch, tmp_path)
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakedTeardown:
+    return FakedTeardown(monkeypatch, tmp_path)

@@ -15,12 +15,13 @@ from infra.record.payloads.attempts import NodesAtZero
 from infra.record.payloads.stages import StageStarted
 from infra.record.payloads.training import TrainingFinished
 from infra.record.store import CampaignStore
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.worlds.progress import SilentProgress
+from tests.worlds.s3 import FakeS3, Time
 
 ALL = [step.stage for step in stages.STEPS]
 
 
-class World:
+class StagedCampaign:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         s3: Any = FakeS3(Time())
         self.store, self.ran = CampaignStore(s3, "state", "train", "w"), list[Stage]()
@@ -49,20 +50,15 @@ class World:
             guard=lambda: None,
             lease=SimpleNamespace(holder="me@laptop"),
             deadline=datetime(2026, 12, 1, 12, tzinfo=UTC),
-            progress=SimpleNamespace(stage=lambda *_: _Nothing(), note=lambda text: None),
+            progress=SilentProgress(),
         )
         return run_campaign(context, detach)
-
-
-class _Nothing:
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
 
 
 def test_a_detached_driver_leaves_after_the_launch_and_the_next_one_goes_on_from_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(monkeypatch)
+    world = StagedCampaign(monkeypatch)
     assert world.drive(detach=True) is False
     assert world.ran == ALL[: ALL.index(Stage.SUPERVISE)]
     assert world.insisted == [[], [Stage.BAKE]], "on a closer: before images are paid for, and on a new foundation"
@@ -78,7 +74,7 @@ def test_a_detached_driver_leaves_after_the_launch_and_the_next_one_goes_on_from
 
 
 def test_what_is_over_already_is_driven_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+    world = StagedCampaign(monkeypatch)
     world.store.append(StageStarted(stage="check"))
     world.store.append(TrainingFinished(outcome="done", why="", committed_step=60))
     world.store.append(NodesAtZero(group="gpu"))

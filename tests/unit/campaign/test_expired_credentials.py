@@ -15,7 +15,8 @@ from infra.errors import UserError
 from infra.record.events import Stage
 from infra.record.store import CampaignStore
 from tests.example import example_spec
-from tests.unit.fake_s3 import FakeS3, Time, refusal
+from tests.worlds.progress import SilentProgress
+from tests.worlds.s3 import FakeS3, Time, refusal
 
 EXPIRED = refusal("ExpiredToken", 400, message="The provided token has expired.")
 ENDS: dict[str, Exception] = {
@@ -49,19 +50,13 @@ class Campaign:
 
     def drive(self, driver: str) -> None:
         store = CampaignStore(self.s3, "state", "example", driver)
-        notes = SimpleNamespace(note=lambda words: None, stage=lambda *_: _Quiet())
+        notes = SilentProgress()
         context: Any = SimpleNamespace(
             store=store, state=store.state, outputs={}, guard=lambda: None, progress=notes, spec=example_spec(),
             operator_arn=f"arn:aws:iam::123456789012:user/{driver}",
             account=SimpleNamespace(ends_by_itself=lambda: True),
         )  # fmt: skip
         run_campaign(context)
-
-
-class _Quiet:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 @pytest.mark.parametrize("how", ENDS)

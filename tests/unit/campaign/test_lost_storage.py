@@ -19,8 +19,9 @@ from infra.record.payloads.stages import StageStarted
 from infra.record.payloads.training import FileSystemLost, FileSystemReplaced, TrainingFinished
 from infra.record.store import CampaignStore
 from infra.spec import waits
-from tests.unit.fake_s3 import FakeS3, Time
 from tests.unit.record.cost_lines import lines
+from tests.worlds.progress import SilentProgress
+from tests.worlds.s3 import FakeS3, Time
 
 FS = "fs-0123456789abcdef0"
 BELIEVED_S = waits.LOST_FILE_SYSTEM.seconds
@@ -93,7 +94,7 @@ ITS = (
 )
 
 
-class World:
+class StorageLoss:
     """A campaign that trains, its stored state, and the repair as a list of what was done."""
 
     def __init__(self, patch: pytest.MonkeyPatch, copied: int | None = 40) -> None:
@@ -110,7 +111,7 @@ class World:
             names=SimpleNamespace(stack="campaign-train"), deadline=datetime.now(UTC) + timedelta(hours=9),
             spec=SimpleNamespace(campaign="train", money=SimpleNamespace(budget_usd=1000)),
             plan=SimpleNamespace(cost=lines(3, 27)),
-            progress=SimpleNamespace(note=self.notes.append, step=lambda said: None),
+            progress=SilentProgress(self.notes),
             turns=lambda seconds, interval: range(5),
         )  # fmt: skip
         patch.setattr(lost_storage, "id_of", lambda store, stack: FS)
@@ -143,11 +144,11 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch)
+def world(monkeypatch: pytest.MonkeyPatch) -> StorageLoss:
+    return StorageLoss(monkeypatch)
 
 
-def test_a_lost_file_system_is_made_again_and_the_record_says_what_it_costs(world: World) -> None:
+def test_a_lost_file_system_is_made_again_and_the_record_says_what_it_costs(world: StorageLoss) -> None:
     watch = StorageWatch(world.context)
     assert world.watched(watch, BELIEVED_S - 10) == f"FSx says that file system {FS} does not exist"
     assert not world.lost() and not world.done
@@ -160,20 +161,20 @@ def test_a_lost_file_system_is_made_again_and_the_record_says_what_it_costs(worl
     assert world.store.state().lost is None and world.store.state().replacements == 1
 
 
-def test_one_that_failed_is_deleted_before_it_is_made_again(world: World) -> None:
+def test_one_that_failed_is_deleted_before_it_is_made_again(world: StorageLoss) -> None:
     world.fsx.word = "FAILED"
     world.watched()
     assert world.fsx.deleted == [FS] and world.done == [ITS]
 
 
-def test_what_aws_does_not_call_lost_is_never_touched(world: World) -> None:
+def test_what_aws_does_not_call_lost_is_never_touched(world: StorageLoss) -> None:
     for word in ("AVAILABLE", "AccessDeniedException", "ThrottlingException", None):
         world.fsx.word = word
         assert world.watched() == ""
     assert not world.lost() and not world.done
 
 
-def test_a_repair_that_a_killed_driver_began_is_carried_on_by_the_next_at_once(world: World) -> None:
+def test_a_repair_that_a_killed_driver_began_is_carried_on_by_the_next_at_once(world: StorageLoss) -> None:
     why = {"word": "does not exist", "copied": 40, "why": "x"}
     world.store.append(FileSystemLost(id=FS, repair=True, **why))
     world.fsx.word = "AVAILABLE"  # it was made, and the steward not started
@@ -181,25 +182,25 @@ def test_a_repair_that_a_killed_driver_began_is_carried_on_by_the_next_at_once(w
     assert len(world.done) == 1 and world.store.state().lost is None
 
 
-def test_a_repair_killed_after_the_failed_one_was_deleted_goes_on_without_it(world: World) -> None:
+def test_a_repair_killed_after_the_failed_one_was_deleted_goes_on_without_it(world: StorageLoss) -> None:
     world.store.append(FileSystemLost(id=FS, repair=True, word="has FAILED", copied=40, why="x"))
     StorageWatch(world.context).look()
     assert world.done == [ITS] and not world.fsx.deleted
 
 
-def ends(world: World) -> None:
+def ends(world: StorageLoss) -> None:
     world.context.deadline = datetime.now(UTC) + timedelta(minutes=39)
 
 
-def poor(world: World) -> None:
+def poor(world: StorageLoss) -> None:
     world.context.spec.money.budget_usd = 1
 
 
-def changed_by_hand(world: World) -> None:
+def changed_by_hand(world: StorageLoss) -> None:
     world.planned = (*ITS, row("aws:ec2/subnet:Subnet", "update", "gpu"))
 
 
-def lost_twice(world: World) -> None:
+def lost_twice(world: StorageLoss) -> None:
     for _ in range(MOST):
         world.store.append(FileSystemLost(id="fs-x", word="", copied=40, repair=True, why=""))
         world.store.append(FileSystemReplaced())
@@ -215,7 +216,7 @@ def lost_twice(world: World) -> None:
     ],
 )
 def test_where_it_is_not_safe_nothing_is_made_and_people_are_told_once(
-    world: World, trouble: Callable[[World], None], why: str
+    world: StorageLoss, trouble: Callable[[StorageLoss], None], why: str
 ) -> None:
     trouble(world)
     before, watch = len(world.lost()), StorageWatch(world.context)
@@ -228,11 +229,11 @@ def test_where_it_is_not_safe_nothing_is_made_and_people_are_told_once(
 
 
 def test_without_a_copy_a_new_one_would_be_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, copied=None)
+    world = StorageLoss(monkeypatch, copied=None)
     assert "S3 has no interval copy" in world.watched() and not world.done
 
 
-def test_the_bounds_hold_an_interval_and_the_archive_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bounds_hold_an_interval_and_the_archive_too(world: StorageLoss, monkeypatch: pytest.MonkeyPatch) -> None:
     state, now = world.store.state(), datetime.now(UTC)
     world.context.deadline = now + timedelta(minutes=waits.FILE_SYSTEM.minutes + 30)
     assert refusal_reason(world.context, state, now) == ""
@@ -241,6 +242,6 @@ def test_the_bounds_hold_an_interval_and_the_archive_too(world: World, monkeypat
     assert "leaves no time" in refusal_reason(world.context, state, now)
 
 
-def test_nothing_is_made_again_before_training_or_after_it(world: World) -> None:
+def test_nothing_is_made_again_before_training_or_after_it(world: StorageLoss) -> None:
     world.store.append(TrainingFinished(outcome="stopped", why="", committed_step=None))
     assert world.watched() == "" and not world.lost()

@@ -23,10 +23,10 @@ from infra.session.session import SPEC
 from infra.spec.campaign import Spec
 from infra.stack.closer import EVERY
 from tests.root import ROOT
-from tests.unit.campaign.closer_world import FIRST_CONTACT, FIRST_PLAN, LAPTOP, TTL, World
-from tests.unit.fake_s3 import NOON
+from tests.unit.campaign.closer_world import FIRST_CONTACT, FIRST_PLAN, LAPTOP, TTL, UnattendedCampaign
+from tests.worlds.s3 import NOON
 
-Step = Callable[[World], None]
+Step = Callable[[UnattendedCampaign], None]
 NODES = FIRST_CONTACT.nodes.count
 
 
@@ -38,7 +38,7 @@ def nodes(count: int) -> Step:
     return lambda world: world.size(world.names.gpu_group, count)
 
 
-def budget(world: World) -> None:
+def budget(world: UnattendedCampaign) -> None:
     give_launch_budget(world.context())
 
 
@@ -50,12 +50,12 @@ def finished(stage: str) -> Step:
     return event("stage.finished", stage=stage, seconds=1.0)
 
 
-def trained(world: World) -> None:
+def trained(world: UnattendedCampaign) -> None:
     world.store.append(TrainingFinished(outcome="done", why="", committed_step=60))
     world.steward()
 
 
-def archiving(world: World) -> None:
+def archiving(world: UnattendedCampaign) -> None:
     world.store.append(ArchiveBegun(group=world.names.gpu_group, nodes=1, of=NODES))
     world.steward()
 
@@ -77,11 +77,15 @@ LIFE: tuple[tuple[str, float, tuple[Step, ...]], ...] = (
     ("all are fit", 2.0, (finished("preflight"),)),
     ("the launch begins", 0.0, (begun("launch"), budget)),
     ("the steward's pod does not run", 1.0, (lambda world: None,)),
-    ("the first attempt starts", 1.0, (World.steward, event("attempt.launched", attempt=1, committed_step=-1))),
+    (
+        "the first attempt starts",
+        1.0,
+        (UnattendedCampaign.steward, event("attempt.launched", attempt=1, committed_step=-1)),
+    ),
     (
         "training is nearly over",
         minutes("supervise"),
-        (event("attempt.running", attempt=1, nodes=["n"]), World.steward),
+        (event("attempt.running", attempt=1, nodes=["n"]), UnattendedCampaign.steward),
     ),
     ("the archive is made", 1.0, (trained, archiving, nodes(1))),
 )
@@ -89,9 +93,9 @@ MOMENTS = [name for name, _, _ in LIFE]
 BEFORE_A_STEWARD = MOMENTS[:7]
 
 
-def lived(patch: pytest.MonkeyPatch, moment: str, spec: Spec = FIRST_CONTACT) -> World:
+def lived(patch: pytest.MonkeyPatch, moment: str, spec: Spec = FIRST_CONTACT) -> UnattendedCampaign:
     """A campaign whose driver and steward have died at this moment."""
-    world = World(patch, spec)
+    world = UnattendedCampaign(patch, spec)
     world.drive(begun("provision"), minutes=0)
     for name, before, steps in LIFE:
         world.drive(*steps, minutes=before)
@@ -154,7 +158,7 @@ def test_the_bill_passes_the_budget_under_a_driver_that_lives_and_only_the_nodes
     money = FIRST_CONTACT.money.model_copy(update={"budget_usd": Decimal(1)})
     world = lived(monkeypatch, "all nodes are asked for", FIRST_CONTACT.model_copy(update={"money": money}))
     for _ in range(2):
-        world.drive(World.look, minutes=30)
+        world.drive(UnattendedCampaign.look, minutes=30)
     assert world.at_zero is not None and world.ends == 0 and not world.store.state().gpu_nodes_up
 
 

@@ -15,6 +15,7 @@ from infra.record.events import CampaignState
 from infra.record.payloads.attempts import LaunchBudget
 from infra.spec.campaign import Spec
 from tests.example import example_spec
+from tests.worlds.progress import SilentProgress
 
 BLOCK = {"capacity": "capacity-block", "reservation_id": "cr-0123456789abcdef0", "block_fee_usd": 5000}
 RESERVED = {"capacity": "reservation", "reservation_id": "open"}
@@ -32,7 +33,7 @@ def test_nodes_that_are_paid_anyway_are_waited_for_longest(nodes: dict[str, Any]
     assert short.capacity_timeout == HOUR / 2, "not beyond the deadline"
 
 
-class World:
+class PaidNodes:
     """What a failed launch or health check calls; no cluster answers."""
 
     def __init__(self, spec: Spec, left: timedelta) -> None:
@@ -40,7 +41,7 @@ class World:
         self.sizes, self.recorded = list[int](), list[str]()
         self.names = SimpleNamespace(gpu_group="gpu")
         self.store = SimpleNamespace(append=lambda payload: self.recorded.append(payload.kind), events=lambda: ())
-        self.progress = SimpleNamespace(step=lambda _: None)
+        self.progress = SilentProgress()
         self.account = self.guard = self.plan = None
         self.budget: LaunchBudget | None = None
 
@@ -64,7 +65,7 @@ class World:
 def test_a_failure_keeps_paid_nodes_until_the_deadline_and_gives_others_back(
     monkeypatch: pytest.MonkeyPatch, nodes: dict[str, Any], left: timedelta, stay: bool
 ) -> None:
-    world: Any = World(example_spec(nodes=nodes), left)
+    world: Any = PaidNodes(example_spec(nodes=nodes), left)
     monkeypatch.setattr(capacity, "bills_on", lambda context: None)
     monkeypatch.setattr(launch, "GpuNodes", lambda *_: world)
     monkeypatch.setattr(launch, "_came_to", lambda client: "nothing")
@@ -80,7 +81,7 @@ def test_a_failure_keeps_paid_nodes_until_the_deadline_and_gives_others_back(
 
 
 def test_paid_nodes_stay_no_longer_than_their_launch_budget() -> None:
-    world: Any = World(example_spec(nodes=BLOCK), HOUR)
+    world: Any = PaidNodes(example_spec(nodes=BLOCK), HOUR)
     until = datetime.now(UTC) + HOUR / 2
     world.budget = LaunchBudget(until=until, usd=Decimal(9))
     assert f"stay until {until.isoformat(timespec='minutes')}" in (capacity.stay_reason(world) or "")

@@ -11,6 +11,7 @@ from lightkube.resources.core_v1 import Pod
 
 from infra.campaign.repairs import repair
 from infra.errors import PermanentError
+from tests.worlds.progress import SilentProgress
 
 
 class Cluster:
@@ -44,7 +45,7 @@ def context(patch: pytest.MonkeyPatch, cluster: Cluster, turns: int = 20) -> Any
     patch.setattr(repair, "from_outside", lambda account, name: cluster)
     return SimpleNamespace(
         account=None, names=SimpleNamespace(cluster="c"), guard=lambda: None, turns=lambda seconds: range(turns),
-        progress=SimpleNamespace(step=lambda said: None, note=lambda said: None), spec=SimpleNamespace(campaign="x"),
+        progress=SilentProgress(), spec=SimpleNamespace(campaign="x"),
         state=lambda: SimpleNamespace(version=2), store=None,
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ import pytest
 from infra.campaign import report
 from infra.errors import LeaseLost, PermanentError
 from tests.waiting import until
+from tests.worlds.progress import SilentProgress
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ NOTES: list[str] = []
 
 def context(guard: Callable[[], None] = lambda: None) -> Any:
     NOTES.clear()
-    return SimpleNamespace(store="store", results="results", guard=guard, progress=SimpleNamespace(note=NOTES.append))
+    return SimpleNamespace(store="store", results="results", guard=guard, progress=SilentProgress(NOTES))
 
 
 def test_it_is_written_again_after_a_page_that_could_not_be(pages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,9 @@ from infra.cli.run import run
 from infra.errors import PermanentError
 from infra.record.payloads import payload_of
 from infra.record.store import CampaignStore
-from tests.unit.campaign.closer_world import World
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.unit.campaign.closer_world import UnattendedCampaign
+from tests.worlds.progress import SilentProgress
+from tests.worlds.s3 import FakeS3, Time
 
 SPEC: Any = SimpleNamespace(campaign="story", job=SimpleNamespace(grace_s=1))
 
@@ -34,7 +35,7 @@ def archived(*ended: tuple[str, dict[str, Any]]) -> tuple[dict[str, Any], list[s
     context: Any = SimpleNamespace(
         store=store, state=store.state, spec=SPEC, turns=lambda seconds: iter([1]),
         deadline=datetime.now(UTC) + timedelta(hours=1),
-        progress=SimpleNamespace(step=lambda text: None, note=notes.append),
+        progress=SilentProgress(notes),
     )  # fmt: skip
     return supervise.archive(context).data(), notes
 
@@ -131,7 +132,7 @@ def test_a_steward_that_stays_silent_costs_the_nodes_and_a_person_hears_what_can
     monkeypatch: pytest.MonkeyPatch, stage: Callable[[Any], Any], enters: bool
 ) -> None:
     """Its Deployment is there and its pod cannot run; the closer does not even ask whether it is there."""
-    world = World(monkeypatch)
+    world = UnattendedCampaign(monkeypatch)
     world.drive(lambda world: world.size(world.names.gpu_group, 2))
     world.steward()
     asked = list[str]()
@@ -146,7 +147,7 @@ def test_a_steward_that_stays_silent_costs_the_nodes_and_a_person_hears_what_can
     monkeypatch.setattr(supervise, "StorageWatch", lambda context: SimpleNamespace(look=str))
     context = world.context()
     context.enters_cluster, context.account, context.names = enters, world.account, world.names
-    context.progress = SimpleNamespace(step=lambda line: None, note=lambda line: None)
+    context.progress = SilentProgress()
     context.state = world.store.state
 
     def turns(seconds: float, interval: float = 0.5) -> Iterator[None]:
@@ -167,12 +168,12 @@ def test_a_steward_that_stays_silent_costs_the_nodes_and_a_person_hears_what_can
 def test_a_driver_that_slept_does_not_take_its_own_absence_for_the_stewards_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(monkeypatch)
+    world = UnattendedCampaign(monkeypatch)
     world.drive(lambda world: world.size(world.names.gpu_group, 2))
     monkeypatch.setattr(supervise.time, "monotonic", world.time)
     context = world.context()
     context.enters_cluster, context.account, context.names = False, world.account, world.names
-    context.progress = SimpleNamespace(step=lambda line: None, note=lambda line: None)
+    context.progress = SilentProgress()
     world.steward()
     watch = supervise.StewardWatch(context)
     world.time.go(3600)

@@ -12,20 +12,20 @@ from infra.campaign import teardown
 from infra.engine.failures import EngineFailed
 from infra.errors import PermanentError, UserError
 from infra.kinds import Remain
-from tests.unit.campaign.teardown_world import DENIED, EXPIRED, GROUP, HELD, THROTTLED, World, failed, world
-from tests.unit.fake_s3 import refusal
+from tests.unit.campaign.teardown_world import DENIED, EXPIRED, GROUP, HELD, THROTTLED, FakedTeardown, failed, world
+from tests.worlds.s3 import refusal
 
 __all__ = ["world"]
 
 
-def test_what_may_pass_is_tried_again_after_pauses_that_double_up_to_a_minute(world: World) -> None:
+def test_what_may_pass_is_tried_again_after_pauses_that_double_up_to_a_minute(world: FakedTeardown) -> None:
     world.tries, world.held = [failed(THROTTLED)] * 7 + [None], [7, 9, 6, 6, 6, 6, 5, 1]
     assert world.run().resources == 9, "as many as there ever were"
     assert world.paused == [2, 4, 8, 16, 32, 60, 60] and world.did.count("destroy") == 8
     assert world.steps[0].startswith("another try in a moment: Subnet gpu: Throttling")
 
 
-def test_three_tries_in_a_row_that_removed_nothing_are_enough(world: World) -> None:
+def test_three_tries_in_a_row_that_removed_nothing_are_enough(world: FakedTeardown) -> None:
     world.tries, world.held = [failed(HELD)], [9, 8, 8, 7, 7, 7, 7]
     with pytest.raises(PermanentError, match="is not torn down"):
         world.run()
@@ -36,7 +36,7 @@ UNAVAILABLE = "ServiceUnavailable: try later"
 
 
 @pytest.mark.parametrize("words", [(THROTTLED,), (UNAVAILABLE,), (THROTTLED, UNAVAILABLE)])
-def test_what_aws_only_throttles_or_fails_is_tried_for_an_hour(world: World, words: tuple[str, ...]) -> None:
+def test_what_aws_only_throttles_or_fails_is_tried_for_an_hour(world: FakedTeardown, words: tuple[str, ...]) -> None:
     world.tries = [failed(*words)]
     with pytest.raises(PermanentError):
         world.run()
@@ -44,7 +44,7 @@ def test_what_aws_only_throttles_or_fails_is_tried_for_an_hour(world: World, wor
 
 
 @pytest.mark.parametrize("held", [7, 0])
-def test_a_throttled_try_beside_a_held_thing_counts_as_futile(world: World, held: int) -> None:
+def test_a_throttled_try_beside_a_held_thing_counts_as_futile(world: FakedTeardown, held: int) -> None:
     world.tries, world.held = [failed(THROTTLED, HELD)], [held]
     with pytest.raises(PermanentError):
         world.run()
@@ -52,7 +52,7 @@ def test_a_throttled_try_beside_a_held_thing_counts_as_futile(world: World, held
 
 
 @pytest.mark.parametrize(("minutes", "tries"), [(19, 5), (31, 3), (61, 2)])
-def test_no_try_begins_an_hour_after_the_first_failure(world: World, minutes: float, tries: int) -> None:
+def test_no_try_begins_an_hour_after_the_first_failure(world: FakedTeardown, minutes: float, tries: int) -> None:
     _each_takes(world, minutes)
     world.tries = [failed(THROTTLED)]
     with pytest.raises(PermanentError):
@@ -60,7 +60,7 @@ def test_no_try_begins_an_hour_after_the_first_failure(world: World, minutes: fl
     assert world.did.count("destroy") == tries
 
 
-def _each_takes(world: World, minutes: float) -> None:
+def _each_takes(world: FakedTeardown, minutes: float) -> None:
     destroy = world.destroy
 
     def slow(stack: str) -> None:
@@ -70,7 +70,7 @@ def _each_takes(world: World, minutes: float) -> None:
     world.destroy = slow  # type: ignore[method-assign]
 
 
-def test_the_hour_begins_again_with_whatever_was_removed(world: World) -> None:
+def test_the_hour_begins_again_with_whatever_was_removed(world: FakedTeardown) -> None:
     """EKS, its node groups and a file system may rightly take 45 minutes each."""
     _each_takes(world, 45)
     world.tries, world.held = [failed(HELD)] * 5 + [None], [60, 40, 20, 10, 5, 1]
@@ -79,7 +79,7 @@ def test_the_hour_begins_again_with_whatever_was_removed(world: World) -> None:
 
 
 @pytest.mark.parametrize("words", [HELD, THROTTLED, DENIED, EXPIRED])
-def test_instances_are_ended_before_it_gives_up_whatever_failed(world: World, words: str) -> None:
+def test_instances_are_ended_before_it_gives_up_whatever_failed(world: FakedTeardown, words: str) -> None:
     world.tries = [failed(words)]
     with pytest.raises((PermanentError, UserError)):
         world.run()
@@ -94,7 +94,7 @@ def test_instances_are_ended_before_it_gives_up_whatever_failed(world: World, wo
         (refusal("AccessDenied", 403, "DescribeCluster"), "AccessDenied"),
     ],
 )
-def test_what_will_not_pass_is_told_at_once(world: World, error: Exception, words: str) -> None:
+def test_what_will_not_pass_is_told_at_once(world: FakedTeardown, error: Exception, words: str) -> None:
     world.tries = [error]
     with pytest.raises(PermanentError) as told:
         world.run()
@@ -102,7 +102,7 @@ def test_what_will_not_pass_is_told_at_once(world: World, error: Exception, word
     assert words in str(told.value) and "then `bivouac down train` continues" in str(told.value)
 
 
-def test_expired_credentials_end_it_at_once_whatever_else_failed(world: World) -> None:
+def test_expired_credentials_end_it_at_once_whatever_else_failed(world: FakedTeardown) -> None:
     world.tries = [failed(EXPIRED, HELD)]
     with pytest.raises(UserError, match=r"credentials have expired.*continues from there"):
         world.run()
@@ -119,20 +119,20 @@ def test_expired_credentials_end_it_at_once_whatever_else_failed(world: World) -
         refusal("Throttling", 400, "DescribeCluster"),
     ],
 )
-def test_what_may_pass_is_tried_again_with_the_cluster_forgotten_anew(world: World, error: Exception) -> None:
+def test_what_may_pass_is_tried_again_with_the_cluster_forgotten_anew(world: FakedTeardown, error: Exception) -> None:
     """It may be gone since the last try; a look of our own fails as the engine's do."""
     world.tries = [error, None]
     world.run()
     assert world.did.count("destroy") == world.did.count("forget") == 2
 
 
-def test_a_mistake_of_ours_is_no_weather(world: World) -> None:
+def test_a_mistake_of_ours_is_no_weather(world: FakedTeardown) -> None:
     world.tries = [ValueError("a mistake"), None]
     with pytest.raises(ValueError, match="a mistake"):
         world.run()
 
 
-def test_instances_of_a_node_group_that_hangs_are_ended_directly(world: World) -> None:
+def test_instances_of_a_node_group_that_hangs_are_ended_directly(world: FakedTeardown) -> None:
     world.tries = [failed(HELD), failed(THROTTLED, urn=GROUP), None]
     world.run()
     assert [one for one in world.did if one in ("destroy", "end instances")] == [
@@ -146,7 +146,7 @@ def test_instances_of_a_node_group_that_hangs_are_ended_directly(world: World) -
     [EndpointConnectionError(endpoint_url="https://ec2"), refusal("UnauthorizedOperation", 403, "TerminateInstances")],
 )
 def test_who_cannot_end_instances_tries_the_stack_again(
-    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+    world: FakedTeardown, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refuse(context: Any) -> None:
         raise error
@@ -161,7 +161,7 @@ def test_who_cannot_end_instances_tries_the_stack_again(
         world.run()
 
 
-def test_each_thing_that_is_left_is_named_with_its_reason_and_its_cure(world: World) -> None:
+def test_each_thing_that_is_left_is_named_with_its_reason_and_its_cure(world: FakedTeardown) -> None:
     world.tries = [failed(DENIED, DENIED + " either")]
     world.rows = (
         Remain("network interface eni-1", "of the load balancer web", "its owner removes it"),
@@ -180,7 +180,7 @@ def test_each_thing_that_is_left_is_named_with_its_reason_and_its_cure(world: Wo
     assert [one for one in world.notes if "is left" in one] == [str(world.rows[0]), str(world.rows[2])]
 
 
-def test_an_engine_that_names_no_resource_is_told_in_its_own_words(world: World) -> None:
+def test_an_engine_that_names_no_resource_is_told_in_its_own_words(world: FakedTeardown) -> None:
     world.tries = [EngineFailed("pulumi destroy", "train", (), "AccessDenied: no state for you")]
     with pytest.raises(PermanentError, match="seen: AccessDenied: no state for you"):
         world.run()

@@ -20,7 +20,7 @@ from infra.checkpoints import work
 from infra.checkpoints.find import carry_place, find
 from infra.cli.data import checkpoints as commands
 from infra.errors import PermanentError, UserError
-from tests.unit.checkpoints.test_live_tiers import CAMPAIGN, Camp
+from tests.unit.checkpoints.test_live_tiers import CAMPAIGN, LiveTiers
 from tests.unit.checkpoints.test_live_tiers import camp as camp
 from tests.unit.checkpoints.test_live_tiers import endpoint as endpoint
 from trainer.contract import step_folder
@@ -240,7 +240,7 @@ def test_a_golden_step_is_called_evaluated_only_where_it_was() -> None:
 
 
 def test_a_step_that_another_attempt_has_sealed_since_it_was_carried_is_carried_anew(
-    camp: Camp, tmp_path: Path
+    camp: LiveTiers, tmp_path: Path
 ) -> None:
     tier, own = camp.shared / CAMPAIGN, tmp_path / "own"
     client = camp.store.s3
@@ -257,7 +257,7 @@ def test_a_step_that_another_attempt_has_sealed_since_it_was_carried_is_carried_
     assert not left.get("Versions") and not left.get("DeleteMarkers"), "nothing is left that would bill"
 
 
-def test_without_a_step_the_newest_sound_one_is_carried(camp: Camp, tmp_path: Path) -> None:
+def test_without_a_step_the_newest_sound_one_is_carried(camp: LiveTiers, tmp_path: Path) -> None:
     camp.shard(camp.shared, 30, "a.pt").write_bytes(b"bytez")
     camp.desk.open()
     assert said(commands.restore_command, CAMPAIGN, tmp_path / "out", None, REGION, tier="shared")[0] == 0

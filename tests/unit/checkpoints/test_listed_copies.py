@@ -27,7 +27,7 @@ from trainer.contract import step_folder
 REGION = "us-east-1"
 
 
-class Camp:
+class CopiedCampaign:
     def __init__(self, folder: Path) -> None:
         account = Account(REGION)
         where = names.buckets(account.identity()["Account"], REGION)
@@ -55,7 +55,7 @@ class Camp:
 
 
 @pytest.fixture
-def camp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Camp]:
+def camp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CopiedCampaign]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
@@ -63,12 +63,12 @@ def camp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Camp]:
     for name, value in here.items():
         monkeypatch.setenv(name, value)
     httpx2.post(f"{here['AWS_ENDPOINT_URL']}/moto-api/reset", timeout=None).raise_for_status()
-    yield Camp(tmp_path)
+    yield CopiedCampaign(tmp_path)
     server.stop()
 
 
 def test_a_copy_that_the_record_calls_read_back_has_its_age_and_one_that_it_does_not_know_is_not_verified(
-    camp: Camp,
+    camp: CopiedCampaign,
 ) -> None:
     camp.copy(20)
     camp.copy(40, told=False)
@@ -83,7 +83,7 @@ def test_a_copy_that_the_record_calls_read_back_has_its_age_and_one_that_it_does
     assert f"bivouac checkpoints restore s3://{camp.bucket}/copies/{CAMPAIGN}/{camp.identity} FOLDER" in text
 
 
-def test_a_copy_that_has_lost_a_shard_since_is_not_called_verified(camp: Camp) -> None:
+def test_a_copy_that_has_lost_a_shard_since_is_not_called_verified(camp: CopiedCampaign) -> None:
     camp.copy(20)
     key = f"copies/{CAMPAIGN}/{camp.identity}/{step_folder(20)}/attempt-0001/b.pt"
     camp.s3.delete_object(Bucket=camp.bucket, Key=key)
@@ -92,5 +92,5 @@ def test_a_copy_that_has_lost_a_shard_since_is_not_called_verified(camp: Camp) -
     assert "not verified: 1 of 2 shards are not here" in camp.listed(as_json=False)
 
 
-def test_a_campaign_without_copies_says_nothing_of_them(camp: Camp) -> None:
+def test_a_campaign_without_copies_says_nothing_of_them(camp: CopiedCampaign) -> None:
     assert camp.listed(as_json=True) == [] and "copies" not in camp.listed(as_json=False)

@@ -42,7 +42,7 @@ BOTH = ("a.pt", "b.pt")
 
 
 @dataclass
-class Camp:
+class LiveTiers:
     """A campaign in the record, its shared tier, and one node with a tier of its own."""
 
     shared: Path
@@ -65,7 +65,7 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
-def camp(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Camp]:
+def camp(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveTiers]:
     for name, value in {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}.items():
         monkeypatch.setenv(name, value)
     for module, pause in ((request_handling, "_EVERY_S"), (request_handling, "_BUSY_PAUSE_S"), (requests, "_POLL_S")):
@@ -87,7 +87,7 @@ def camp(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     lease = store.lease(STEWARD_LEASE, timedelta(seconds=60))
     lease.acquire()
     one = request_handling.RequestServer(store, lambda: {"pod-0": "127.0.0.1"}, lease.check, shared)
-    yield Camp(shared, local, store, lease, one)
+    yield LiveTiers(shared, local, store, lease, one)
     lease._lost = "over"  # the desk's thread ends
     server.shutdown()
     server.server_close()
@@ -103,7 +103,7 @@ def verify(tier: str | None, step: int | None = None) -> tuple[int, dict[tuple[s
     return code, {(row["tier"], row["node"], row["step"]): row["faults"] for row in rows}
 
 
-def test_verify_reads_the_shared_tier_and_every_node_and_names_what_is_wrong(camp: Camp) -> None:
+def test_verify_reads_the_shared_tier_and_every_node_and_names_what_is_wrong(camp: LiveTiers) -> None:
     camp.desk.open()
     code, found = verify(None)
     assert code == 0 and set(found) == {
@@ -134,7 +134,7 @@ def test_a_step_that_retention_takes_meanwhile_is_left_out_and_is_no_damage(tmp_
     assert [(one.step, one.sound) for one in work.verify(place, [20, 10], tell)] == [(20, True)]
 
 
-def test_prune_of_the_shared_tier_removes_what_was_shown_and_never_the_newest_proven_step(camp: Camp) -> None:
+def test_prune_of_the_shared_tier_removes_what_was_shown_and_never_the_newest_proven_step(camp: LiveTiers) -> None:
     camp.desk.open()
     camp.shard(camp.shared, 30, "a.pt").write_bytes(b"bytez")
     out = io.StringIO()
@@ -145,7 +145,9 @@ def test_prune_of_the_shared_tier_removes_what_was_shown_and_never_the_newest_pr
     assert sorted(path.name for path in (camp.shared / CAMPAIGN).iterdir()) == [step_folder(20), step_folder(30)]
 
 
-def test_restore_brings_a_step_out_of_the_cluster_and_leaves_nothing_in_the_bucket(camp: Camp, tmp_path: Path) -> None:
+def test_restore_brings_a_step_out_of_the_cluster_and_leaves_nothing_in_the_bucket(
+    camp: LiveTiers, tmp_path: Path
+) -> None:
     camp.desk.open()
     out = io.StringIO()
     console = Console(width=200, file=out)
@@ -155,7 +157,7 @@ def test_restore_brings_a_step_out_of_the_cluster_and_leaves_nothing_in_the_buck
     assert (folder / "manifest.json").exists() and not camp.store.keys("carried/")
 
 
-def test_without_a_living_steward_nothing_is_pretended(camp: Camp) -> None:
+def test_without_a_living_steward_nothing_is_pretended(camp: LiveTiers) -> None:
     camp.lease.release()
     for command in (
         partial(commands.verify_command, CAMPAIGN, None, REGION, True),
@@ -165,7 +167,7 @@ def test_without_a_living_steward_nothing_is_pretended(camp: Camp) -> None:
             command(Console(file=io.StringIO()), "shared")
 
 
-def test_a_steward_that_lost_its_lease_touches_nothing_and_answers_nothing(camp: Camp) -> None:
+def test_a_steward_that_lost_its_lease_touches_nothing_and_answers_nothing(camp: LiveTiers) -> None:
     camp.store.put_json("requests/x.json", {"kind": "prune", "at": "2999-01-01T00:00:00Z", "steps": [10], "keep": 1})
     camp.lease._lost = "taken over"
     with pytest.raises(LeaseLost):
@@ -173,12 +175,12 @@ def test_a_steward_that_lost_its_lease_touches_nothing_and_answers_nothing(camp:
     assert (camp.shared / CAMPAIGN / step_folder(10)).exists() and camp.store.keys("requests/x.answer") == []
 
 
-def test_a_nodes_own_disk_is_not_pruned_from_outside(camp: Camp) -> None:
+def test_a_nodes_own_disk_is_not_pruned_from_outside(camp: LiveTiers) -> None:
     with pytest.raises(UserError, match=r"keep_local"):
         commands.prune_command(CAMPAIGN, 1, True, REGION, True, Console(file=io.StringIO()), "local")
 
 
-def test_an_agent_reads_one_step_at_a_time(camp: Camp) -> None:
+def test_an_agent_reads_one_step_at_a_time(camp: LiveTiers) -> None:
     from trainer.supervisor.sealing.listing import _ONE_AT_A_TIME, answer
 
     asked = (camp.local / CAMPAIGN, CAMPAIGN, "node-7")
@@ -188,7 +190,7 @@ def test_an_agent_reads_one_step_at_a_time(camp: Camp) -> None:
     assert answer("/verdicts/20", *asked) is None
 
 
-def test_what_the_steward_told_of_a_tier_is_shown_no_longer_than_the_tier_lives(camp: Camp) -> None:
+def test_what_the_steward_told_of_a_tier_is_shown_no_longer_than_the_tier_lives(camp: LiveTiers) -> None:
     rows = [
         {"tier": "shared", "step": 30, "committed": True},
         {"tier": "local", "node": "n", "step": 30, "committed": True},

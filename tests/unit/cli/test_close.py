@@ -19,7 +19,7 @@ from infra.record.lease import DRIVER_LEASE, Lease
 from infra.record.payloads import payload_of
 from infra.record.payloads.stages import Attached, Detached, StageFinished, StageStarted
 from infra.record.store import STOP, CampaignStore
-from tests.unit.fake_s3 import NOON, FakeS3, Time
+from tests.worlds.s3 import NOON, FakeS3, Time
 
 DEADLINE = NOON + timedelta(hours=5)
 TTL = timedelta(seconds=30)

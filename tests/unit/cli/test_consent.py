@@ -11,25 +11,12 @@ from rich.console import Console
 
 from infra.cli.end.consent import ask
 from infra.errors import UserError
+from tests.tables import Table
+
+TABLE = Table(__file__)
 
 
-@pytest.mark.parametrize(
-    ("typed", "yes", "flagged", "word", "refused"),
-    [
-        ("y\n", False, False, "", None),
-        ("yes\n", False, True, "", None),
-        ("\n", False, False, "", "nothing was changed"),
-        ("n\n", False, True, "", "nothing was changed"),
-        ("train\n", False, True, "train", None),
-        ("y\n", False, True, "train", "nothing was changed"),
-        ("trian\n", False, True, "train", "nothing was changed"),
-        ("", True, False, "train", None),
-        (None, True, False, "train", None),
-        (None, False, True, "train", None),
-        (None, False, False, "", "nobody can answer"),
-        (None, False, False, "train", "nobody can answer"),
-    ],
-)
+@TABLE.cases
 def test_on_a_terminal_a_person_answers_and_elsewhere_an_option_does(
     monkeypatch: pytest.MonkeyPatch, typed: str | None, yes: bool, flagged: bool, word: str, refused: str | None
 ) -> None:

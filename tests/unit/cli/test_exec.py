@@ -18,7 +18,7 @@ from infra.errors import BivouacError, TemporaryError, UserError
 from infra.record.store import CampaignStore
 from infra.spec.campaign import Spec, load
 from tests.root import ROOT
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.worlds.s3 import FakeS3, Time
 
 QUIET = Console(file=io.StringIO())
 

@@ -28,6 +28,9 @@ from infra.cli.main import app
 from infra.cli.refusals import tell
 from infra.errors import UserError
 from tests.root import ROOT
+from tests.tables import Table
+
+TABLE = Table(__file__)
 
 LIFE = {
     "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "stack", "schema"],
@@ -142,20 +145,7 @@ def test_no_number_is_written_as_a_text(command: list[str]) -> None:
     assert json.loads(shown) and texts(json.loads(shown)) == []
 
 
-@pytest.mark.parametrize(
-    ("line", "again", "down"),
-    [
-        ("logs train -f", False, False),
-        ("status train --refresh", False, False),
-        ("report train", False, False),
-        ("preview spec.yaml", True, False),
-        ("data prepare text out", True, False),
-        ("down train", True, False),
-        ("run --yes spec.yaml", True, True),
-        ("rehearse spec.yaml", True, True),
-        ("relaunch train", True, True),
-    ],
-)
+@TABLE.cases
 def test_only_what_may_leave_something_standing_advises_down_when_it_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, again: bool, down: bool
 ) -> None:

@@ -25,7 +25,7 @@ from infra.record.store import CampaignStore
 from infra.spec.campaign import load
 from tests.rehearsal.steward.fake_kubelet import START_NS, rfc3339
 from tests.root import ROOT
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.worlds.s3 import FakeS3, Time
 
 
 @pytest.fixture

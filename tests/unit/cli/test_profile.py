@@ -13,9 +13,10 @@ from infra.cli.look.profile import fetch_trace
 from infra.cluster.execution import STDERR, STDOUT
 from infra.cluster.ranks import Member
 from infra.errors import TemporaryError
+from tests.worlds.progress import SilentProgress
 
 MEMBER = Member(attempt=1, node=0, pod="c-a1-gang-0-0", container="trainer", phase="Running", ending=False)
-PROGRESS: Any = SimpleNamespace(step=lambda text: None, note=lambda text: None)
+PROGRESS: Any = SilentProgress()
 
 
 class Container:

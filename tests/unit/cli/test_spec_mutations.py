@@ -21,6 +21,9 @@ from infra.spec.campaign import SpecError, load
 from tests.built_in import training_of
 from tests.mutations import broken_spec
 from tests.root import ROOT
+from tests.tables import Table
+
+TABLE = Table(__file__)
 
 BASE = (ROOT / "infra/campaigns/rehearsal.yaml").read_text()
 
@@ -61,20 +64,7 @@ def test_each_of_a_thousand_broken_specs_gets_an_answer(tmp_path: Path, seed: in
     _is_answered_soon(tmp_path, seed)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "field", "told"),
-    [
-        ("steps: 110", "steps: true", "training.steps", "true or false"),
-        ("deadline: 4h", "deadline: 4:30", "money.deadline", "duration"),
-        ("deadline: 4h", "deadline: 99999999999d", "money.deadline", "too long"),
-        ("deadline: 4h", "deadline: 36500d", "money.deadline", "ten years"),
-        ("campaign: rehearsal", "campaign: 2026-01-01", "campaign", "2026-01-01"),
-        ('kubernetes: "1.36"', "kubernetes: 1.30", "kubernetes", "seen: 1.30"),
-        ("budget_usd: 60", "budget_usd: 1e80", "money.budget_usd", "out of range"),
-        ("learning_rate: 3.0e-3", "learning_rate: .inf", "training.optimizer.learning_rate", "finite"),
-        ('account: "123456789012"', f'account: "{"٣" * 12}"', "account", "12 digits"),
-    ],
-)
+@TABLE.cases
 def test_yaml_surprises_are_told_as_written(tmp_path: Path, old: str, new: str, field: str, told: str) -> None:
     assert old in BASE
     path = tmp_path / "campaign.yaml"

@@ -21,7 +21,7 @@ from infra.record.payloads.stages import StageStarted
 from infra.record.payloads.training import FileSystemReplaced
 from infra.record.store import CampaignStore
 from infra.spec.notify import Change
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.worlds.s3 import FakeS3, Time
 
 TTL = timedelta(seconds=30)
 ELSEWHERE = Holder(user="me", host="laptop", boot_id="x", pid_namespace="", pid=1, start_ticks=1)

@@ -34,7 +34,7 @@ from infra.steward.clocks import CLOCKS
 from infra.steward.resume_state import history as attempts_of
 from infra.steward.seeing.trainer_events import TrainerEvents
 from tests.example import example_spec
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.worlds.s3 import FakeS3, Time
 
 SPEC = example_spec()
 PLAN = make_plan(SPEC, survey(SPEC))

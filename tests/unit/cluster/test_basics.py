@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import NoCredentialsError
 
 from infra.cluster import basics
-from tests.unit.fake_s3 import FakeS3, Time, refusal
+from tests.worlds.s3 import FakeS3, Time, refusal
 
 
 @pytest.fixture

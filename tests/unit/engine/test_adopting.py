@@ -22,8 +22,11 @@ from infra.engine.adoption import (
 )
 from infra.errors import LeaseLost, PermanentError
 from infra.kinds import BY_TYPE, ResourceKind
+from tests.tables import Table
 from tests.unit.engine.test_finding_again import CLUSTER, LINK, LUSTRE, NAT, TAGS, Answers, found, found_by
 from tests.unit.steward.steward_story import answer
+
+TABLE = Table(__file__)
 
 VPC, SUBNET = "aws:ec2/vpc:Vpc", "aws:ec2/subnet:Subnet"
 ROUTE, RULE = "aws:ec2/route:Route", "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
@@ -204,41 +207,7 @@ def test_rules_that_a_killed_engine_left_are_removed_to_be_made_anew_each_under_
     assert seen == ["guard", {"a": 1}, "guard", {"b": 2}, "guard", {"c": 3}]
 
 
-@pytest.mark.parametrize(
-    ("kind", "given", "operation", "asked", "id"),
-    [
-        ("aws:s3/bucket:Bucket", {"bucket": "b"}, "head_bucket", {"Bucket": "b"}, "b"),
-        (CLUSTER, {"name": "c"}, "describe_cluster", {"name": "c"}, "c"),
-        (
-            "aws:eks/nodeGroup:NodeGroup", {"clusterName": "c", "nodeGroupName": "gpu"}, "describe_nodegroup",
-            {"clusterName": "c", "nodegroupName": "gpu"}, "c:gpu",
-        ),
-        (
-            "aws:eks/addon:Addon", {"clusterName": "c", "addonName": "cni"}, "describe_addon",
-            {"clusterName": "c", "addonName": "cni"}, "c:cni",
-        ),
-        (
-            "aws:eks/accessEntry:AccessEntry", {"clusterName": "c", "principalArn": "arn:me"},
-            "describe_access_entry", {"clusterName": "c", "principalArn": "arn:me"}, "c:arn:me",
-        ),
-        (
-            "aws:scheduler/schedule:Schedule", {"name": "end"}, "get_schedule",
-            {"GroupName": "default", "Name": "end"}, "default/end",
-        ),
-        (
-            "aws:scheduler/schedule:Schedule", {"name": "end", "groupName": "own"}, "get_schedule",
-            {"GroupName": "own", "Name": "end"}, "own/end",
-        ),
-        (
-            "aws:budgets/budget:Budget", {"name": "b"}, "describe_budget",
-            {"AccountId": "123456789012", "BudgetName": "b"}, "123456789012:b",
-        ),
-        (
-            "aws:budgets/budget:Budget", {"name": "b", "accountId": "1"}, "describe_budget",
-            {"AccountId": "1", "BudgetName": "b"}, "1:b",
-        ),
-    ],
-)  # fmt: skip
+@TABLE.cases
 def test_what_has_a_name_is_asked_for_by_it_and_adopted_under_the_providers_id(
     monkeypatch: pytest.MonkeyPatch, kind: str, given: dict[str, Any], operation: str, asked: dict[str, Any], id: str
 ) -> None:

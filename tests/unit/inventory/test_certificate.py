@@ -23,8 +23,9 @@ from infra.record.payloads import payload_of
 from infra.record.payloads.stages import StageStarted
 from infra.record.store import CampaignStore
 from infra.spec.names import Names
-from tests.unit.fake_s3 import FakeS3, Time
 from tests.unit.record.cost_lines import line, lines
+from tests.worlds.progress import SilentProgress
+from tests.worlds.s3 import FakeS3, Time
 
 NAMES, NOON = Names("train"), datetime(2026, 11, 1, 12, tzinfo=UTC)
 OURS = Thing("vol-0aaaaaaaaaaaaaaa1", tags={"bivouac:campaign": "train"})
@@ -201,7 +202,7 @@ def campaign(**more: Any) -> Any:
         spec=SimpleNamespace(account="123456789012"), plan=SimpleNamespace(cost=(*lines(2, 80), line("rest", usd=5))),
         **{
             "turns": lambda seconds: iter([None]),
-            "progress": SimpleNamespace(step=lambda words: None, note=lambda words: None), **more,
+            "progress": SilentProgress(), **more,
         },
     )  # fmt: skip
 
@@ -227,7 +228,7 @@ def settled(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> tuple[Certific
 
     looks(monkeypatch, volume=answer)
     monkeypatch.setattr(certify, "stays_on_purpose", lambda context: ())
-    progress = SimpleNamespace(step=STEPS.append, note=lambda words: None)
+    progress = SilentProgress(steps=STEPS)
     certificate = certify._certify_until_settled(campaign(progress=progress, turns=turns), Knowledge(NAMES))
     return certificate, asked, clock.now - 1000.0
 
@@ -313,7 +314,7 @@ def test_a_certificate_says_how_much_was_looked_through_and_what_a_human_is_to_j
     record = store()
     record.append(StageStarted(stage="provision"))
     record.put_json("baseline.json", {"bucket": ["locked"]})
-    progress = SimpleNamespace(step=lambda words: None, note=notes.append)
+    progress = SilentProgress(notes)
     context = campaign(store=record, results=tmp_path, progress=progress)
     looks(monkeypatch, volume=lambda: [THEIRS], bucket=lambda: [locked])
     certify.run(context)

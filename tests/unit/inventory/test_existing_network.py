@@ -11,8 +11,8 @@ from infra.kinds import thing
 from infra.record.payloads.stages import StageFinished
 from infra.record.store import CampaignStore
 from infra.spec.names import Names
-from tests.unit.fake_s3 import FakeS3, Time
 from tests.unit.inventory.test_evidence import LIES, SUBNET, VPC
+from tests.worlds.s3 import FakeS3, Time
 
 GROUP = "sg-0aaaaaaaaaaaaaaa1"
 

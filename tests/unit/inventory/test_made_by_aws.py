@@ -12,6 +12,9 @@ from infra.inventory.evidence import Evidence, Knowledge
 from infra.inventory.sweep import Leftover, beyond_doubt, made_by_aws
 from infra.kinds.thing import Thing, thing
 from infra.spec.names import Names
+from tests.tables import Table
+
+TABLE = Table(__file__)
 
 VPC, OTHER = "vpc-0aaaaaaaa", "vpc-0bbbbbbbb"
 MARK = [{"Key": "GuardDutyManaged", "Value": "true"}]
@@ -22,24 +25,7 @@ KNOWN = Knowledge(
 )
 
 
-@pytest.mark.parametrize(
-    ("item", "maker"),
-    [
-        (ENDPOINT, "GuardDuty"),
-        ({**ENDPOINT, "ServiceName": "com.amazonaws.us-gov-west-1.guardduty-data-fips"}, "GuardDuty"),
-        (GROUP, "GuardDuty"),
-        ({**ENDPOINT, "Tags": []}, ""),
-        ({**ENDPOINT, "Tags": [{"Key": "GuardDutyManaged", "Value": "false"}]}, ""),
-        ({**ENDPOINT, "ServiceName": "com.amazonaws.us-east-1.s3"}, ""),
-        ({**ENDPOINT, "ServiceName": "com.amazonaws.us-east-1.guardduty-data-of-mine"}, ""),
-        ({**GROUP, "GroupName": "mine"}, ""),
-        ({"InstanceId": "i-0", "Tags": MARK}, ""),
-        ({"Name": "DO-NOT-DELETE-S3-Files-1", "ManagedBy": "elasticfilesystem.amazonaws.com"},
-         "elasticfilesystem.amazonaws.com"),
-        ({"Name": "nightly"}, ""),
-        ({"TagSet": [{"Key": "node.k8s.amazonaws.com/instance_id", "Value": "i-0"}]}, "the VPC CNI"),
-    ],
-)  # fmt: skip
+@TABLE.cases
 def test_a_maker_is_known_by_its_documented_marks_together(item: dict[str, Any], maker: str) -> None:
     one = thing(item, "id-1", "web")
     assert one.maker == maker and one.label == ("web, made by " + maker if maker else "web")

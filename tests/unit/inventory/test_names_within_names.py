@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from infra.inventory import Evidence, Knowledge
 from infra.kinds import Thing
 from infra.spec.names import Names
+from tests.tables import Table
+
+TABLE = Table(__file__)
 
 UUID = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
 GIVEN = {
@@ -128,26 +131,6 @@ def test_no_two_campaigns_can_give_one_name_to_one_kind(kind: str) -> None:
     assert not [(one, two) for one in parts for two in parts - {one} if not one or two.endswith(f"-{one}")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("role", "bivouac-train-node-logs"),
-        ("role", "my-bivouac-train-node"),
-        ("log group", "/aws/eks/bivouac-train/cluster/old"),
-        ("log group", "bivouac-train-node"),
-        ("cluster", "eks-bivouac-train"),
-        ("cluster", "bivouac-train-gpu"),
-        ("launch template", "bivouac-train"),
-        ("Auto Scaling group", "eks-bivouac-train-gpu"),
-        ("Auto Scaling group", f"eks-bivouac-train-gpu-{UUID}-2"),
-        ("Auto Scaling group", f"eks-bivouac-train-gpu-2-{UUID}"),
-        ("Auto Scaling group", "eks-bivouac-train-gpu-not-a-uuid"),
-        ("security group", "eks-cluster-sg-bivouac-train-2-872956830"),
-        ("security group", "eks-cluster-sg-bivouac-train"),
-        ("security group", "eks-cluster-sg-bivouac-train-"),
-        ("security group", f"eks-cluster-sg-bivouac-train-{UUID}"),
-        ("bucket", "bivouac-train"),
-    ],
-)
+@TABLE.cases
 def test_a_name_that_only_contains_ours_or_is_another_kinds_says_nothing(kind: str, name: str) -> None:
     assert not taken("train", {kind: [Thing("id", name), Thing("id", tags={"Name": name})]})

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from infra.inventory import LOOKS, stakes
 from infra.kinds import Thing
 from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG
-from tests.unit.fake_s3 import refusal
+from tests.worlds.s3 import refusal
 
 NOBODY = SimpleNamespace()
 FAR = EndpointConnectionError(endpoint_url="https://ec2")

@@ -16,6 +16,7 @@ from infra.inventory import Evidence, Knowledge, sweep
 from infra.inventory.sweep import Leftover, Swept, beyond_doubt, order
 from infra.kinds import BY_NAME, KINDS, ResourceKind, Thing
 from infra.spec.names import CAMPAIGN_ID_TAG, Names
+from tests.worlds.progress import SilentProgress
 
 REMOVABLE = {Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE, Evidence.LOGS, Evidence.UNPLACED}
 UNASKED = {Evidence.TAG, Evidence.CLUSTER, Evidence.LOGS}
@@ -58,7 +59,7 @@ def test_what_cannot_be_removed_is_told_after_all_that_can() -> None:
     assert len(set(removable)) == len(removable)
 
 
-class World:
+class SweptAccount:
     """Removals answer in turn; time passes only where somebody waits for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **answers: list[Exception | None]) -> None:
@@ -68,7 +69,7 @@ class World:
         monkeypatch.setattr(sweep, "turns", self._turns)
         self.account: Any = None
         self.store: Any = None
-        self.progress: Any = SimpleNamespace(step=lambda words: None, note=lambda words: None)
+        self.progress: Any = SilentProgress()
 
     def _turns(self, seconds: float) -> Iterator[None]:
         for _ in range(2):
@@ -95,14 +96,14 @@ def ids(rows: tuple[Leftover, ...]) -> list[str]:
 
 
 def test_what_is_held_is_tried_again_until_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, held=[refusal("DependencyViolation"), refusal("DependencyViolation"), None])
+    world = SweptAccount(monkeypatch, held=[refusal("DependencyViolation"), refusal("DependencyViolation"), None])
     swept = world.sweep("held", "free")
     assert ids(swept.removed) == ["free", "held"] and not swept.stuck
     assert world.called == ["held", "free", "held", "held"] and world.now == 2.0
 
 
 def test_what_never_lets_go_is_told_after_five_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, held=[refusal("DependencyViolation")])
+    world = SweptAccount(monkeypatch, held=[refusal("DependencyViolation")])
     swept = world.sweep("held")
     assert not swept.removed and [(one.thing.id, why) for one, why in swept.stuck] == [
         ("held", "DependencyViolation: no")
@@ -112,24 +113,24 @@ def test_what_never_lets_go_is_told_after_five_minutes(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("code", ["InvalidVolume.NotFound", "NoSuchEntity", "ResourceNotFoundException"])
 def test_what_is_gone_already_counts_as_removed(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    assert ids(World(monkeypatch, gone=[refusal(code)]).sweep("gone").removed) == ["gone"]
+    assert ids(SweptAccount(monkeypatch, gone=[refusal(code)]).sweep("gone").removed) == ["gone"]
 
 
 @pytest.mark.parametrize("code", ["UnauthorizedOperation", "AccessDenied", "InvalidParameterValue"])
 def test_a_final_refusal_is_told_at_once_and_stops_nothing_else(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    world = World(monkeypatch, denied=[refusal(code)])
+    world = SweptAccount(monkeypatch, denied=[refusal(code)])
     swept = world.sweep("denied", "free")
     assert ids(swept.removed) == ["free"] and world.called == ["denied", "free"] and world.now == 0.0
     assert [why for _, why in swept.stuck] == [f"{code}: no"]
 
 
 def test_no_answer_at_all_is_no_removal(monkeypatch: pytest.MonkeyPatch) -> None:
-    swept = World(monkeypatch, far=[EndpointConnectionError(endpoint_url="https://ec2")]).sweep("far")
+    swept = SweptAccount(monkeypatch, far=[EndpointConnectionError(endpoint_url="https://ec2")]).sweep("far")
     assert not swept.removed and ids(tuple(one for one, _ in swept.stuck)) == ["far"]
 
 
 def test_a_lost_lease_stops_before_the_next_removal(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+    world = SweptAccount(monkeypatch)
     world.lost_after = 1
     with pytest.raises(LeaseLost):
         world.sweep("first", "second")
@@ -137,8 +138,8 @@ def test_a_lost_lease_stops_before_the_next_removal(monkeypatch: pytest.MonkeyPa
 
 
 def test_after_a_teardown_only_what_is_beyond_doubt_and_stays_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, notes = World(monkeypatch), list[str]()
-    world.progress = SimpleNamespace(step=lambda words: None, note=notes.append)
+    world, notes = SweptAccount(monkeypatch), list[str]()
+    world.progress = SilentProgress(notes)
     recorded = list[tuple[str, list[str]]]()
     world.store = SimpleNamespace(append=lambda payload: recorded.append((payload.kind, payload.data()["things"])))
     rows = [Leftover("volume", Thing(f"by-{why.name}"), why) for why in Evidence]

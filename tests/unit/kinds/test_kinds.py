@@ -13,6 +13,9 @@ from infra.inventory.sweep import Leftover, order
 from infra.kinds import BY_NAME, KINDS, Checkpoints, ResourceKind, Thing, kind_named, kind_of_type
 from infra.spec import names
 from infra.stack import program
+from tests.tables import Table
+
+TABLE = Table(__file__)
 
 TYPED = [kind for kind in KINDS if kind.type]
 
@@ -33,22 +36,7 @@ def test_what_is_listed_can_be_removed_and_is_not_shown_a_second_time(kind: Reso
     assert kind.arn or kind.name == "incomplete upload", "the tagging service knows all but uploads"
 
 
-GOES_BEFORE = [
-    ("schedule", "role"), ("rule", "instance"), ("Auto Scaling group", "instance"), ("Auto Scaling group", "cluster"),
-    ("launch configuration", "security group"), ("spot request", "instance"), ("cluster", "network interface"),
-    ("cluster", "log group"), ("instance", "network interface"), ("instance", "volume"),
-    ("instance", "launch template"), ("instance", "capacity reservation"), ("instance", "instance profile"),
-    ("load balancer", "target group"), ("load balancer", "network interface"), ("classic load balancer", "subnet"),
-    ("file system", "network interface"), ("NAT gateway", "elastic address"), ("NAT gateway", "subnet"),
-    ("VPC endpoint", "network interface"), ("VPC peering", "VPC"), ("network interface", "elastic address"),
-    ("network interface", "security group"), ("elastic address", "internet gateway"), ("image", "snapshot"),
-    ("security group", "VPC"), ("route table", "subnet"), ("internet gateway", "VPC"), ("subnet", "VPC"),
-    ("instance profile", "role"), ("role", "policy"), ("budget", "topic"), ("incomplete upload", "bucket"),
-]  # fmt: skip
-"""By AWS's own rules of what holds what, and what would make it again."""
-
-
-@pytest.mark.parametrize(("first", "then"), GOES_BEFORE)
+@TABLE.cases
 def test_what_holds_or_makes_another_is_removed_before_it(first: str, then: str) -> None:
     rows = [Leftover(kind, Thing("x"), Evidence.TAG) for kind in (then, first)]
     assert [one.kind for one in sorted(rows, key=order)] == [first, then]

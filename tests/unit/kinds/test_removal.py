@@ -10,7 +10,10 @@ from botocore.exceptions import ClientError
 from infra.inventory import ANYTHING, LOOKS
 from infra.kinds import KINDS, Thing, kind_named
 from infra.kinds.listed import is_gone
+from tests.tables import Table
 from tests.unit.kinds.aws_by_model import ByModel
+
+TABLE = Table(__file__)
 
 Call = tuple[str, dict[str, Any]]
 
@@ -223,21 +226,7 @@ def test_an_upload_is_ended_in_its_bucket_under_its_whole_key() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("code", "message", "gone"),
-    [
-        ("InvalidVolume.NotFound", "", True),
-        ("NoSuchEntity", "", True),
-        ("InvalidKeyPair.Unknown", "", True),
-        ("InvalidPlacementGroup.Unknown", "", True),
-        ("ValidationError", "AutoScalingGroup name not found - null", True),
-        ("ValidationError", "Launch configuration name NOT FOUND", True),
-        ("ValidationError", "1 validation error detected", False),
-        ("ScalingActivityInProgress", "an activity was not found to be over", False),
-        ("DependencyViolation", "", False),
-        ("AccessDenied", "", False),
-    ],
-)
+@TABLE.cases
 def test_gone_is_what_aws_says_is_not_there_each_service_in_words_of_its_own(
     code: str, message: str, gone: bool
 ) -> None:

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from infra.kinds import Thing, tags_of, thing
+from tests.tables import Table
+
+TABLE = Table(__file__)
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
@@ -64,33 +67,7 @@ def test_the_time_of_birth_is_read_in_each_spelling(item: dict[str, Any], born: 
     assert created == born and (created is None or created.tzinfo is not None)
 
 
-@pytest.mark.parametrize(
-    ("item", "leaving"),
-    [
-        ({"State": "deleting"}, True),
-        ({"State": "Deleting"}, True),
-        ({"State": {"Name": "shutting-down"}}, True),
-        ({"State": {"Code": "deleting"}}, True),
-        ({"Status": {"Code": "deleting"}}, True),
-        ({"State": {"Name": "running", "Code": "deleting"}}, False),
-        ({"State": {"Code": 16, "Name": "running"}}, False),
-        ({"State": {"Code": 32, "Name": "shutting-down"}}, True),
-        ({"State": {}}, False),
-        ({"Status": "deleting"}, True),
-        ({"Status": "Delete in progress"}, True),
-        ({"status": "DELETING"}, True),
-        ({"status": "ACTIVE"}, False),
-        ({"status": "DELETING", "Lifecycle": "x"}, True),
-        ({"Lifecycle": "DELETING"}, True),
-        ({"Lifecycle": "AVAILABLE"}, False),
-        ({"State": "available", "Status": "deleting"}, False),
-        ({"Status": "in-use", "status": "deleting"}, False),
-        ({"State": "releasing"}, True),
-        ({"State": "stopping-delete"}, True),
-        ({"State": "terminated"}, False),
-        ({}, False),
-    ],
-)
+@TABLE.cases
 def test_what_aws_is_deleting_is_leaving(item: dict[str, Any], leaving: bool) -> None:
     assert thing(item, "x").leaving is leaving
 

@@ -16,20 +16,18 @@ from infra.notices.history import Delivery, Entry, history
 from infra.notices.outbox import AGAIN, TRIES, Outbox
 from infra.notices.ways import NotSent
 from infra.record.payloads.stages import StageFailed
-from infra.record.store import CampaignStore
 from infra.spec.notify import Change, Notify
 from infra.spec.secrets import SecretSource
-from tests.unit.fake_s3 import NOON, FakeS3, Time
+from tests.worlds.record import MemoryRecord
+from tests.worlds.s3 import NOON
 
 BOTH = Notify(webhook=SecretSource(secret="bivouac_webhook"))
 
 
-class World:
+class NoticeHistory:
     def __init__(self) -> None:
-        self.time = Time()
-        s3: Any = FakeS3(self.time)
-        self.store = CampaignStore(s3, "state", "train", "driver", now=self.time.wall)
-        self.webhook_works = True
+        record = MemoryRecord()
+        self.time, self.store, self.webhook_works = record.time, record.store(), True
 
     def tell(self, notify: Notify = BOTH) -> None:
         def post(_: Any) -> None:
@@ -43,13 +41,13 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    made = World()
+def world() -> NoticeHistory:
+    made = NoticeHistory()
     made.store.append(StageFailed(stage="provision", error="the VPC limit is reached"))
     return made
 
 
-def test_what_was_not_told_yet_waits_on_each_way_of_the_spec(world: World) -> None:
+def test_what_was_not_told_yet_waits_on_each_way_of_the_spec(world: NoticeHistory) -> None:
     assert [(one.way, one.delivery, one.tries) for one in world.seen()] == [
         ("webhook", Delivery.WAITING, 0), ("topic", Delivery.WAITING, 0),
     ]  # fmt: skip
@@ -59,7 +57,7 @@ def test_what_was_not_told_yet_waits_on_each_way_of_the_spec(world: World) -> No
     assert world.seen(Notify(on=(Change.HELD,))) == (), "the spec does not ask for it"
 
 
-def test_what_was_sent_stands_with_the_time_of_its_try_even_when_it_is_days_old(world: World) -> None:
+def test_what_was_sent_stands_with_the_time_of_its_try_even_when_it_is_days_old(world: NoticeHistory) -> None:
     world.time.go(90)
     world.tell()
     world.time.go(timedelta(days=3).total_seconds())
@@ -70,7 +68,7 @@ def test_what_was_sent_stands_with_the_time_of_its_try_even_when_it_is_days_old(
     assert {one.at for one in sent} == {NOON + timedelta(seconds=90)}
 
 
-def test_a_way_that_fails_is_told_with_its_tries_and_its_trouble(world: World) -> None:
+def test_a_way_that_fails_is_told_with_its_tries_and_its_trouble(world: NoticeHistory) -> None:
     world.webhook_works = False
     deliveries = []
     for _ in range(TRIES + 1):
@@ -85,7 +83,7 @@ def test_a_way_that_fails_is_told_with_its_tries_and_its_trouble(world: World) -
     assert [(one.delivery, one.trouble) for one in world.seen() if one.way == "topic"] == [(Delivery.SENT, "")]
 
 
-def test_the_newest_come_first_and_no_more_than_asked_for(world: World) -> None:
+def test_the_newest_come_first_and_no_more_than_asked_for(world: NoticeHistory) -> None:
     world.tell()
     for stage in ("bake", "launch"):
         world.time.go(60)
@@ -94,7 +92,7 @@ def test_the_newest_come_first_and_no_more_than_asked_for(world: World) -> None:
     assert [one.subject.partition(": ")[2] for one in seen] == ["launch has failed: x", "bake has failed: x"]
 
 
-def test_a_reminder_is_one_of_them(world: World) -> None:
+def test_a_reminder_is_one_of_them(world: NoticeHistory) -> None:
     world.tell()
     world.time.go(3600)
     world.tell()
@@ -102,7 +100,7 @@ def test_a_reminder_is_one_of_them(world: World) -> None:
     assert told == {(Change.FAILED, Delivery.SENT), (Change.BILLING, Delivery.SENT)}
 
 
-def test_status_prints_one_line_each_and_its_json_has_every_field(world: World) -> None:
+def test_status_prints_one_line_each_and_its_json_has_every_field(world: NoticeHistory) -> None:
     world.webhook_works = False
     world.tell()
     (label, first), (blank, second) = status._notices(world.seen())

@@ -13,9 +13,8 @@ from infra.notices.notice import Notice
 from infra.notices.outbox import AGAIN, TRIES, Outbox, Teller
 from infra.notices.ways import NotSent
 from infra.record.payloads.attempts import AttemptRunning, NodeQuarantined
-from infra.record.store import CampaignStore
 from infra.spec.notify import Change, Notify
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.worlds.record import MemoryRecord
 
 RUNNING: dict[str, Any] = {"attempt": 1, "nodes": ["a"]}
 
@@ -37,14 +36,7 @@ class Way:
         self.got.append(notice)
 
 
-class World:
-    def __init__(self) -> None:
-        self.time = Time()
-        self.s3 = FakeS3(self.time)
-
-    def store(self, writer: str) -> CampaignStore:
-        return CampaignStore(self.s3, "state", "train", writer, now=self.time.wall)
-
+class NotedCampaign(MemoryRecord):
     def outbox(self, writer: str, notify: Notify | None = None, **ways: Way) -> Outbox:
         return Outbox(self.store(writer), notify or Notify(), ways, self.time.wall)
 
@@ -53,8 +45,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    made = World()
+def world() -> NotedCampaign:
+    made = NotedCampaign()
     made.store("steward-1").append(AttemptRunning(**RUNNING))
     return made
 
@@ -63,7 +55,7 @@ def cost() -> str:
     return "bills now: 1.00 USD/h"
 
 
-def test_a_notice_is_sent_once_by_each_way_whoever_looks(world: World) -> None:
+def test_a_notice_is_sent_once_by_each_way_whoever_looks(world: NotedCampaign) -> None:
     topic, webhook = Way(), Way()
     for writer in ("steward-1", "driver-1", "steward-2"):
         one = world.outbox(writer, topic=topic, webhook=webhook)
@@ -74,7 +66,7 @@ def test_a_notice_is_sent_once_by_each_way_whoever_looks(world: World) -> None:
     assert "Cost: bills now: 1.00 USD/h." in topic.got[0].text
 
 
-def test_two_that_look_at_once_send_once(world: World) -> None:
+def test_two_that_look_at_once_send_once(world: NotedCampaign) -> None:
     """The second comes between the first one's look and its send."""
     topic = Way()
     second = world.outbox("driver-1", topic=topic)
@@ -87,7 +79,7 @@ def test_two_that_look_at_once_send_once(world: World) -> None:
     assert topic.tries == 1
 
 
-def test_what_a_dead_process_had_begun_is_sent_by_the_next_one(world: World) -> None:
+def test_what_a_dead_process_had_begun_is_sent_by_the_next_one(world: NotedCampaign) -> None:
     topic = Way(Killed())
     with pytest.raises(Killed):
         world.outbox("steward-1", topic=topic).tell(cost)
@@ -97,7 +89,7 @@ def test_what_a_dead_process_had_begun_is_sent_by_the_next_one(world: World) -> 
     assert successor.tell(cost) == 1 and successor.tell(cost) == 0
 
 
-def test_a_way_that_fails_is_tried_thrice_recorded_once_and_stops_no_other(world: World) -> None:
+def test_a_way_that_fails_is_tried_thrice_recorded_once_and_stops_no_other(world: NotedCampaign) -> None:
     webhook, topic = Way(*[NotSent("the webhook answers with status 404")] * 9), Way()
     one = world.outbox("steward-1", webhook=webhook, topic=topic)
     for _ in range(2 * TRIES):
@@ -107,7 +99,7 @@ def test_a_way_that_fails_is_tried_thrice_recorded_once_and_stops_no_other(world
     assert world.failures() == [{"way": "webhook", "error": "the webhook answers with status 404"}]
 
 
-def test_a_second_try_that_succeeds_is_the_last(world: World) -> None:
+def test_a_second_try_that_succeeds_is_the_last(world: NotedCampaign) -> None:
     topic = Way(NotSent("away"))
     one = world.outbox("steward-1", topic=topic)
     assert one.tell(cost) == 0
@@ -115,7 +107,7 @@ def test_a_second_try_that_succeeds_is_the_last(world: World) -> None:
     assert [one.tell(cost), one.tell(cost)] == [1, 0]
 
 
-def test_a_way_that_is_silent_is_asked_once_for_a_look_however_much_is_due(world: World) -> None:
+def test_a_way_that_is_silent_is_asked_once_for_a_look_however_much_is_due(world: NotedCampaign) -> None:
     for node in ("a", "b", "c"):
         world.store("steward-1").append(NodeQuarantined(node=node, instance="i", reason="dead"))
     topic = Way(NotSent("away"))
@@ -123,27 +115,27 @@ def test_a_way_that_is_silent_is_asked_once_for_a_look_however_much_is_due(world
     assert topic.tries == 1
 
 
-def test_only_the_changes_that_the_spec_names_are_told(world: World) -> None:
+def test_only_the_changes_that_the_spec_names_are_told(world: NotedCampaign) -> None:
     topic = Way()
     assert world.outbox("w", Notify(on=(Change.NODE,)), topic=topic).tell(cost) == 0
     assert world.outbox("w", Notify(on=(Change.TRAINING,)), topic=topic).tell(cost) == 1
 
 
-def test_nothing_due_asks_nobody_what_bills(world: World) -> None:
+def test_nothing_due_asks_nobody_what_bills(world: NotedCampaign) -> None:
     asked = list[str]()
     world.time.go(timedelta(days=2).total_seconds())
     assert world.outbox("w", topic=Way()).tell(lambda: asked.append("") or "") == 0
     assert not asked
 
 
-def test_what_no_event_tells_is_said_once_by_its_own_key(world: World) -> None:
+def test_what_no_event_tells_is_said_once_by_its_own_key(world: NotedCampaign) -> None:
     topic = Way()
     notices: dict[str, Callable[[], Notice]] = {"closer-1": lambda: Notice("the closer has failed", "see its log")}
     assert [world.outbox(writer, topic=topic).say(notices) for writer in ("a", "b")] == [1, 0]
     assert [one.subject for one in topic.got] == ["the closer has failed"]
 
 
-def test_who_has_lost_its_lease_tells_nobody(world: World) -> None:
+def test_who_has_lost_its_lease_tells_nobody(world: NotedCampaign) -> None:
     topic = Way()
 
     def guard() -> None:

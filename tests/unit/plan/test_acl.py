@@ -9,7 +9,7 @@ import pytest
 
 from infra.plan.acl import Traffic, let_through
 from infra.plan.facts import AclEntry
-from tests.unit.plan.checks.refused_networks import OPEN, entry
+from tests.unit.plan.checks.existing_network import OPEN, entry
 
 HTTPS = Traffic(True, "6", 443, 443, IPv4Network("0.0.0.0/0"))
 

@@ -7,31 +7,20 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-import pytest
-
 from infra.plan.pilot import pilot_figures, pilot_first
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Event, Stage, fold
 from infra.record.meter import read
+from tests.tables import Table
 from tests.unit.record.cost_lines import lines
+
+TABLE = Table(__file__)
 
 RESERVED = {"nodes.capacity": "reservation", "nodes.reservation_id": "cr-0123456789abcdef0"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "first"),
-    [
-        ({"nodes.count": 3}, False),
-        ({"nodes.count": 4}, True),
-        ({"nodes.count": 4, "nodes.capacity": "spot"}, True),
-        ({"nodes.count": 32, **RESERVED}, False),
-        ({"nodes.count": 32, "preflight.pilot": False}, False),
-        ({"nodes.count": 2, "preflight.pilot": True}, True),
-        ({"nodes.count": 32, "preflight.pilot": True, **RESERVED}, True),
-        ({"nodes.count": 1, "preflight.pilot": True}, False),
-    ],
-)
+@TABLE.cases
 def test_a_pilot_comes_first_where_many_waiting_nodes_bill_or_the_spec_says_so(
     spec_file: Callable[..., Any], changes: dict[str, Any], first: bool
 ) -> None:

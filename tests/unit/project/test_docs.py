@@ -25,7 +25,7 @@ from infra.spec.names import buckets
 from tests.docs import spec_reference
 from tests.docs.__main__ import PAGES
 from tests.root import ROOT
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.worlds.s3 import FakeS3, Time
 
 DOCUMENTS = [
     ROOT / "README.md", ROOT / "CHANGELOG.md",

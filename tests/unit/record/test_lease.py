@@ -15,7 +15,7 @@ from infra.record import lease as module
 from infra.record.holder import Holder
 from infra.record.lease import Lease
 from infra.record.store import CampaignStore
-from tests.unit.fake_s3 import NOON, FakeS3, Time, refusal
+from tests.worlds.s3 import NOON, FakeS3, Time, refusal
 
 TTL = timedelta(seconds=15)
 

@@ -19,7 +19,7 @@ from infra.record.store import LIVE, CampaignStore
 from infra.rehearsal.site import campaigns, faults
 from infra.spec.campaign import Spec
 from tests.root import ROOT
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.worlds.s3 import FakeS3, Time
 
 RANK = {"kill_node": None, "kill_rank": 1, "after_step": 20}
 NODE = {"kill_node": 0, "kill_rank": None, "after_step": 36}
@@ -27,7 +27,7 @@ PODS = {"pods": [{"index": n, "node": f"node-{n}"} for n in (0, 1)]}
 NODES = {"nodes": [{"name": f"node-{n}", "instance": f"i-{n}"} for n in (0, 1)]}
 
 
-class Site:
+class FaultySite:
     def __init__(self, folder: Path) -> None:
         self.folder, self.struck, self.refuses = folder, list[str](), False
         (folder / "campaigns").mkdir()
@@ -62,14 +62,14 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
+def site(tmp_path: Path) -> Iterator[FaultySite]:
+    made = FaultySite(tmp_path)
     yield made
     made.server.shutdown()
     made.server.server_close()
 
 
-def test_a_fault_strikes_once_after_its_step_and_a_refused_one_is_tried_again(site: Site) -> None:
+def test_a_fault_strikes_once_after_its_step_and_a_refused_one_is_tried_again(site: FaultySite) -> None:
     assert site.look(19, RANK) == [] and site.look(20, RANK, in_flight=False) == []
     site.refuses = True
     assert site.look(20, RANK) == []
@@ -79,7 +79,9 @@ def test_a_fault_strikes_once_after_its_step_and_a_refused_one_is_tried_again(si
 
 
 @pytest.mark.parametrize("overcome", ["attempt.ended", "attempt.restarted-in-place"])
-def test_a_later_fault_waits_until_the_earlier_is_overcome_however_fast_the_steps(overcome: str, site: Site) -> None:
+def test_a_later_fault_waits_until_the_earlier_is_overcome_however_fast_the_steps(
+    overcome: str, site: FaultySite
+) -> None:
     site.store.append(payload_of(overcome, {"attempt": 1}))
     assert site.look(40, NODE, RANK) == ["/_site/kill-rank?instance=i-1"]
     assert site.look(50, NODE, RANK) == [], "what was overcome before does not count"
@@ -93,7 +95,7 @@ def test_a_later_fault_waits_until_the_earlier_is_overcome_however_fast_the_step
     assert site.look(37, NODE, RANK) == ["/_site/kill?instance=i-0"]
 
 
-def test_faults_after_the_same_step_strike_together(site: Site) -> None:
+def test_faults_after_the_same_step_strike_together(site: FaultySite) -> None:
     assert len(site.look(40, RANK, NODE | {"after_step": 20})) == 2
 
 

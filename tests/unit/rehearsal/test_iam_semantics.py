@@ -8,6 +8,9 @@ import pytest
 
 from infra.rehearsal.aws.iam.asked_tags import given_tags
 from infra.rehearsal.aws.iam.policies import Question, allowed, trusts, verdict
+from tests.tables import Table
+
+TABLE = Table(__file__)
 
 FILE = "arn:aws:s3:::box/a/file"
 
@@ -31,111 +34,19 @@ def holds(condition: dict[str, Any], effect: str = "Allow", /, **context: list[s
     return verdict([document(statement(effect, Condition=condition))], asked) == effect
 
 
-ABSENT = [
-    ("StringEquals", "x", False),
-    ("StringLike", "*", False),
-    ("StringEqualsIgnoreCase", "x", False),
-    ("StringNotEquals", "x", True),
-    ("StringNotLike", "x*", True),
-    ("StringNotEqualsIgnoreCase", "x", True),
-    ("ArnLike", "arn:aws:iam::1:role/x", False),
-    ("ArnEquals", "arn:aws:iam::1:role/x", False),
-    ("ArnNotEquals", "arn:aws:iam::1:role/x", True),
-    ("ArnNotLike", "arn:aws:iam::1:role/x", True),
-    ("Bool", "true", False),
-    ("Bool", "false", False),
-    ("NumericLessThan", "5", False),
-    ("NumericNotEquals", "5", True),
-    ("DateGreaterThan", "2020-01-01T00:00:00Z", False),
-    ("DateNotEquals", "2020-01-01T00:00:00Z", True),
-    ("IpAddress", "10.0.0.0/8", False),
-    ("NotIpAddress", "10.0.0.0/8", True),
-    ("Null", "true", True),
-    ("Null", "false", False),
-    ("StringEqualsIfExists", "x", True),
-    ("StringLikeIfExists", "x*", True),
-    ("BoolIfExists", "true", True),
-    ("ForAllValues:StringEquals", "x", True),
-    ("ForAllValues:StringNotEquals", "x", True),
-    ("ForAnyValue:StringEquals", "x", False),
-    ("ForAnyValue:StringNotEquals", "x", False),
-    ("ForAnyValue:StringEqualsIfExists", "x", True),
-]
-
-
-@pytest.mark.parametrize(("operator", "value", "met"), ABSENT)
+@TABLE.cases
 def test_a_key_that_the_request_lacks(operator: str, value: str, met: bool) -> None:
     assert holds({operator: {"aws:key": value}}) is met
     assert holds({operator: {"aws:key": value}}, "Deny") is met
     assert holds({operator: {"aws:key": value}}, aws__key=[]) is met, "an empty set is no value"
 
 
-PRESENT = [
-    ("StringEquals", ["a", "b"], "b", True),
-    ("StringEquals", "A", "a", False),
-    ("StringEquals", "a*", "ab", False),
-    ("StringEqualsIgnoreCase", "A", "a", True),
-    ("StringNotEquals", ["a", "b"], "b", False),
-    ("StringNotEquals", ["a", "b"], "c", True),
-    ("StringNotEqualsIgnoreCase", "A", "a", False),
-    ("StringLike", "a*c?", "abbbcd", True),
-    ("StringLike", "A*", "ab", False),
-    ("StringNotLike", ["a*", "b*"], "ca", True),
-    ("StringNotLike", ["a*", "b*"], "ba", False),
-    ("StringEqualsIfExists", "x", "y", False),
-    ("Null", "false", "x", True),
-    ("Null", "true", "x", False),
-    ("Bool", "true", "TRUE", True),
-    ("Bool", "false", "true", False),
-    ("Bool", "true", "1", False),
-    ("NumericEquals", "10", "10.0", True),
-    ("NumericNotEquals", "10", "10.0", False),
-    ("NumericLessThan", "10", "9", True),
-    ("NumericLessThan", "10", "10", False),
-    ("NumericLessThanEquals", "10", "10", True),
-    ("NumericGreaterThan", "9", "10", True),
-    ("NumericGreaterThan", "10", "10", False),
-    ("NumericGreaterThanEquals", "10", "10", True),
-    ("NumericLessThan", "10", "many", False),
-    ("DateLessThan", "2026-01-01T00:00:00Z", "2025-12-31T23:59:59Z", True),
-    ("DateLessThan", "2026-01-01T00:00:00+02:00", "2025-12-31T23:00:00Z", False),
-    ("DateGreaterThan", "2026-01-01T00:00:00Z", "1767225601", True),
-    ("DateGreaterThanEquals", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", True),
-    ("DateLessThanEquals", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", True),
-    ("DateEquals", "2026-01-01T00:00:00Z", "2026-01-01T01:00:00+01:00", True),
-    ("DateNotEquals", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", False),
-    ("ArnLike", "arn:aws:iam::*:role/b*", "arn:aws:iam::1:role/box", True),
-    ("ArnEquals", "arn:aws:iam::*:role/b*", "arn:aws:iam::1:role/box", True),
-    ("ArnLike", "arn:aws:*:role/b*", "arn:aws:iam::1:role/box", False),
-    ("ArnLike", "arn:aws:sns:*:1:x", "arn:aws:sns:a:b:1:x", False),
-    ("ArnNotLike", "arn:aws:iam::*:role/b*", "arn:aws:iam::1:role/box", False),
-    ("ArnNotEquals", "arn:aws:iam::*:role/c*", "arn:aws:iam::1:role/box", True),
-    ("IpAddress", "10.0.0.0/8", "10.9.9.9", True),
-    ("NotIpAddress", ["10.0.0.0/8", "192.168.0.0/16"], "192.168.1.1", False),
-    ("BinaryEquals", "QmluYXJ5", "QmluYXJ5", True),
-]
-
-
-@pytest.mark.parametrize(("operator", "values", "seen", "met"), PRESENT)
+@TABLE.cases
 def test_a_key_with_one_value(operator: str, values: Any, seen: str, met: bool) -> None:
     assert holds({operator: {"aws:Key": values}}, aws__key=[seen]) is met
 
 
-SETS = [
-    ("ForAllValues:StringEquals", ["a", "b"], ["a"], True),
-    ("ForAllValues:StringEquals", ["a", "b"], ["a", "c"], False),
-    ("ForAnyValue:StringEquals", ["a", "b"], ["c", "b"], True),
-    ("ForAnyValue:StringEquals", ["a", "b"], ["c"], False),
-    ("ForAnyValue:StringLike", "bivouac:*", ["Name", "bivouac:campaign"], True),
-    ("ForAllValues:StringLike", "bivouac:*", ["Name", "bivouac:campaign"], False),
-    ("ForAllValues:StringNotEquals", ["a", "b"], ["c", "d"], True),
-    ("ForAllValues:StringNotEquals", ["a", "b"], ["c", "a"], False),
-    ("ForAnyValue:StringNotEquals", ["a", "b"], ["c", "a"], True),
-    ("ForAnyValue:StringNotEquals", ["a", "b"], ["b", "a"], False),
-]
-
-
-@pytest.mark.parametrize(("operator", "values", "seen", "met"), SETS)
+@TABLE.cases
 def test_a_key_with_a_set_of_values(operator: str, values: Any, seen: list[str], met: bool) -> None:
     assert holds({operator: {"aws:TagKeys": values}}, aws__tagkeys=seen) is met
 
@@ -172,25 +83,7 @@ def test_an_explicit_deny_wins_wherever_it_stands() -> None:
     assert not allowed([], Question("s3:GetObject", FILE)), "what nobody allows is denied"
 
 
-RESOURCES = [
-    ("arn:aws:s3:::box/*", "arn:aws:s3:::box/a/b", True),
-    ("arn:aws:s3:::box", "arn:aws:s3:::box/a", False),
-    ("arn:aws:s3:::bo?/a", "arn:aws:s3:::box/a", True),
-    ("arn:aws:eks:*:*:nodegroup/camp/gpu/*", "arn:aws:eks:us-east-1:1:nodegroup/camp/gpu/77", True),
-    ("arn:aws:eks:*:*:nodegroup/camp/gpu/*", "arn:aws:eks:us-east-1:1:nodegroup/camp/gpu-2/77", False),
-    ("arn:aws:ssm:*::parameter/aws/service/*", "arn:aws:ssm:us-east-1::parameter/aws/service/eks/x", True),
-    ("arn:aws:ssm:*::parameter/aws/service/*", "arn:aws:ssm:us-east-1:1:parameter/aws/service/eks/x", False),
-    ("arn:aws:sns:*:x", "arn:aws:sns:us-east-1:1:x", False),
-    ("arn:aws:s3", "arn:aws:s3:::box", True),
-    ("arn:aws:iam::*:role/*", "*", False),
-    ("*", "*", True),
-    ("arn:aws:fsx:*:*:file-system/${*}", "arn:aws:fsx:us-east-1:1:file-system/*", True),
-    ("arn:aws:fsx:*:*:file-system/${*}", "arn:aws:fsx:us-east-1:1:file-system/fs-1", False),
-    ("arn:aws:fsx:*:*:file-system/fs-*", "arn:aws:fsx:us-east-1:1:file-system/*", False),
-]
-
-
-@pytest.mark.parametrize(("pattern", "arn", "met"), RESOURCES)
+@TABLE.cases
 def test_a_resource_is_compared_part_by_part(pattern: str, arn: str, met: bool) -> None:
     asked = Question("s3:GetObject", arn)
     assert allowed([document(statement(Resource=pattern))], asked) is met
@@ -251,26 +144,7 @@ def test_a_policy_variable_in_a_condition() -> None:
     assert met(team=["red"]) and not met(team=["blue"]) and not met()
 
 
-ROLE, SESSION, ACCOUNT = "arn:aws:iam::1:role/ci", "arn:aws:sts::1:assumed-role/ci/run", "arn:aws:iam::1:root"
-PEOPLE = (ROLE, SESSION)
-TRUSTED = [
-    ({"Principal": {"AWS": ROLE}}, PEOPLE, True),
-    ({"Principal": {"AWS": [ACCOUNT, ROLE]}}, PEOPLE, True),
-    ({"Principal": {"AWS": "arn:aws:iam::1:role/other"}}, PEOPLE, False),
-    ({"Principal": "*"}, PEOPLE, True),
-    ({"Principal": {"AWS": "*"}}, PEOPLE, True),
-    ({"Principal": {"AWS": "*"}}, ("ec2.amazonaws.com",), False),
-    ({"Principal": {"Service": "ec2.amazonaws.com"}}, ("ec2.amazonaws.com",), True),
-    ({"Principal": {"Service": "ec2.amazonaws.com"}}, ("eks.amazonaws.com",), False),
-    ({"Principal": {"AWS": "ec2.amazonaws.com"}}, ("ec2.amazonaws.com",), False),
-    ({"Principal": {"Federated": ROLE}}, PEOPLE, False),
-    ({"NotPrincipal": {"AWS": "arn:aws:iam::1:role/other"}}, PEOPLE, True),
-    ({"NotPrincipal": {"AWS": ROLE}}, PEOPLE, False),
-    ({}, PEOPLE, False),
-]
-
-
-@pytest.mark.parametrize(("who", "asks", "met"), TRUSTED)
+@TABLE.cases
 def test_a_trust_names_whom_it_means(who: dict[str, Any], asks: tuple[str, ...], met: bool) -> None:
     trust = document({"Effect": "Allow", "Action": "sts:AssumeRole", **who})
     assert trusts(trust, asks, "sts:AssumeRole", {}) is met

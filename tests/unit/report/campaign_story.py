@@ -22,7 +22,7 @@ def curve(step: int) -> float:
     return 3.1 + 4.6 * math.exp(-step / 28) + 0.09 * math.sin(step * 1.7) + 0.05 * math.sin(step * 0.61)
 
 
-class Story:
+class ToldRecord:
     """A record being written: each entry at its second."""
 
     def __init__(self) -> None:
@@ -65,8 +65,8 @@ class Story:
         return Record(spec, plan, events, BEGUN + timedelta(seconds=at_s), logs, **more)
 
 
-def until_training() -> Story:
-    story = Story()
+def until_training() -> ToldRecord:
+    story = ToldRecord()
     story.stage(Stage.PROVISION, 0, 38, data_digest="5b" * 32, unigram_loss=6.213, train_tokens=2_310_400)
     image = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/trainer@sha256:{'9f' * 32}"
     story.stage(Stage.BAKE, 38.2, 55, image=image, code="c0" * 32, baked=True, manifest="images/x.json")
@@ -83,7 +83,7 @@ def until_training() -> Story:
     return story
 
 
-def with_a_node_lost(loss_again: Callable[[int], float] = curve) -> Story:
+def with_a_node_lost(loss_again: Callable[[int], float] = curve) -> ToldRecord:
     """Killed after step 46, the newest checkpoint on the shared tier being that of step 40."""
     story = until_training()
     story.steps(1, 1, 46, 80)
@@ -101,7 +101,7 @@ def with_a_node_lost(loss_again: Callable[[int], float] = curve) -> Story:
     return story
 
 
-def whole(loss_again: Callable[[int], float] = curve) -> Story:
+def whole(loss_again: Callable[[int], float] = curve) -> ToldRecord:
     story = with_a_node_lost(loss_again)
     story.event(160, "decision", "steward", action="finish", why="every pod of the gang succeeded")
     ended = {"attempt": 2, "failure": None, "detail": "every pod succeeded", "step": 110, "committed_at_end": 110}
@@ -135,7 +135,7 @@ LOOK = {"service": "ec2", "kind": "volume", "listed": 2, "found": [], "could_not
 CERTIFICATE = {"principal": "arn:aws:iam::123456789012:user/operator", "looks": [LOOK], "kept": []}
 
 
-def held() -> Story:
+def held() -> ToldRecord:
     """A user error right after step 20: the steward holds, nothing is archived yet."""
     story = until_training()
     story.steps(1, 1, 20, 80)
@@ -147,7 +147,7 @@ def held() -> Story:
     return story
 
 
-def abandoned() -> Story:
+def abandoned() -> ToldRecord:
     """Given up on purpose after the hold: no archive, torn down, certified."""
     story = held()
     story.event(120, "abandoned")
@@ -158,9 +158,9 @@ def abandoned() -> Story:
     return story
 
 
-def failed() -> Story:
+def failed() -> ToldRecord:
     """Provision failed, and nobody has come since."""
-    story = Story()
+    story = ToldRecord()
     story.event(0, "stage.started", stage=Stage.PROVISION)
     story.event(31, "stage.failed", stage=Stage.PROVISION, error="no capacity for p5.4xlarge in us-east-1a")
     return story

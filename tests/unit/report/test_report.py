@@ -30,7 +30,7 @@ from tests.unit.report.campaign_story import (
     NODES,
     SITE,
     STEP_S,
-    Story,
+    ToldRecord,
     curve,
     until_training,
     whole,
@@ -45,7 +45,7 @@ def record(spec_file: Callable[..., SpecFile]) -> Callable[..., Record]:
     spec = spec_file().spec
     plan = make_plan(spec, survey(spec))
 
-    def make(story: Story, at_s: float = 192.0, **more: Any) -> Record:
+    def make(story: ToldRecord, at_s: float = 192.0, **more: Any) -> Record:
         return story.record(spec, plan, at_s, **more)
 
     return make
@@ -53,7 +53,7 @@ def record(spec_file: Callable[..., SpecFile]) -> Callable[..., Record]:
 
 @pytest.fixture
 def report(record: Callable[..., Record]) -> Make:
-    def make(story: Story | None = None, at_s: float = 192.0, **more: Any) -> Report:
+    def make(story: ToldRecord | None = None, at_s: float = 192.0, **more: Any) -> Report:
         return build(record(story or whole(), at_s, **{"site": SITE, "certificate": CERTIFICATE} | more))
 
     return make
@@ -160,7 +160,7 @@ def test_logs_cut_in_the_middle_of_a_line_are_read_up_to_there(record: Callable[
 
 
 def test_a_stage_whose_driver_went_away_is_cut_off_and_counted(report: Make) -> None:
-    story = Story()
+    story = ToldRecord()
     story.event(0, "stage.started", stage=Stage.PROVISION)
     story.event(20, "driver.took-over", holder="ann@two", previous="ann@one")
     story.stage(Stage.PROVISION, 21, 40)

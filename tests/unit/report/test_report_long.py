@@ -21,7 +21,7 @@ from infra.report.record import Record
 from infra.spec.campaign import load
 from tests.built_in import training_of
 from tests.unit.conftest import CAMPAIGNS
-from tests.unit.report.campaign_story import Story
+from tests.unit.report.campaign_story import ToldRecord
 from tests.unit.report.test_report_page import well_formed
 
 NODES, INTERRUPTIONS, STEP_S, SAVED_EVERY, WEEKS = 64, 40, 20.0, 90, 3
@@ -34,9 +34,9 @@ def loss_of(step: int) -> float:
     return smooth + (3.0 if step == SPIKE else 0.0)
 
 
-def three_weeks(seed: int = 7) -> Story:
+def three_weeks(seed: int = 7) -> ToldRecord:
     """Failures at random moments, each answered within minutes, each losing the steps since the last save."""
-    dice, story, now = random.Random(seed), Story(), 0.0
+    dice, story, now = random.Random(seed), ToldRecord(), 0.0
     story.stage(Stage.PROVISION, 0, 1300, data_digest="5b" * 32, unigram_loss=7.9)
     story.stage(Stage.BAKE, 1310, 1900, image="repo@sha256:" + "9f" * 32, code="c0" * 32)
     story.stage(Stage.PREFLIGHT, 1910, 2700)
@@ -72,7 +72,7 @@ def three_weeks(seed: int = 7) -> Story:
     return story
 
 
-def line(story: Story, attempt: int, at_s: float, event: str, **fields: object) -> None:
+def line(story: ToldRecord, attempt: int, at_s: float, event: str, **fields: object) -> None:
     for index in (0, 1):
         story.line(f"big-a{attempt}-gang-0-{index}-abcde", at_s, event, **fields)
 

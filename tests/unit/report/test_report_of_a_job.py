@@ -22,8 +22,8 @@ from infra.report.model import Report
 from infra.report.page import render
 from infra.spec.campaign import Spec
 from tests.example import example_spec
-from tests.unit.fake_s3 import FakeS3, Time
-from tests.unit.report.campaign_story import BEGUN, NODES, STEP_S, Story, curve, until_training
+from tests.unit.report.campaign_story import BEGUN, NODES, STEP_S, ToldRecord, curve, until_training
+from tests.worlds.s3 import FakeS3, Time
 
 MARK = chr(0x1E)
 
@@ -37,11 +37,11 @@ def job() -> Spec:
 
 SPEC = job()
 PLAN = make_plan(SPEC, survey(SPEC))
-Say = Callable[[Story, int, int, float], None]
+Say = Callable[[ToldRecord, int, int, float], None]
 """Tells one finished step of an attempt that ended at this second."""
 
 
-class Job(Story):
+class Job(ToldRecord):
     """Lines as a supervisor prints them."""
 
     def line(self, pod: str, at_s: float, event: str, **fields: Any) -> None:
@@ -54,7 +54,7 @@ def pod(attempt: int, index: int = 0) -> str:
 
 
 def told(every: int = 1, loss: bool = True, by: int = 0) -> Say:
-    def say(story: Story, attempt: int, step: int, at_s: float) -> None:
+    def say(story: ToldRecord, attempt: int, step: int, at_s: float) -> None:
         if step % every == 0:
             value = curve(step) if loss else None
             story.line(pod(attempt, by), at_s, "step", step=step, loss=value, seconds=STEP_S, attempt=attempt)
@@ -62,12 +62,12 @@ def told(every: int = 1, loss: bool = True, by: int = 0) -> Say:
     return say
 
 
-def loss_on_a_later_line(story: Story, attempt: int, step: int, at_s: float) -> None:
+def loss_on_a_later_line(story: ToldRecord, attempt: int, step: int, at_s: float) -> None:
     for value in (None, curve(step)):
         story.line(pod(attempt), at_s, "step", step=step, loss=value, seconds=STEP_S, attempt=attempt)
 
 
-def by_two_pods(story: Story, attempt: int, step: int, at_s: float) -> None:
+def by_two_pods(story: ToldRecord, attempt: int, step: int, at_s: float) -> None:
     told(loss=False, by=0)(story, attempt, step, at_s)
     told(by=1)(story, attempt, step, at_s)
 
@@ -95,7 +95,7 @@ def killed_after_35(say: Say) -> Job:
     return story
 
 
-def made(story: Story) -> Report:
+def made(story: ToldRecord) -> Report:
     return build(story.record(SPEC, PLAN, 200.0))
 
 
@@ -147,7 +147,7 @@ def test_a_job_that_tells_of_every_fifth_step_trained_all_of_them() -> None:
 def test_the_start_of_a_job_is_not_taken_for_its_first_steps() -> None:
     """The supervisor's seconds of the first line it hears cover the imports before it."""
 
-    def say(story: Story, attempt: int, step: int, at_s: float) -> None:
+    def say(story: ToldRecord, attempt: int, step: int, at_s: float) -> None:
         if step % 5 == 0:
             first = step == (5 if attempt == 1 else 35)
             story.line(pod(attempt), at_s, "step", step=step, loss=None, seconds=2.0 if first else STEP_S)

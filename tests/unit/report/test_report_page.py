@@ -20,7 +20,7 @@ from infra.spec.campaign import SpecFile
 from tests.unit.report.campaign_story import (
     CERTIFICATE,
     SITE,
-    Story,
+    ToldRecord,
     abandoned,
     failed,
     held,
@@ -37,7 +37,7 @@ def record(spec_file: Callable[..., SpecFile]) -> Callable[..., Record]:
     spec = spec_file().spec
     plan = make_plan(spec, survey(spec))
 
-    def make(story: Story, at_s: float = 192.0, **more: Any) -> Record:
+    def make(story: ToldRecord, at_s: float = 192.0, **more: Any) -> Record:
         return story.record(spec, plan, at_s, **more)
 
     return make
@@ -45,7 +45,7 @@ def record(spec_file: Callable[..., SpecFile]) -> Callable[..., Record]:
 
 @pytest.fixture
 def report(record: Callable[..., Record]) -> Make:
-    def make(story: Story | None = None, at_s: float = 192.0, **more: Any) -> Report:
+    def make(story: ToldRecord | None = None, at_s: float = 192.0, **more: Any) -> Report:
         return build(record(story or whole(), at_s, **{"site": SITE, "certificate": CERTIFICATE} | more))
 
     return make
@@ -89,8 +89,8 @@ def test_the_page_says_what_was_emulated_and_escapes_what_it_shows(report: Make)
     assert "would have" not in on_aws and "Emulated" not in on_aws
 
 
-UNFINISHED: dict[str, tuple[Callable[[], Story], float, str, str]] = {
-    "nothing begun": (Story, 0.0, "nothing has begun", "Empty: no stage has begun."),
+UNFINISHED: dict[str, tuple[Callable[[], ToldRecord], float, str, str]] = {
+    "nothing begun": (ToldRecord, 0.0, "nothing has begun", "Empty: no stage has begun."),
     "training begins": (until_training, 85.0, "under way: supervise", "Empty: it is issued after teardown"),
     "under way": (with_a_node_lost, 150.0, "under way: supervise", "Empty: no checkpoint has been verified"),
     "failed": (failed, 60.0, "failed at provision", "no capacity for p5.4xlarge in us-east-1a"),
@@ -111,7 +111,7 @@ def test_an_unfinished_campaign_has_as_good_a_page_and_says_why_parts_are_empty(
 
 
 def test_an_end_far_from_the_estimate_and_the_error_that_holds_are_said(report: Make) -> None:
-    def said(story: Story) -> list[str]:
+    def said(story: ToldRecord) -> list[str]:
         return [row.text for row in report(story, at_s=170.0, certificate=None).notices]
 
     assert any("repeat its last error: the trainer exited with 64." in text for text in said(held()))
@@ -123,7 +123,7 @@ def test_an_end_far_from_the_estimate_and_the_error_that_holds_are_said(report: 
 
 
 def test_what_still_bills_is_said_with_its_rate(report: Make) -> None:
-    def said(story: Story) -> str:
+    def said(story: ToldRecord) -> str:
         return next(row.text for row in report(story, at_s=170.0, certificate=None).notices if row.level == "open")
 
     assert "$14.36 an hour" in said(held())
@@ -171,7 +171,7 @@ def test_a_cost_above_the_budget_is_said_at_the_head(report: Make, spec_file: Ca
 def test_whatever_people_and_machines_write_is_shown_and_never_run(spec_file: Callable[..., SpecFile]) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&`<b>`"
     spec = spec_file({"purpose": evil, "data.source": f"/data/{evil}", "data.pattern": evil}).spec
-    story = Story()
+    story = ToldRecord()
     story.event(0, "stage.started", stage=Stage.PROVISION)
     story.event(9, "stage.failed", stage=Stage.PROVISION, error=evil)
     story.event(10, "driver.took-over", holder=evil, previous=evil)

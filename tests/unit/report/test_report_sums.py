@@ -19,9 +19,9 @@ from infra.report.money import allot
 from infra.report.record import Record
 from infra.spec.campaign import Capacity, load
 from tests.unit.conftest import CAMPAIGNS
-from tests.unit.report.campaign_story import BEGUN, Story, abandoned, failed, held, whole, with_a_node_lost
+from tests.unit.report.campaign_story import BEGUN, ToldRecord, abandoned, failed, held, whole, with_a_node_lost
 
-STORIES: tuple[Callable[[], Story], ...] = (whole, with_a_node_lost, held, abandoned, failed)
+STORIES: tuple[Callable[[], ToldRecord], ...] = (whole, with_a_node_lost, held, abandoned, failed)
 SPEC = load(CAMPAIGNS / "rehearsal.yaml").spec
 PLAN = make_plan(SPEC, survey(SPEC))
 
@@ -68,7 +68,7 @@ def logged(record: Record) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_figures_agree_with_sums_made_by_hand(story: Callable[[], Story]) -> None:
+def test_figures_agree_with_sums_made_by_hand(story: Callable[[], ToldRecord]) -> None:
     record = story().record(SPEC, PLAN, 192.0)
     report = build(record)
     money = report.money
@@ -96,9 +96,9 @@ def test_figures_agree_with_sums_made_by_hand(story: Callable[[], Story]) -> Non
         assert item.planned_usd == planned.usd
 
 
-def random_story(draw: st.DrawFn) -> tuple[Story, float]:
+def random_story(draw: st.DrawFn) -> tuple[ToldRecord, float]:
     """Stages of any length, drivers that go away, attempts that fail in any way; cut off anywhere."""
-    story, now = Story(), 0.0
+    story, now = ToldRecord(), 0.0
 
     def passes(most: float = 50.0) -> float:
         nonlocal now
@@ -161,7 +161,9 @@ def test_parts_are_rounded_so_that_they_add_up_and_none_moves_by_a_unit(parts: l
 
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("fee", [Decimal("0.001"), Decimal(500)])
-def test_a_capacity_blocks_fee_is_paid_in_full_whatever_its_nodes_did(story: Callable[[], Story], fee: Decimal) -> None:
+def test_a_capacity_blocks_fee_is_paid_in_full_whatever_its_nodes_did(
+    story: Callable[[], ToldRecord], fee: Decimal
+) -> None:
     nodes = SPEC.nodes.model_copy(
         update={"capacity": Capacity.CAPACITY_BLOCK, "block_fee_usd": fee, "usd_per_hour": Decimal(5)}
     )

@@ -14,7 +14,7 @@ from infra.report.build import build
 from infra.report.model import Report
 from infra.report.page import render
 from infra.spec.campaign import SpecFile
-from tests.unit.report.campaign_story import CERTIFICATE, Story, until_training, whole
+from tests.unit.report.campaign_story import CERTIFICATE, ToldRecord, until_training, whole
 
 LEFT = {"files": 3, "bytes": 12_000_000, "newest": "run/e=3.ckpt", "why": "looked for *.pt", "fits": "lightning"}
 COPIED = {"prefix": "s3://archive/campaigns/x/unproven/attempt-0001", **LEFT}
@@ -28,7 +28,7 @@ def report(spec_file: Callable[..., SpecFile]) -> Make:
     return lambda story: build(story.record(spec, plan, 192.0, certificate=CERTIFICATE))
 
 
-def ended(left: dict[str, Any] | None, *more: tuple[str, dict[str, Any]]) -> Story:
+def ended(left: dict[str, Any] | None, *more: tuple[str, dict[str, Any]]) -> ToldRecord:
     """All steps are trained, nothing was committed, and the teardown is certified."""
     story = until_training()
     story.steps(1, 1, 110, 80)

@@ -16,12 +16,12 @@ from infra.report.model import Report
 from infra.report.page import render
 from infra.report.trainer_log import losses, read, repeats
 from infra.spec.campaign import SpecFile
-from tests.unit.report.campaign_story import NODES, STEP_S, Story, curve, until_training
+from tests.unit.report.campaign_story import NODES, STEP_S, ToldRecord, curve, until_training
 
 DIED_S, SECONDS = 120.0, 6.5
 
 
-def restarted() -> Story:
+def restarted() -> ToldRecord:
     """Steps 1 to 60 from second 80 on; a process dies, and the same pods go on from step 50."""
     story = until_training()
     ended = story.steps(1, 1, 60, 80.0)

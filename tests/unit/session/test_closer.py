@@ -17,7 +17,7 @@ from infra.record.payloads.stages import Attached, Detached, StageStarted
 from infra.record.payloads.training import TrainingFinished
 from infra.record.store import CampaignStore
 from infra.session import closer
-from tests.unit.fake_s3 import FakeS3, Time, refusal
+from tests.worlds.s3 import FakeS3, Time, refusal
 
 CODE = "c" * 64
 TTL = timedelta(seconds=30)
@@ -28,7 +28,7 @@ class Ended(Exception):
     """The cluster is gone, and the steward with it."""
 
 
-class World:
+class ClosersRecord:
     def __init__(self, *archived: tuple[str, dict[str, Any]]) -> None:
         self.time = Time()
         self.s3: Any = FakeS3(self.time)
@@ -71,7 +71,7 @@ ARCHIVED = ("archive.verified", {"manifest": "m", "step": 60})
 
 
 def test_the_steward_asks_at_once_when_nobody_drives_and_again_after_ten_minutes() -> None:
-    world = World(ARCHIVED)
+    world = ClosersRecord(ARCHIVED)
     world.attend(1300)
     variables = [
         {"name": "BIVOUAC_CAMPAIGN", "value": "train", "type": "PLAINTEXT"},
@@ -86,7 +86,7 @@ def test_the_steward_asks_at_once_when_nobody_drives_and_again_after_ten_minutes
 def test_a_driver_or_a_closer_at_work_is_not_disturbed_and_one_that_died_is_followed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(ARCHIVED)
+    world = ClosersRecord(ARCHIVED)
     monkeypatch.setattr(Lease, "_renew", lambda self: None)
     world.store.append(Attached(holder="me"))
     world.store.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
@@ -96,20 +96,20 @@ def test_a_driver_or_a_closer_at_work_is_not_disturbed_and_one_that_died_is_foll
 
 
 def test_what_a_person_interrupted_is_left_to_them() -> None:
-    world = World(ARCHIVED)
+    world = ClosersRecord(ARCHIVED)
     world.store.append(Attached(holder="me"))
     world.attend(100)
     assert world.asked == []
 
 
 def test_a_refusal_ends_nothing_and_is_not_repeated_every_moment() -> None:
-    world = World(ARCHIVED)
+    world = ClosersRecord(ARCHIVED)
     world.refused = True
     world.attend(700)
     assert len(world.asked) == 2
 
 
 def test_nobody_is_asked_to_end_what_is_not_archived() -> None:
-    world = World(("archive.failed", {"error": "AccessDenied"}))
+    world = ClosersRecord(("archive.failed", {"error": "AccessDenied"}))
     closer.attend(world.account, world.store, CODE, lambda _: pytest.fail("it waits"), world.time)
     assert world.asked == []

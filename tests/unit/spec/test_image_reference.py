@@ -5,23 +5,14 @@ from __future__ import annotations
 import pytest
 
 from infra.spec.image_reference import ImageReference
+from tests.tables import Table
+
+TABLE = Table(__file__)
 
 DIGEST = "sha256:" + "a" * 64
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "which", "endpoint"),
-    [
-        ("python:3.12", "docker.io/library/python", "3.12", "https://registry-1.docker.io"),
-        ("docker.io/python:3.12", "docker.io/library/python", "3.12", "https://registry-1.docker.io"),
-        ("pytorch/pytorch:2.13.0", "docker.io/pytorch/pytorch", "2.13.0", "https://registry-1.docker.io"),
-        ("nvcr.io/nvidia/pytorch:25.10-py3", "nvcr.io/nvidia/pytorch", "25.10-py3", "https://nvcr.io"),
-        (f"nvcr.io/nvidia/pytorch:25.10-py3@{DIGEST}", "nvcr.io/nvidia/pytorch", DIGEST, "https://nvcr.io"),
-        (f"ghcr.io/a-b/c__d.e@{DIGEST}", "ghcr.io/a-b/c__d.e", DIGEST, "https://ghcr.io"),
-        ("localhost:5000/a:b", "localhost:5000/a", "b", "http://localhost:5000"),
-        ("registry:5000/a/b:c", "registry:5000/a/b", "c", "https://registry:5000"),
-    ],
-)
+@TABLE.cases
 def test_a_reference_has_registry_repository_and_tag_or_digest(text: str, name: str, which: str, endpoint: str) -> None:
     found = ImageReference.parse(text)
     assert (found.name, found.which, found.endpoint, found.ecr) == (name, which, endpoint, None)

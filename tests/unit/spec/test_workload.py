@@ -19,7 +19,10 @@ from infra.plan.survey import survey
 from infra.spec.campaign import SpecError, SpecFile, load
 from infra.spec.workload.workload import Workload
 from tests.root import ROOT
+from tests.tables import Table
 from tests.unit.plan.checks.refused import FRESH
+
+TABLE = Table(__file__)
 
 EXAMPLE = ROOT / "trainer/examples/ddp/rehearsal.yaml"
 ARN = "arn:aws:secretsmanager:us-east-1:123456789012:secret:"
@@ -41,68 +44,25 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-REFUSED = [
-    ({"command": ["python", "train.py"]}, "needs `script` or `module`, and no `command`"),
-    ({"launcher": "none"}, "needs `command`, and no `script` or `module`"),
-    ({"warm": ["torch; import os"]}, "is no name of a Python module"),
-    (
-        {"launcher": "none", "script": None, "command": ["./a"], "warm": ["torch"]},
-        "only launcher `torchrun`, with checkpoints on the shared tier",
-    ),
-    ({"launcher": "slurm"}, "launcher"),
-    ({"launcher": "mpirun"}, "launcher `mpirun` needs `command`, and no `script` or `module`"),
-    ({"launcher": "mpirun", "command": ["./solve"]}, "launcher `mpirun` needs `command`, and no `script` or `module`"),
-    ({"env": {"OMPI_MCA_plm_rsh_agent": "ssh"}}, "by their supervisors"),
-    ({"nccl": {"CUDA_LAUNCH_BLOCKING": "1"}}, "belong to `env`"),
-    ({"nccl": {"NCCL_DEBUG": "INFO"}, "env": {"NCCL_DEBUG": "WARN"}}, "in `nccl` and in `env`"),
-    ({"env": {"BIVOUAC_RUN": "x"}}, "supervisor's"),
-    ({"progress": {"pattern": "step ([0-9]+)"}}, "group named `step`"),
-    ({"progress": {"pattern": "step ("}}, "no regular expression"),
-    ({"estimates": {"steps": 0, "step_seconds": 1}}, "estimates.steps"),
-    ({"checkpoints": {"format": "pickle"}}, "checkpoints.format"),
-    ({"image": "python"}, "needs a tag or a digest"),
-    ({"requirements": "../requirements.txt"}, "is no file below `source`"),
-    ({"requirements": "requirements.txt[train]"}, "is no file below `source`"),
-    ({"requirements": "r.txt", "image": "a/b:c"}, "write the Python of `image`"),
-    ({"python": "3"}, "python"),
-    ({"image": "https://nvcr.io/nvidia/pytorch:25.10-py3"}, "is no image reference"),
-    ({"resources": {"shm_gib": 0}}, "resources.shm_gib"),
-    ({"mounts": {"corpus": "bucket/tokens"}}, "no s3://bucket/prefix"),
-    ({"mounts": {"Corpus": "s3://bucket/tokens"}}, "lower-case"),
-    ({"mounts": {"a": "s3://bucket/x/", "b": "s3://bucket/x/y"}}, "FSx links no prefix twice"),
-    ({"mounts": {"a": "s3://bucket", "b": "s3://bucket/y"}}, "FSx links no prefix twice"),
-    ({"mounts": {f"m{n}": f"s3://bucket/{n}" for n in range(8)}}, "8 are too many"),
-    ({"rehearsal": {"mounts": {"corpus": "/tmp"}}}, "corpus is not in `mounts`"),
-    ({"evaluate": {"command": []}}, "evaluate.command"),
-    ({"evaluate": {"command": ["a"], "tolerance": -0.1}}, "evaluate.tolerance"),
-    ({"export": {"command": ["a"], "limit": "0s"}}, "export.limit"),
-    ({"init_from": "https://huggingface.co/a/b"}, "neither s3://bucket/prefix nor a folder"),
-    ({"init_from": "s3://bucket/x", "mounts": {"a": "s3://bucket/x/y"}}, "FSx links no prefix twice"),
-    ({"init_from": "s3://bucket/w", "mounts": {f"m{n}": f"s3://bucket/{n}" for n in range(7)}}, "8 are too many"),
-    ({"mounts": {"init-from": "s3://bucket/x"}}, "the weights of `init_from` have this name"),
-    ({"rehearsal": {"init_from": "/tmp"}}, "stands for `init_from`"),
-    ({"secrets": {"TOKEN": {}}}, "either `secret` or `parameter`"),
-    ({"secrets": {"TOKEN": {"secret": "a", "parameter": "/b"}}}, "either `secret` or `parameter`"),
-    ({"secrets": {"TOKEN": {"parameter": "/b", "key": "c"}}}, "`key` belongs to `secret`"),
-    ({"secrets": {"TOKEN": {"secret": "a*"}}}, "neither a secret's name nor its whole ARN"),
-    ({"secrets": {"TOKEN": {"secret": f"{ARN}*-AbC123"}}}, "neither a secret's name nor its whole ARN"),
-    ({"secrets": {"TOKEN": {"secret": f"{ARN}team/token"}}}, "neither a secret's name nor its whole ARN"),
-    ({"secrets": {"TOKEN": {"parameter": "/team/*"}}}, "no name of a parameter"),
-    ({"secrets": {"TOKEN": {"parameter": "/aws/reference/secretsmanager/a"}}}, "no name of a parameter"),
-    ({"secrets": {"A-B": {"secret": "a"}}}, "no name of an environment variable"),
-    ({"secrets": {"BIVOUAC_X": {"secret": "a"}}}, "a variable of the supervisor"),
-    ({"secrets": {"PYTHONPATH": {"secret": "a"}}}, "a variable of the supervisor"),
-    ({"secrets": {"TOKEN": {"secret": "a"}}, "env": {"TOKEN": "x"}}, "in `secrets` and in `env`"),
-    ({"secrets": {"TOKEN": {"secret": "a"}}, "rehearsal": {"env": {"TOKEN": "x"}}}, "in `secrets` and in `env`"),
-    ({"secrets": {f"T{number}": {"secret": "a"} for number in range(41)}}, "at most 40"),
-]
-
-
-@pytest.mark.parametrize(("changes", "why"), REFUSED, ids=lambda one: str(one)[:40])
+@TABLE.cases
 def test_what_cannot_work_is_refused_in_words(changes: dict[str, Any], why: str, spec: Any) -> None:
     with pytest.raises(SpecError) as refusal:
         spec(**changes)
     assert why in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"mounts": {f"m{n}": f"s3://bucket/{n}" for n in range(8)}}, "8 are too many"),
+        ({"init_from": "s3://bucket/w", "mounts": {f"m{n}": f"s3://bucket/{n}" for n in range(7)}}, "8 are too many"),
+        ({"secrets": {f"T{number}": {"secret": "a"} for number in range(41)}}, "at most 40"),
+    ],
+    ids=["mounts", "mounts and weights", "secrets"],
+)
+def test_too_many_of_a_thing_are_refused_with_their_limit(changes: dict[str, Any], why: str, spec: Any) -> None:
+    with pytest.raises(SpecError, match=why):
+        spec(**changes)
 
 
 def test_a_spec_trains_one_thing(spec: Any) -> None:

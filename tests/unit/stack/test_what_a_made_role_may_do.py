@@ -13,19 +13,16 @@ from tests.unit.stack.iam_questions import (
     LIMIT,
     PARAMETER,
     SECRET,
-    STRANGER,
     TOPIC,
-    A,
     Ask,
-    R,
     ask,
     ec2,
     granted,
     refused,
     role,
 )
-from tests.unit.stack.test_what_no_role_may_do import ADMIN, MARKED, ROLES_NEVER, UNDER
-from tests.unit.stack.test_who_may_do_what import FOUNDATION, OPERATOR, read
+from tests.unit.stack.iam_requests import FOUNDATION, MARKED, UNDER, requests
+from tests.unit.stack.test_who_may_do_what import OPERATOR, read
 
 KINDS = ("archive", "budget", "cluster", "cni", "data", "guard", "node", "steward", "trainer")
 """How the names of roles end that the boundary knows, and one that it does not."""
@@ -37,38 +34,6 @@ NAMES = (
     "bivouac-bivouac_closer_us-east-1",
     "bivouac-x/bivouac_build_us-east-1",
 )
-MARK = {"s3:BucketTag/team": "payroll", "aws:ResourceTag/team": "payroll"}
-OTHERS: list[Ask] = [
-    *(ask("secretsmanager:GetSecretValue", f"{SECRET}{name}-AbC123") for name in (
-        "payroll", "team/token", "team/bivouac_job", "bivouac-job", "bivouac", "bivouac_pull/team")),
-    *(ask("ssm:GetParameter", f"{PARAMETER}{name}") for name in ("payroll", "team/key", "bivouac_pull")),
-    ask("ssm:GetParameters", f"{PARAMETER}bivouac_job"),
-    *(ask(f"s3:{act}", at, MARK) for act, at in (
-        ("GetObject", "arn:aws:s3:::payroll/salaries"), ("ListBucket", "arn:aws:s3:::payroll"),
-        ("GetObject", f"arn:aws:s3:::bivouac-data-{STRANGER}-{R}/x"))),
-    *(ask(f"kms:{act}", KEY, MARK) for act in ("Decrypt", "DescribeKey", "Encrypt", "ListGrants", "GenerateDataKey")),
-    ask("kms:Decrypt", KEY, {"kms:ViaService": f"rds.{R}.amazonaws.com"}),
-    ask("kms:CreateGrant", KEY, {"aws:ResourceTag/bivouac:foundation": "true"}),
-    ask("kms:PutKeyPolicy", KEY, {"aws:ResourceTag/bivouac:foundation": "true"}),
-    ask("sns:Publish", TOPIC.replace("bivouac_", "payroll_")),
-    ask("sns:Subscribe", TOPIC),
-    # To open what is closed: no role gives the mark that lets the others in.
-    *(ask(f"s3:{act}", "arn:aws:s3:::payroll", {"aws:TagKeys": "bivouac:text"}) for act in (
-        "PutBucketTagging", "TagResource", "PutBucketAbac")),
-    ask("kms:TagResource", KEY, {"aws:TagKeys": "bivouac:key"}),
-    ask("secretsmanager:PutSecretValue", f"{SECRET}bivouac_job-AbC123"),
-    ask("secretsmanager:PutResourcePolicy", f"{SECRET}payroll-AbC123"),
-    # What shows the user data of other people's instances.
-    ask("ec2:DescribeInstanceAttribute", ec2("instance")),
-    *(ask(f"ec2:Describe{what}", "*") for what in (
-        "LaunchTemplateVersions", "SpotInstanceRequests", "SpotFleetRequests", "InstanceAttribute")),
-    ask("autoscaling:DescribeLaunchConfigurations", "*"),
-    ask("ssm:UpdateInstanceInformation", "*"),
-    ask("ecr:PutImage", f"arn:aws:ecr:{R}:{A}:repository/bivouac/trainer"),
-    ask("iam:AttachRolePolicy", role("admin"), {"iam:PolicyARN": ADMIN}),
-    ask("iam:PassRole", role("bivouac-x-trainer"), {"iam:PassedToService": "ec2.amazonaws.com"}),
-    ask("sts:AssumeRole", role("admin")),
-]  # fmt: skip
 
 
 def steps(name: str) -> list[Ask]:
@@ -82,8 +47,8 @@ def test_a_role_that_an_operator_makes_and_assumes_reads_nothing_of_other_people
     operator = read(*OPERATOR)
     assert refused(steps(name), role("operator"), operator) == [], "else the chain ends before, and shows nothing"
     # A trust that names the operator's own role needs no right of it to assume the role.
-    assert granted(OTHERS, role(name), ANYTHING, LIMIT) == []
-    assert granted(ROLES_NEVER, role(name), ANYTHING, LIMIT) == []
+    assert granted(requests("never a made role"), role(name), ANYTHING, LIMIT) == []
+    assert granted(requests("roles_never"), role(name), ANYTHING, LIMIT) == []
 
 
 def test_an_operator_makes_no_role_beyond_the_boundary_and_opens_none_that_stands() -> None:

@@ -22,8 +22,8 @@ from infra.steward.seeing import observe
 from infra.steward.seeing.observe import Observer
 from infra.steward.seeing.sources import Sources
 from tests.part import part
-from tests.unit.fake_s3 import Time
 from tests.unit.steward.steward_story import config
+from tests.worlds.s3 import Time
 from trainer.contract import Phase, RankStatus, Status
 
 ENDED = datetime(2026, 11, 22, 11, 59, tzinfo=UTC)
@@ -53,7 +53,7 @@ def node(index: int, **changes: Any) -> NodeFacts:
     return NodeFacts.model_validate(base | {"instance_state": "running", "accelerators": 8} | changes)
 
 
-class World:
+class ObservedGang:
     """Two nodes and a gang, by a virtual clock; `steps`: pod -> its step, one that is not here does not answer."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -103,8 +103,8 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch)
+def world(monkeypatch: pytest.MonkeyPatch) -> ObservedGang:
+    return ObservedGang(monkeypatch)
 
 
 def seconds(lasts: timedelta | None) -> float | None:

@@ -44,7 +44,7 @@ from infra.steward.seeing import committed, observe
 from infra.steward.steward import Steward
 from tests.part import part
 from tests.root import ROOT
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.worlds.s3 import FakeS3, Time
 from trainer.contract import Phase, Status
 
 TURN = timedelta(seconds=10)
@@ -238,7 +238,7 @@ def config() -> StewardConfig:
 
 
 @dataclass
-class Story:
+class StewardRun:
     """One campaign; its steward turns every ten seconds, and `each_turn` may change the weather."""
 
     time: Time
@@ -314,10 +314,10 @@ class Story:
 
 
 @pytest.fixture
-def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Story:
+def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StewardRun:
     time = Time()
     cluster = FakeCluster(nodes={f"node-{index}": gpu_node(index) for index in range(PODS)})
-    made = Story(time, FakeS3(time), cluster, FakeAws(cluster), {0: 0, 1: 0})
+    made = StewardRun(time, FakeS3(time), cluster, FakeAws(cluster), {0: 0, 1: 0})
     monkeypatch.setattr(lease_module, "_monotonic", time)
     monkeypatch.setattr(Lease, "_renew", lambda self: None)
     monkeypatch.setattr(observe, "_probe", made.probe)

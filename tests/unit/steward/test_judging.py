@@ -24,8 +24,8 @@ from infra.steward import archiving, gangs, judging
 from infra.steward.judging import Judged
 from tests.part import part
 from tests.root import ROOT
-from tests.unit.fake_s3 import Time
 from tests.unit.steward.steward_story import FakeCluster, config
+from tests.worlds.s3 import Time
 from trainer.contract.workload import JudgingConfig, WorkloadConfig
 
 LIMIT, BARE = timedelta(minutes=10), timedelta(minutes=5)

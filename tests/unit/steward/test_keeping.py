@@ -13,7 +13,7 @@ from infra.record.payloads.attempts import AttemptLaunched, AttemptRecord
 from infra.record.store import CampaignStore
 from infra.steward.clocks import CLOCKS, Clocks
 from infra.steward.seeing.lookout import Keeper
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.worlds.s3 import FakeS3, Time
 
 MINUTE = timedelta(minutes=1)
 

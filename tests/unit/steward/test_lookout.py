@@ -15,8 +15,8 @@ from infra.record.store import LIVE, STOP, CampaignStore
 from infra.steward.clocks import CLOCKS, Clocks
 from infra.steward.decide import Finish, History, Launch, Observation, Policy
 from infra.steward.seeing import lookout
-from tests.unit.fake_s3 import NOON, FakeS3, Time, refusal
 from tests.unit.steward.steward_story import config
+from tests.worlds.s3 import NOON, FakeS3, Time, refusal
 
 POLICY = Policy(
     attempts_without_progress=3, process_restarts=5, node_replacements=3, repairs_per_hour=4,

@@ -11,14 +11,14 @@ from lightkube.codecs import from_dict
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
 from infra.steward.seeing import observe
 from infra.steward.seeing.agents import HttpAnswer
-from tests.unit.steward.observe_world import ENDED, World, pod, seconds, world
+from tests.unit.steward.observe_world import ENDED, ObservedGang, pod, seconds, world
 from tests.unit.steward.steward_story import config
 from trainer.contract import AGENT_PORT, Phase
 
 __all__ = ["world"]
 
 
-def test_a_pod_is_told_as_kubernetes_and_its_agent_have_it(world: World) -> None:
+def test_a_pod_is_told_as_kubernetes_and_its_agent_have_it(world: ObservedGang) -> None:
     world.steps = {0: 70, 1: 60}
     sight = world.look()
     first, second = sight.pods
@@ -31,18 +31,18 @@ def test_a_pod_is_told_as_kubernetes_and_its_agent_have_it(world: World) -> None
     assert (sight.attempt, sight.in_flight, sight.committed_step, sight.nodes_wanted) == (1, True, 7, 2)
 
 
-def test_what_was_asked_of_the_steward_is_told_as_it_was_given(world: World) -> None:
+def test_what_was_asked_of_the_steward_is_told_as_it_was_given(world: ObservedGang) -> None:
     assert not world.look().stop_requested and world.look().held_since is None
     assert world.look(stop=True).stop_requested and world.look(held=ENDED).held_since == ENDED
     assert world.look().deadline == config().deadline
 
 
-def test_between_attempts_no_pod_is_asked_for(world: World) -> None:
+def test_between_attempts_no_pod_is_asked_for(world: ObservedGang) -> None:
     world.look()
     assert world.look(in_flight=False).pods == () and world.look().pods != ()
 
 
-def test_a_pod_is_silent_since_its_last_answer_and_none_before_its_first(world: World) -> None:
+def test_a_pod_is_silent_since_its_last_answer_and_none_before_its_first(world: ObservedGang) -> None:
     del world.steps[1]
     assert [seconds(one) for one in (world.view(1).silent_for, world.view(0).silent_for)] == [None, 0]
     assert seconds(world.view(1).running_for) == 20, "since it was first seen to run"
@@ -54,7 +54,7 @@ def test_a_pod_is_silent_since_its_last_answer_and_none_before_its_first(world: 
         assert seconds(told.silent_for) == age and told.step == 3, "its last word stands"
 
 
-def test_a_pod_that_does_not_run_is_not_asked(world: World) -> None:
+def test_a_pod_that_does_not_run_is_not_asked(world: ObservedGang) -> None:
     world.pods = [pod(0), pod(1, phase="Pending", ip=None), pod(2, phase="Running", ip=None)]
     told = world.look().pods
     assert [one.silent_for is None for one in told] == [False, True, True]
@@ -67,7 +67,7 @@ def test_a_pod_that_does_not_run_is_not_asked(world: World) -> None:
     [("Pending", "Pending"), ("Succeeded", "Succeeded"), ("Failed", "Failed"), (None, "Pending"), ("Odd", "Missing")],
 )
 def test_of_a_pod_without_a_phase_nothing_is_believed_but_that_it_waits(
-    world: World, phase: str | None, told: str
+    world: ObservedGang, phase: str | None, told: str
 ) -> None:
     world.pods = [pod(0, phase=phase)]
     assert world.view(0).phase == told
@@ -75,7 +75,7 @@ def test_of_a_pod_without_a_phase_nothing_is_believed_but_that_it_waits(
     assert world.view(0).phase == "Pending"
 
 
-def test_a_pod_that_was_there_and_is_no_more_has_not_ended_well(world: World) -> None:
+def test_a_pod_that_was_there_and_is_no_more_has_not_ended_well(world: ObservedGang) -> None:
     world.steps = {0: 9, 1: 8}
     world.look()
     world.pods = [pod(0)]
@@ -93,7 +93,7 @@ def test_a_pod_that_was_there_and_is_no_more_has_not_ended_well(world: World) ->
     assert [one.index for one in world.look().pods] == [0], "another attempt misses none of its pods"
 
 
-def test_an_init_container_that_failed_speaks_for_its_pod(world: World) -> None:
+def test_an_init_container_that_failed_speaks_for_its_pod(world: ObservedGang) -> None:
     words = json.dumps({"exit_code": 64, "reason": "user", "detail": "a secret of the job cannot be read: TOKEN"})
     states = [
         {"terminated": {"exitCode": 0, "finishedAt": "2026-11-22T11:00:00+00:00", "reason": "Completed"}},
@@ -117,7 +117,7 @@ def test_an_init_container_that_failed_speaks_for_its_pod(world: World) -> None:
     assert world.view(1).exit_code is None, "one that is done is no end"
 
 
-def test_a_pod_that_waits_says_why_and_one_that_ran_does_not(world: World) -> None:
+def test_a_pod_that_waits_says_why_and_one_that_ran_does_not(world: ObservedGang) -> None:
     words = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     waiting = pod(1, phase="Pending", ip=None, state=words)
     world.pods = [pod(0, phase="Failed", exitCode=1), waiting]
@@ -139,14 +139,14 @@ def test_a_pod_that_waits_says_why_and_one_that_ran_does_not(world: World) -> No
     ],
 )
 def test_the_last_word_of_a_container_is_its_message_or_kubernetes_own(
-    world: World, message: str | None, reason: str, told: str
+    world: ObservedGang, message: str | None, reason: str, told: str
 ) -> None:
     world.pods = [pod(0, phase="Failed", exitCode=137, message=message, reason="OOMKilled")]
     seen = world.view(0)
     assert (seen.exit_code, seen.ended_at, seen.reason, seen.detail) == (137, ENDED, reason, told)
 
 
-def test_any_container_that_ended_tells_the_end_and_silence_tells_nothing(world: World) -> None:
+def test_any_container_that_ended_tells_the_end_and_silence_tells_nothing(world: ObservedGang) -> None:
     beside = pod(0, phase="Failed", exitCode=64, message=None, reason=None)
     assert beside.status and beside.status.containerStatuses
     running = pod(0).status

@@ -12,7 +12,7 @@ import pytest
 
 from infra.cluster.fitness import Ailment, Sickness
 from infra.steward.clocks import Clocks
-from tests.unit.steward.observe_world import BASE, HEARTBEAT_S, NODE, World, node, seconds, world
+from tests.unit.steward.observe_world import BASE, HEARTBEAT_S, NODE, ObservedGang, node, seconds, world
 
 __all__ = ["world"]
 
@@ -27,18 +27,20 @@ __all__ = ["world"]
         ((), 0),
     ],
 )
-def test_every_instance_that_has_not_gone_bills_fit_or_not(world: World, states: tuple[str, ...], billing: int) -> None:
+def test_every_instance_that_has_not_gone_bills_fit_or_not(
+    world: ObservedGang, states: tuple[str, ...], billing: int
+) -> None:
     world.nodes = [node(index, instance_state=one, quarantined=True) for index, one in enumerate(states)]
     assert world.look().usd_per_hour == BASE + billing * NODE
 
 
-def test_before_the_cluster_was_ever_seen_all_nodes_that_are_wanted_bill_and_none_is_short(world: World) -> None:
+def test_before_the_cluster_was_ever_seen_all_nodes_that_are_wanted_bill_and_none_is_short(world: ObservedGang) -> None:
     world.away = True
     sight = world.look()
     assert sight.usd_per_hour == BASE + 2 * NODE and sight.since_short is None and sight.nodes == ()
 
 
-def test_money_is_the_records_and_runs_at_the_present_rate_between_two_readings(world: World) -> None:
+def test_money_is_the_records_and_runs_at_the_present_rate_between_two_readings(world: ObservedGang) -> None:
     assert world.look(0).spent_usd == 5
     assert world.look(36).spent_usd == 5 + (BASE + 2 * NODE) / 100
     world.nodes = [node(0)]
@@ -52,7 +54,7 @@ def test_money_is_the_records_and_runs_at_the_present_rate_between_two_readings(
     assert world.look(0).usd_per_hour == BASE, "a fee covers the nodes"
 
 
-def test_the_nodes_that_bill_are_those_seen_last(world: World) -> None:
+def test_the_nodes_that_bill_are_those_seen_last(world: ObservedGang) -> None:
     assert world.observer.nodes_billing == 0, "the record's, before any look"
     world.look()
     assert world.observer.nodes_billing == 2
@@ -64,7 +66,7 @@ def test_the_nodes_that_bill_are_those_seen_last(world: World) -> None:
     assert world.observer.nodes_billing == 1 and world.observer.nodes_counted == 0, "what is counted is in the record"
 
 
-def test_a_node_is_told_with_what_ails_it_and_for_how_long(world: World) -> None:
+def test_a_node_is_told_with_what_ails_it_and_for_how_long(world: ObservedGang) -> None:
     fault = Ailment(words="AcceleratedHardwareReady is False", sickness=Sickness.FAULT, bars=False)
     held = Ailment(words="cordoned by somebody else", sickness=Sickness.HELD)
     changes = {"ready": None, "instance_state": "impaired", "ailments": (held,)}
@@ -78,7 +80,7 @@ def test_a_node_is_told_with_what_ails_it_and_for_how_long(world: World) -> None
     assert world.observer.clocks.sick == {"node-0 i-0 fault": world.time() - 40}
 
 
-def test_nodes_are_short_from_the_first_look_that_finds_too_few_fit_ones(world: World) -> None:
+def test_nodes_are_short_from_the_first_look_that_finds_too_few_fit_ones(world: ObservedGang) -> None:
     assert world.look().since_short is None
     world.nodes = [node(0), node(1, ready=False)]
     assert seconds(world.look().since_short) == 0
@@ -87,7 +89,7 @@ def test_nodes_are_short_from_the_first_look_that_finds_too_few_fit_ones(world: 
     assert world.look().since_short is None, "there are enough"
 
 
-def test_a_cluster_that_cannot_be_reached_makes_no_node_short_and_none_whole(world: World) -> None:
+def test_a_cluster_that_cannot_be_reached_makes_no_node_short_and_none_whole(world: ObservedGang) -> None:
     world.nodes = [node(0)]
     world.look()
     world.away, world.nodes = True, [node(0), node(1)]
@@ -96,7 +98,7 @@ def test_a_cluster_that_cannot_be_reached_makes_no_node_short_and_none_whole(wor
     assert [one.source for one in sight.unseen] == ["cluster"]
 
 
-def test_a_mistake_of_ours_is_no_weather(world: World) -> None:
+def test_a_mistake_of_ours_is_no_weather(world: ObservedGang) -> None:
     def mistaken(ask_ec2: bool) -> None:
         raise KeyError("a mistake")
 
@@ -105,14 +107,14 @@ def test_a_mistake_of_ours_is_no_weather(world: World) -> None:
         world.look()
 
 
-def test_pods_keep_their_last_word_and_agents_are_asked_while_the_cluster_is_away(world: World) -> None:
+def test_pods_keep_their_last_word_and_agents_are_asked_while_the_cluster_is_away(world: ObservedGang) -> None:
     world.look()
     world.away, world.steps = True, {0: 50, 1: 40}
     sight = world.look(60)
     assert [one.step for one in sight.pods] == [50, 40] and sight.step == 40
 
 
-def test_ec2_is_away_when_it_does_not_tell_and_is_asked_again_when_its_pause_is_over(world: World) -> None:
+def test_ec2_is_away_when_it_does_not_tell_and_is_asked_again_when_its_pause_is_over(world: ObservedGang) -> None:
     world.not_told = httpx2.ConnectError("no EC2")
     assert [one.source for one in world.look().unseen] == ["AWS"] and world.asked_ec2 == [True]
     world.look(0.5)
@@ -123,7 +125,7 @@ def test_ec2_is_away_when_it_does_not_tell_and_is_asked_again_when_its_pause_is_
     assert world.look(60).unseen == () and world.asked_ec2[-1]
 
 
-def test_a_new_attempt_begins_with_no_time_and_no_word_of_the_last(world: World) -> None:
+def test_a_new_attempt_begins_with_no_time_and_no_word_of_the_last(world: ObservedGang) -> None:
     world.steps = {0: 9, 1: 9}
     world.look()
     del world.steps[0]
@@ -134,7 +136,7 @@ def test_a_new_attempt_begins_with_no_time_and_no_word_of_the_last(world: World)
     assert sight.pods[0].step == 0 and sight.pods[0].silent_for is None and seconds(sight.pods[0].running_for) == 0
 
 
-def test_a_step_is_only_one_that_the_slowest_made(world: World) -> None:
+def test_a_step_is_only_one_that_the_slowest_made(world: ObservedGang) -> None:
     world.steps = {0: 5, 1: 5}
     world.look()
     world.steps = {0: 9, 1: 5}
@@ -143,7 +145,7 @@ def test_a_step_is_only_one_that_the_slowest_made(world: World) -> None:
     assert seconds(world.look(60).since_step) == 0
 
 
-def test_a_job_that_counts_each_epoch_from_0_hangs_only_while_it_stands_still(world: World) -> None:
+def test_a_job_that_counts_each_epoch_from_0_hangs_only_while_it_stands_still(world: ObservedGang) -> None:
     for step in (98, 99, 0, 1, 2, 99, 0, 1, 2):
         world.steps = {0: step, 1: 99}  # the other node keeps the highest that it has heard of
         sight = world.look(60)
@@ -151,7 +153,7 @@ def test_a_job_that_counts_each_epoch_from_0_hangs_only_while_it_stands_still(wo
     assert seconds(world.look(60).since_step) == 60 and seconds(world.look(60).since_step) == 120
 
 
-def test_a_node_that_knows_no_step_holds_up_no_one(world: World) -> None:
+def test_a_node_that_knows_no_step_holds_up_no_one(world: ObservedGang) -> None:
     world.steps = {0: 0, 1: 5}
     world.look()
     world.steps = {0: 0, 1: 6}
@@ -160,14 +162,14 @@ def test_a_node_that_knows_no_step_holds_up_no_one(world: World) -> None:
     assert seconds(world.look(60).since_step) == 60
 
 
-def test_a_pod_that_never_answers_ends_no_gang_that_steps(world: World) -> None:
+def test_a_pod_that_never_answers_ends_no_gang_that_steps(world: ObservedGang) -> None:
     world.steps = {0: 5}
     assert seconds(world.look(HEARTBEAT_S).since_step) == HEARTBEAT_S, "it may be the slowest"
     world.steps = {0: 6}
     assert seconds(world.look(HEARTBEAT_S + 1).since_step) == 0
 
 
-def test_steps_that_go_back_with_a_restart_in_place_are_no_hang(world: World) -> None:
+def test_steps_that_go_back_with_a_restart_in_place_are_no_hang(world: ObservedGang) -> None:
     """Half an hour of lost steps is repeated: the clock of steps moves as it does after a launch."""
     world.steps = {0: 900, 1: 900}
     world.look()
@@ -183,14 +185,14 @@ def test_steps_that_go_back_with_a_restart_in_place_are_no_hang(world: World) ->
     assert seconds(sight.since_step) == 0 and sight.step == 601
 
 
-def taken_over(world: World, **changes: Any) -> None:
+def taken_over(world: ObservedGang, **changes: Any) -> None:
     """A predecessor launched two hours ago and saw no step for one."""
     now = world.time()
     marks = {"attempt": 1, "launched": now - 7200, "stepped": now - 3600, "step": 70} | changes
     world.observer.go_on_from(Clocks(**marks))
 
 
-def test_who_takes_over_listens_to_every_running_pod_before_it_believes_the_stored_clocks(world: World) -> None:
+def test_who_takes_over_listens_to_every_running_pod_before_it_believes_the_stored_clocks(world: ObservedGang) -> None:
     taken_over(world)
     world.steps = {0: 70}
     sight = world.look()
@@ -201,7 +203,7 @@ def test_who_takes_over_listens_to_every_running_pod_before_it_believes_the_stor
 
 
 @pytest.mark.parametrize("over", [False, True])
-def test_it_listens_for_no_longer_than_a_heartbeat(world: World, over: bool) -> None:
+def test_it_listens_for_no_longer_than_a_heartbeat(world: ObservedGang, over: bool) -> None:
     taken_over(world)
     world.steps = {}
     after = HEARTBEAT_S + (1 if over else 0)
@@ -209,7 +211,7 @@ def test_it_listens_for_no_longer_than_a_heartbeat(world: World, over: bool) -> 
     assert seconds(world.look(0).since_step) == (3600 + after if over else after)
 
 
-def test_a_new_attempt_of_who_took_over_is_believed_at_once(world: World) -> None:
+def test_a_new_attempt_of_who_took_over_is_believed_at_once(world: ObservedGang) -> None:
     taken_over(world)
     world.steps = {}
     world.look()
@@ -220,20 +222,20 @@ def test_a_new_attempt_of_who_took_over_is_believed_at_once(world: World) -> Non
     assert seconds(world.look(HEARTBEAT_S - 10).since_launch) == HEARTBEAT_S - 3
 
 
-def test_what_was_stepped_meanwhile_is_no_hang(world: World) -> None:
+def test_what_was_stepped_meanwhile_is_no_hang(world: ObservedGang) -> None:
     taken_over(world)
     world.steps = {0: 500, 1: 500}
     assert seconds(world.look().since_step) == 0
 
 
-def test_younger_clocks_than_ones_own_listening_are_believed(world: World) -> None:
+def test_younger_clocks_than_ones_own_listening_are_believed(world: ObservedGang) -> None:
     world.time.go(100)
     taken_over(world, launched=world.time() + 5, stepped=world.time() + 5)
     world.steps = {}
     assert seconds(world.look(10).since_launch) == 5
 
 
-def test_a_pod_that_was_silent_before_the_takeover_is_silent_since_then(world: World) -> None:
+def test_a_pod_that_was_silent_before_the_takeover_is_silent_since_then(world: ObservedGang) -> None:
     now = world.time()
     taken_over(world, quiet={"gang-1": now - 300}, sick={"node-1 i-1 late": now - 200})
     world.nodes = [node(0), node(1, ailments=(Ailment(words="late", sickness=Sickness.LATE),))]
@@ -244,7 +246,7 @@ def test_a_pod_that_was_silent_before_the_takeover_is_silent_since_then(world: W
     assert world.observer.clocks.quiet == {"gang-1": now - 300}, "and so for whoever comes next"
 
 
-def test_the_clocks_know_since_when_each_pod_is_silent(world: World) -> None:
+def test_the_clocks_know_since_when_each_pod_is_silent(world: ObservedGang) -> None:
     world.look()
     heard = world.time()
     del world.steps[1]

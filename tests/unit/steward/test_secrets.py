@@ -15,7 +15,10 @@ from infra.errors import TemporaryError
 from infra.spec.secrets import SecretSources
 from infra.steward import secrets
 from infra.steward.secrets import SecretRefused, fetch_all, main
+from tests.tables import Table
 from trainer.contract import ExitCode, Termination
+
+TABLE = Table(__file__)
 
 VALUE = "hunter22-and-more"
 WHOLE = json.dumps({"token": VALUE, "port": 54321, "flag": True, "deep": {"token": VALUE}, "short": "abc"})
@@ -82,20 +85,7 @@ def test_a_value_is_a_whole_secret_a_member_of_it_or_a_parameter() -> None:
     ], "each is asked for once"  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ({"secret": "nobodys"}, "secret nobodys in eu-west-1: ResourceNotFoundException"),
-        ({"secret": "binary"}, "secret binary is binary"),
-        ({"secret": "plain", "key": "token"}, "secret plain is no JSON object, so it has no key 'token'"),
-        ({"secret": "team/all", "key": "other"}, "secret team/all has no text or number under the key 'other'"),
-        ({"secret": "team/all", "key": "deep"}, "no text or number under the key 'deep'"),
-        ({"secret": "team/all", "key": "flag"}, "no text or number under the key 'flag'"),
-        ({"secret": "short"}, "secret short is too short to be kept out of logs: 4 characters at least"),
-        ({"secret": "team/all", "key": "short"}, "too short"),
-        ({"secret": "zero"}, "zero byte"),
-    ],
-)
+@TABLE.cases
 def test_what_cannot_be_a_secret_is_refused_by_its_name_and_without_its_value(
     source: dict[str, str], words: str
 ) -> None:

@@ -16,14 +16,14 @@ from infra.record.payloads.training import Relaunched
 from infra.record.store import CampaignStore
 from infra.steward import __main__ as main
 from infra.steward.last_resort import HOLDER, other_holder, sign
-from tests.unit.fake_s3 import refusal
-from tests.unit.steward.steward_story import MINUTE_S, Story, config, pod, story
+from tests.unit.steward.steward_story import MINUTE_S, StewardRun, config, pod, story
+from tests.worlds.s3 import refusal
 
 __all__ = ["story"]
 
 
 @pytest.fixture
-def begin(story: Story, monkeypatch: pytest.MonkeyPatch) -> Any:
+def begin(story: StewardRun, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Begins one, whose turns are `each_turn`'s; the steward that began is its lease."""
 
     def run(each_turn: Any = lambda: None, version: int = 0) -> Lease | None:
@@ -45,13 +45,15 @@ def begin(story: Story, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_it_begins_at_once_where_nobody_holds_the_lease(begin: Any, story: Story) -> None:
+def test_it_begins_at_once_where_nobody_holds_the_lease(begin: Any, story: StewardRun) -> None:
     before = story.time()
     begin().check()
     assert story.time() == before
 
 
-def test_one_that_stands_by_has_the_campaign_half_a_minute_after_the_holder_s_death(begin: Any, story: Story) -> None:
+def test_one_that_stands_by_has_the_campaign_half_a_minute_after_the_holder_s_death(
+    begin: Any, story: StewardRun
+) -> None:
     other = Holder(user="old", host="h", boot_id="b", pid_namespace="", pid=6, start_ticks=6)
     story.store().lease("steward", timedelta(seconds=15), other, patient=True).acquire()
     died = story.time()
@@ -59,7 +61,7 @@ def test_one_that_stands_by_has_the_campaign_half_a_minute_after_the_holder_s_de
     assert 15 < story.time() - died < 30
 
 
-def test_a_record_that_is_away_is_waited_for(begin: Any, story: Story) -> None:
+def test_a_record_that_is_away_is_waited_for(begin: Any, story: StewardRun) -> None:
     begun = story.time()
 
     def turn() -> None:
@@ -72,7 +74,7 @@ def test_a_record_that_is_away_is_waited_for(begin: Any, story: Story) -> None:
 
 @pytest.mark.parametrize("holder", [None, "gone", "living"])
 def test_without_a_record_the_gang_commits_and_its_nodes_go_back_unless_another_steward_lives(
-    begin: Any, story: Story, holder: str | None
+    begin: Any, story: StewardRun, holder: str | None
 ) -> None:
     story.cluster.jobs["story-a1"] = SimpleNamespace(
         metadata=SimpleNamespace(
@@ -102,14 +104,14 @@ def test_without_a_record_the_gang_commits_and_its_nodes_go_back_unless_another_
     assert 30 <= zero[0] <= 31 and story.cluster.writes == ["delete story-a1"]
 
 
-def test_a_configuration_that_a_newer_one_replaced_begins_nothing(begin: Any, story: Story) -> None:
+def test_a_configuration_that_a_newer_one_replaced_begins_nothing(begin: Any, story: StewardRun) -> None:
 
     story.store().append(Relaunched(version=1))
     assert begin(version=0) is None
     assert begin(version=1) is not None
 
 
-def test_kubernetes_names_the_last_holder(story: Story) -> None:
+def test_kubernetes_names_the_last_holder(story: StewardRun) -> None:
     client: Any = story.cluster
     assert other_holder(client, "a") is None, "nobody has signed"
     sign(client, "a")

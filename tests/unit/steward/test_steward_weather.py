@@ -11,14 +11,14 @@ from infra.errors import LeaseLost
 from infra.record.holder import Holder
 from infra.steward.last_resort import HOLDER
 from infra.steward.watchdog import STUCK_S
-from tests.unit.fake_s3 import refusal
-from tests.unit.steward.steward_story import Story, config, story
+from tests.unit.steward.steward_story import StewardRun, config, story
+from tests.worlds.s3 import refusal
 
 __all__ = ["story"]
 MINUTE = 60.0
 
 
-def between(story: Story, begin: float, end: float, change: Callable[[bool], None]) -> Callable[[], None]:
+def between(story: StewardRun, begin: float, end: float, change: Callable[[bool], None]) -> Callable[[], None]:
     """`change(True)` from the begin-th minute on, `change(False)` from the end-th."""
     start = story.time()
 
@@ -28,24 +28,24 @@ def between(story: Story, begin: float, end: float, change: Callable[[bool], Non
     return turn
 
 
-def s3_away(story: Story) -> Callable[[bool], None]:
+def s3_away(story: StewardRun) -> Callable[[bool], None]:
     def change(away: bool) -> None:
         story.s3.away = refusal("InternalError", 500) if away else None
 
     return change
 
 
-def cluster_away(story: Story) -> Callable[[bool], None]:
+def cluster_away(story: StewardRun) -> Callable[[bool], None]:
     return lambda away: setattr(story.cluster, "away", away)
 
 
-def aws_away(story: Story) -> Callable[[bool], None]:
+def aws_away(story: StewardRun) -> Callable[[bool], None]:
     return lambda away: setattr(story.aws, "away", away)
 
 
 @pytest.mark.parametrize("weather", [s3_away, cluster_away, aws_away], ids=["S3", "Kubernetes", "EC2 and EKS"])
 def test_ten_minutes_without_one_source_cost_a_training_gang_nothing(
-    story: Story, weather: Callable[[Story], Callable[[bool], None]]
+    story: StewardRun, weather: Callable[[StewardRun], Callable[[bool], None]]
 ) -> None:
     assert not story.run(17, between(story, 3, 13, weather(story)))
     (attempt,) = story.state().attempts
@@ -60,14 +60,14 @@ def test_ten_minutes_without_one_source_cost_a_training_gang_nothing(
     ids=["Kubernetes", "EC2"],
 )
 def test_what_cannot_be_seen_is_said(
-    story: Story, weather: Callable[[Story], Callable[[bool], None]], words: str
+    story: StewardRun, weather: Callable[[StewardRun], Callable[[bool], None]], words: str
 ) -> None:
     story.run(10, between(story, 5, 15, weather(story)))
     assert words in story.live()["why"] and story.live()["step"] > 55, "the agents are asked all the same"
 
 
 @pytest.mark.parametrize("life", [1.0, 0.6, 7.0])
-def test_a_hung_gang_ends_in_time_though_its_steward_restarts_every_minute(story: Story, life: float) -> None:
+def test_a_hung_gang_ends_in_time_though_its_steward_restarts_every_minute(story: StewardRun, life: float) -> None:
     """Each restart set the clock to zero, and the gang billed until the deadline."""
     story.run(3)
     story.pace, hung = 0, story.time()
@@ -80,7 +80,7 @@ def test_a_hung_gang_ends_in_time_though_its_steward_restarts_every_minute(story
     assert hang <= took + timedelta(seconds=10) and took <= hang + timedelta(seconds=40)
 
 
-def test_a_gang_that_never_starts_ends_in_time_though_its_steward_restarts(story: Story) -> None:
+def test_a_gang_that_never_starts_ends_in_time_though_its_steward_restarts(story: StewardRun) -> None:
     begun = story.time()
     story.pace = 0
     while not story.events("attempt.ended") and story.time() - begun < 30 * MINUTE:
@@ -89,7 +89,7 @@ def test_a_gang_that_never_starts_ends_in_time_though_its_steward_restarts(story
     assert story.time() - begun <= 12 * MINUTE
 
 
-def test_missing_capacity_ends_the_campaign_in_time_though_its_steward_restarts(story: Story) -> None:
+def test_missing_capacity_ends_the_campaign_in_time_though_its_steward_restarts(story: StewardRun) -> None:
     del story.cluster.nodes["node-1"]
     begun, limit = story.time(), config().spec.capacity_timeout
     while story.state().outcome is None and story.time() - begun < 2 * limit.total_seconds():
@@ -98,7 +98,7 @@ def test_missing_capacity_ends_the_campaign_in_time_though_its_steward_restarts(
     assert timedelta() <= timedelta(seconds=story.time() - begun) - limit <= timedelta(minutes=2)
 
 
-def test_a_gang_that_stepped_while_its_steward_was_away_is_no_hung_gang(story: Story) -> None:
+def test_a_gang_that_stepped_while_its_steward_was_away_is_no_hung_gang(story: StewardRun) -> None:
     story.run(3)
     story.time.go(20 * MINUTE)
     story.steps = {0: 500, 1: 500}
@@ -106,7 +106,7 @@ def test_a_gang_that_stepped_while_its_steward_was_away_is_no_hung_gang(story: S
     assert not story.events("attempt.ended")
 
 
-def test_a_gang_that_hangs_while_s3_is_away_ends_as_soon_as_it_is_back(story: Story) -> None:
+def test_a_gang_that_hangs_while_s3_is_away_ends_as_soon_as_it_is_back(story: StewardRun) -> None:
     """Nothing is touched on a lease that nobody can prove; the clocks go on."""
 
     change = between(story, 4, 12, s3_away(story))
@@ -125,7 +125,7 @@ def test_a_gang_that_hangs_while_s3_is_away_ends_as_soon_as_it_is_back(story: St
 
 
 @pytest.mark.parametrize("jump", [timedelta(days=3650), timedelta(days=-3650)], ids=["ten years on", "ten years back"])
-def test_a_node_whose_own_clock_jumps_ends_no_campaign_and_spends_no_money(story: Story, jump: timedelta) -> None:
+def test_a_node_whose_own_clock_jumps_ends_no_campaign_and_spends_no_money(story: StewardRun, jump: timedelta) -> None:
     story.run(3)
     story.own_clock = jump
     story.run(10)
@@ -134,7 +134,7 @@ def test_a_node_whose_own_clock_jumps_ends_no_campaign_and_spends_no_money(story
     assert "clocks disagree: this machine is" in story.live()["why"] and "believed: S3" in story.live()["why"]
 
 
-def test_a_node_whose_own_clock_stands_still_still_keeps_the_deadline(story: Story) -> None:
+def test_a_node_whose_own_clock_stands_still_still_keeps_the_deadline(story: StewardRun) -> None:
     def turn() -> None:
         story.own_clock = -timedelta(seconds=story.time() - 1000)
         if story.time.wall() < config().deadline - timedelta(minutes=30):
@@ -147,7 +147,7 @@ def test_a_node_whose_own_clock_stands_still_still_keeps_the_deadline(story: Sto
     assert story.time.wall() < config().deadline
 
 
-def test_a_key_that_stays_disabled_ends_the_bill_and_the_gang_commits_first(story: Story) -> None:
+def test_a_key_that_stays_disabled_ends_the_bill_and_the_gang_commits_first(story: StewardRun) -> None:
     """S3 refuses every write and read for the key: the record cannot even say so."""
 
     def turn(begun: float = story.time()) -> None:
@@ -168,7 +168,7 @@ def test_a_key_that_stays_disabled_ends_the_bill_and_the_gang_commits_first(stor
     assert finished.data["outcome"] == "stopped" and "KMS.DisabledException" in finished.data["why"]
 
 
-def test_a_steward_that_was_followed_by_another_gives_back_nothing(story: Story) -> None:
+def test_a_steward_that_was_followed_by_another_gives_back_nothing(story: StewardRun) -> None:
     """S3 is away for this node only: Kubernetes names who took the lease after it."""
 
     def turn() -> None:
@@ -185,7 +185,7 @@ def test_a_steward_that_was_followed_by_another_gives_back_nothing(story: Story)
     assert story.aws.desired == 2 and "delete story-a1" not in story.cluster.writes
 
 
-def test_where_neither_s3_nor_kubernetes_can_say_whose_it_is_nothing_is_given_back(story: Story) -> None:
+def test_where_neither_s3_nor_kubernetes_can_say_whose_it_is_nothing_is_given_back(story: StewardRun) -> None:
     def turn() -> None:
         s3_away(story)(True)
         cluster_away(story)(True)
@@ -194,7 +194,7 @@ def test_where_neither_s3_nor_kubernetes_can_say_whose_it_is_nothing_is_given_ba
     assert story.aws.desired == 2
 
 
-def test_a_launch_that_is_refused_for_good_ends_the_campaign(story: Story) -> None:
+def test_a_launch_that_is_refused_for_good_ends_the_campaign(story: StewardRun) -> None:
     story.cluster.refused = "denied by a policy"
     assert story.run(60)
     finished = story.events("training.finished")[0]
@@ -202,7 +202,7 @@ def test_a_launch_that_is_refused_for_good_ends_the_campaign(story: Story) -> No
     assert story.aws.desired == 0 and story.state().closed
 
 
-def test_a_lease_that_another_took_ends_the_steward_at_once(story: Story) -> None:
+def test_a_lease_that_another_took_ends_the_steward_at_once(story: StewardRun) -> None:
     def turn() -> None:
         if not story.s3.away and story.time() > begun + 5 * MINUTE:
             other = story.store().lease("steward", timedelta(seconds=15), rival)

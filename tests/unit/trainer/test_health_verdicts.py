@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from infra.plan import catalogue
 from infra.plan.catalogue import limits, thresholds
 from infra.plan.catalogue.expectations import gpu_expectation
+from tests.tables import Table
 from tests.unit.campaign.test_gang_verdicts import probe, report
 from tests.unit.trainer.test_health_parsers import sample
 from trainer.contract import GpuExpectation, HealthReport, Probe, Verdict
@@ -25,6 +26,8 @@ from trainer.health.parsers import clock, dcgm
 from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.parsers.nvidia_smi import parse_query
 from trainer.health.throughput import measure, throughput_probes
+
+TABLE = Table(__file__)
 
 A100 = GpuExpectation(product="A100", count=1, memory_gib=72, nvlinks=12, nvswitch=True)
 QUERY = sample("nvidia_smi/a100-sxm4-80gb.xml").replace("<attached_gpus>4", "<attached_gpus>1").replace(
@@ -63,27 +66,7 @@ def test_a_sound_node_passes_every_probe() -> None:
     assert {"gpus", "ecc", "row_remapping", "xid", "nvlinks", "version driver"} <= set(seen)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "probe", "word"),
-    [
-        ("<attached_gpus>1", "<attached_gpus>8", "gpus", "8 attached"),
-        ("NVIDIA A100-SXM4-80GB", "NVIDIA A1000", "gpus", "A1000"),
-        ("<total>81920 MiB", "<total>40960 MiB", "gpu_memory", "40.0 GiB"),
-        ("<current_mig>Disabled", "<current_mig>Enabled", "mig", "partitioned"),
-        ("<current_ecc>Enabled", "<current_ecc>Disabled", "ecc_mode", "off"),
-        ("<dram_uncorrectable>0", "<dram_uncorrectable>1", "ecc", "1 uncorrectable since boot"),
-        ("<remapped_rows>N/A", "<remapped_rows><remapped_row_pending>Yes</remapped_row_pending>", "row_remapping",
-         "waits for a reset"),
-        ("<remapped_rows>N/A", "<remapped_rows><remapped_row_failure>Yes</remapped_row_failure>", "row_remapping",
-         "could not be remapped"),
-        ("<pending_retirement>N/A", "<pending_retirement>Yes", "row_remapping", "waits for a reset"),
-        ("<reset_required>No", "<reset_required>Yes", "recovery", "Reset"),
-        ("hw_thermal_slowdown>Not Active", "hw_thermal_slowdown>Active", "throttling", "hw_thermal_slowdown"),
-        ("hw_power_brake_slowdown>Not Active", "hw_power_brake_slowdown>Active", "throttling", "power_brake"),
-        ("<current_power_limit>500.00", "<current_power_limit>300.00", "clock_limits", "300 W of 500 W"),
-        ("<state>N/A", "<state>In Progress", "fabric_manager", "In Progress"),
-    ],
-)  # fmt: skip
+@TABLE.cases
 def test_each_fault_of_a_gpu_fails_its_own_probe_and_no_other(old: str, new: str, probe: str, word: str) -> None:
     assert old in QUERY
     bad = [one for one in verdicts(tools(QUERY.replace(old, new))).values() if one.verdict is not Verdict.PASS]

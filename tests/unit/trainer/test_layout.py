@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.tables import Table
 from trainer.builtin.data.feed import Share
 from trainer.builtin.model.recompute import next_token_loss
 from trainer.builtin.model.tensor import Rule, join
 from trainer.contract import Heads, Layout, ParallelConfig, layout_trouble, model_trouble
 from trainer.errors import StorageError
+
+TABLE = Table(__file__)
 
 
 def test_ranks_of_a_group_read_the_same_sequences_and_all_groups_cover_a_step_once() -> None:
@@ -23,20 +26,7 @@ def test_ranks_of_a_group_read_the_same_sequences_and_all_groups_cover_a_step_on
         assert sorted(counted) == list(range(100, 116))
 
 
-@pytest.mark.parametrize(
-    ("parallel", "ranks", "per_node", "stage", "message"),
-    [
-        ({"tensor": 2}, 4, 2, 1, None),
-        ({"tensor": 8}, 16, 8, 2, None),
-        ({"sequence": 4}, 8, 2, 3, None),
-        ({"tensor": 2}, 4, 4, 0, "needs ZeRO stage 1 or 2"),
-        ({"tensor": 2}, 4, 4, 3, "needs ZeRO stage 1 or 2"),
-        ({"tensor": 4}, 8, 2, 1, "reaches beyond a node"),
-        ({"tensor": 3}, 8, 3, 1, "does not divide the ranks"),
-        ({"sequence": 3}, 8, 8, 1, "does not divide the ranks"),
-        ({"tensor": 2, "sequence": 2}, 8, 8, 1, "cannot be combined with sequence parallelism"),
-    ],
-)
+@TABLE.cases
 def test_what_a_gang_cannot_be(
     parallel: dict[str, int], ranks: int, per_node: int, stage: int, message: str | None
 ) -> None:

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from tests.manifests import manifest_of
+from tests.tables import Table
 from trainer.contract import Manifest, Shard, attempt_folder, parse_manifest
 from trainer.contract import sealed as rules
 from trainer.contract.rows import row_of
 
+TABLE = Table(__file__)
+
 FILE = f"{attempt_folder(1)}/a.pt"
 SHARD = Shard(file=FILE, size_bytes=3, sha256="0" * 64, rank=0)
-OTHER = {**SHARD.model_dump(), "file": f"{attempt_folder(2)}/a.pt"}
-MOST = float("inf")
 
 
 def sealed_with(**changes: Any) -> bytes:
@@ -35,22 +36,7 @@ def test_what_a_restore_reads_is_committed() -> None:
     assert row(sealed_with())["committed"] and row(sealed_with())["why"] == ""
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"format": 6},
-        {"invented": 1},
-        {"shards": [OTHER]},
-        {"shards": [SHARD.model_dump()] * 2},
-        {"shards": [SHARD.model_dump() | {"size_bytes": -1}]},
-        {"shards": [SHARD.model_dump() | {"size_bytes": MOST}]},
-        {"shards": [SHARD.model_dump() | {"size_bytes": "3"}]},
-        {"shards": 7},
-        {"tokens": "many"},
-        {"attempt": 1.5},
-        {"loss": "low"},
-    ],
-)
+@TABLE.cases
 def test_what_a_restore_refuses_is_listed_as_damaged(changes: dict[str, Any]) -> None:
     content = sealed_with(**changes)
     with pytest.raises(ValueError):

@@ -15,7 +15,7 @@ from infra.steward.decide import Observation, Wait
 from infra.steward.seeing.lookout import Live
 from infra.steward.seeing.views import NodeView, PodView
 from tests.unit.cli.test_unreadable_objects import SPEC, Recorded
-from tests.unit.fake_s3 import NOON
+from tests.worlds.s3 import NOON
 
 FIGURES: dict[str, Any] = {
     "at": NOON.isoformat(), "attempt": 2, "in_flight": True, "step": 50, "steps": 110, "loss": 3.2123456,

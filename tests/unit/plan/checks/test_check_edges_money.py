@@ -12,9 +12,10 @@ import pytest
 from infra.plan.checks import capacity, money
 from infra.plan.checks.finding import Case
 from infra.plan.facts import Facts
+from tests.tables import Table
 from tests.unit.plan.checks.edges import Told, cases, estimated, of_instance, taking, told, unknown
 
-NEW_YEARS_EVE = date(2026, 12, 31)
+TABLE = Table(__file__)
 
 
 @pytest.fixture
@@ -145,18 +146,7 @@ def test_an_alarm_goes_to_an_address(case: Callable[..., Case], address: str, so
         assert found == ([] if sound else [("error", "alarm_email")])
 
 
-@pytest.mark.parametrize(
-    ("today", "deadline", "block_end", "new_year"),
-    [
-        (NEW_YEARS_EVE, "4h", None, True),
-        (date(2026, 12, 30), "24h", None, False),
-        (date(2026, 12, 30), "25h", None, True),
-        (date(2026, 12, 29), "48h", None, False),
-        (date(2026, 12, 1), "4h", "2026-12-31T23:00:00Z", False),
-        (date(2026, 12, 1), "4h", "2027-01-01T00:30:00Z", True),
-        (date(2026, 12, 31), "4h", "2026-12-31T23:00:00Z", True),
-    ],
-)
+@TABLE.cases
 def test_a_campaign_over_the_new_year_is_told(
     case: Callable[..., Case], today: date, deadline: str, block_end: str | None, new_year: bool
 ) -> None:

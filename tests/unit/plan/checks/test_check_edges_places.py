@@ -12,8 +12,11 @@ from infra.plan.checks import capacity, check, failed, placement, services, shap
 from infra.plan.checks.finding import Case, Level, error, one_line
 from infra.plan.facts import Facts
 from infra.spec.campaign import MAX_NAME, SpecError, load
+from tests.tables import Table
 from tests.unit.plan.checks.edges import cases, environment, levels, of, of_instance, told, unknown
 from tests.unit.plan.checks.refused import DRIVER, FRESH, PRIVATE
+
+TABLE = Table(__file__)
 
 
 @pytest.fixture
@@ -179,20 +182,7 @@ def test_a_private_door_needs_a_driver_inside(case: Callable[..., Case]) -> None
     )
 
 
-@pytest.mark.parametrize(
-    ("kept", "wrong"),
-    [
-        ({"storage_class": "STANDARD_IA", "move_after": "30d"}, []),
-        ({"storage_class": "STANDARD_IA", "move_after": "29d"}, ["write 30d"]),
-        ({"storage_class": "STANDARD_IA", "move_after": "721h"}, ["write 31d"]),
-        ({"storage_class": "GLACIER_IR", "move_after": "24h"}, []),
-        ({"storage_class": "GLACIER_IR", "move_after": "25h"}, ["write 2d"]),
-        ({"storage_class": "STANDARD", "move_after": "25h"}, []),
-        ({"lock_for": "1d"}, []),
-        ({"lock_for": "23h"}, ["write 1d"]),
-        ({"lock_for": "49h"}, ["write 3d"]),
-    ],
-)
+@TABLE.cases
 def test_an_archive_is_kept_for_whole_days(case: Callable[..., Case], kept: dict[str, str], wrong: list[str]) -> None:
     drafts = list(services.archive_retention(case({"storage.archive": kept})))
     assert [draft.cure for draft in drafts if draft.level is Level.ERROR] == wrong

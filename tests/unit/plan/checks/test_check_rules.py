@@ -11,62 +11,19 @@ from infra.plan.catalogue import instance_types
 from infra.plan.checks import RULES, WORKLOAD_RULES, failed, nccl
 from infra.plan.checks.finding import rule_name, rules_of
 from infra.plan.facts import Facts
-from infra.spec.campaign import MAX_NAME
+from tests.unit.plan.checks.existing_network import EXISTING_VPC, existing
 from tests.unit.plan.checks.refused import (
-    DRIVER,
-    P5EN_BLOCK,
-    PERSISTENT_EFA,
-    PRIVATE,
-    Row,
+    PASSED,
+    REFUSED,
+    Refusal,
     account,
     quota,
     tokens,
 )
-from tests.unit.plan.checks.refused_networks import FIRST, GPU, NETWORKS, SECOND, SOUND, existing
-from tests.unit.plan.checks.refused_places import PLACES
-from tests.unit.plan.checks.refused_plans import PLANS
-
-REFUSED = PLACES + NETWORKS + PLANS
-PASSED: tuple[dict[str, Any], ...] = (
-    {},
-    {"campaign": "c" * MAX_NAME},
-    {"second_zone": "us-east-1f"},
-    {"network.cidr": "192.168.16.0/20"},
-    P5EN_BLOCK,
-    {**P5EN_BLOCK, "nodes.block_end": "2026-08-08T11:30:00Z"},
-    {"nodes.capacity": "reservation", "nodes.reservation_id": "open"},
-    {
-        "nodes.capacity": "reservation",
-        "nodes.reservation_id": "arn:aws:resource-groups:us-east-1:123456789012:group/training",
-    },
-    {**PERSISTENT_EFA, "storage.shared.capacity_gib": 9600},
-    {"storage.shared.deployment": "SCRATCH_2"},
-    {"storage.shared.deployment": "SCRATCH_2", "storage.shared.throughput_mbs_per_tib": None},
-    {"storage.shared.capacity_gib": 2400},
-    {"storage.shared": "none"},
-    {"storage.shared": "none", "encryption.customer_key": True, "network.egress": "endpoints"},
-    {"network.egress": "endpoints"},
-    {**PRIVATE, "network.driver_vpc": DRIVER},
-    {"network.api_allowed_cidrs": ["203.0.113.0/24"]},
-    {"encryption.customer_key": True},
-    {"encryption.customer_key": True, "encryption.key_arn": "arn:aws:kms:us-east-1:123456789012:key/1-2"},
-    {"storage.shared.metadata_iops": "automatic"},
-    {"storage.archive": {"storage_class": "GLACIER_IR", "move_after": "1d"}},
-    {"money.alarm_email": None, "money.alarm_topic_arn": "arn:aws:sns:us-east-1:123456789012:pager"},
-    {"checkpoint": None, "rehearsal": None},
-    {"access": [{"principal": "arn:aws:iam::123456789012:user/ada", "role": "operator"}]},
-    {
-        "notify.topic": "arn:aws:sns:us-east-1:123456789012:bivouac_pager",
-        "notify.webhook": {"parameter": "/bivouac_webhook/team"},
-    },
-    {"notify.email": ["ada@example.com"], "notify.on": ["held"]},
-    {"rehearsal.faults": []},
-    {"preflight.profile": None},
-)
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=str)
-def test_a_rule_refuses_with_place_value_and_cure(row: Row, findings: Any) -> None:
+def test_a_rule_refuses_with_place_value_and_cure(row: Refusal, findings: Any) -> None:
     seen = [finding for finding in findings(row.changes, row.facts, row.today) if finding.rule == row.rule]
     match = [finding for finding in seen if (finding.level, finding.field) == (row.level, row.field)]
     assert match, f"{row.rule} found {seen}"
@@ -81,14 +38,14 @@ def test_a_sound_spec_has_no_finding(changes: dict[str, Any], findings: Any) -> 
 
 @pytest.mark.parametrize("egress", ["nat", "endpoints"])
 def test_an_existing_network_that_has_all_is_no_finding(egress: str, findings: Any) -> None:
-    assert findings({**SOUND, "network.egress": egress}, existing()) == ()
+    assert findings({**EXISTING_VPC, "network.egress": egress}, existing()) == ()
 
 
 def test_free_addresses_that_just_suffice_are_enough(findings: Any) -> None:
     """Two nodes and a spare of 8, 2 of the file system; a system node and a spare of 20, 6 of the control plane."""
-    free = {GPU: 26, FIRST: 46, SECOND: 6}
-    assert findings(SOUND, existing({one: {"free_addresses": count} for one, count in free.items()})) == ()
-    seen = findings(SOUND, existing({one: {"free_addresses": count - 1} for one, count in free.items()}))
+    free = {"gpu": 26, "first": 46, "second": 6}
+    assert findings(EXISTING_VPC, existing({at: {"free_addresses": count} for at, count in free.items()})) == ()
+    seen = findings(EXISTING_VPC, existing({at: {"free_addresses": count - 1} for at, count in free.items()}))
     assert {one.rule for one in seen} == {"existing-network-room"} and len(seen) == 3
     assert "25 free, 26 wanted" in seen[0].seen
 

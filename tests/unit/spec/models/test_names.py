@@ -13,6 +13,9 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.spec.campaign import Spec, SpecError
 from infra.spec.models.named import catalogue
+from tests.tables import Table
+
+TABLE = Table(__file__)
 
 CONFIG = {
     "model_type": "llama", "vocab_size": 4096, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
@@ -59,26 +62,7 @@ def test_a_function_needs_its_number_of_parameters(spec_file: Any) -> None:
     assert make_plan(spec, survey(spec)).figure("parameters").value == 1_000_000
 
 
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        ("llama-3.1-8", "did you mean `llama-3.1-8b`"),
-        ("nothing-like-it", "there are debug, 125m"),
-        ("/nowhere/at/all", "name a folder"),
-        ("module:function", "give `parameters`"),
-        ({"name": "not a module:f", "parameters": 1}, "names no function"),
-        ({"name": "debug", "layers": 7}, "write config.num_hidden_layers"),
-        ({"name": "debug", "context": 4096}, "longer than the model's 512"),
-        ({"name": "debug", "parameters": 12}, "leave them out"),
-        ({"name": "debug", "config": {"model_type": "mamba"}}, "model_type 'mamba'"),
-        ({"name": "debug", "config": {"num_key_value_heads": 3}}, "multiple of num_key_value_heads"),
-        ({"config": {"vocab_size": 5}}, "give `name`"),
-        (
-            {"name": "mistral-7b", "document_attention": True, "config": {"sliding_window": 512}},
-            "sliding window of 512",
-        ),
-    ],
-)
+@TABLE.cases
 def test_what_cannot_be_is_refused_with_its_cure(model: Any, said: str, spec_file: Any) -> None:
     with pytest.raises(SpecError) as refused:
         spec_file({"training.model": model})

@@ -15,6 +15,7 @@ from infra.plan.job_config import train_config
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.spec.campaign import SpecError
+from tests.worlds.progress import SilentProgress
 
 
 def refused(file: Any) -> list[str]:
@@ -54,7 +55,7 @@ def test_a_folder_is_uploaded_beside_the_data_where_the_ranks_look(
     monkeypatch.setattr(provision.dataset, "upload", lambda *_: None)
     account = Account()
     context: Any = SimpleNamespace(
-        account=account, buckets=SimpleNamespace(data="data"), progress=SimpleNamespace(step=lambda _: None), spec=spec
+        account=account, buckets=SimpleNamespace(data="data"), progress=SilentProgress(), spec=spec
     )
     data: Any = SimpleNamespace(folder=llama, digest="d" * 64)
     provision._upload(context, data)

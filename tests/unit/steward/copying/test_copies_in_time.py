@@ -15,8 +15,8 @@ from infra.record.events import CampaignState, fold
 from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRecord
 from infra.record.payloads.checkpoints import CheckpointFetched
 from infra.steward.copying.copier import is_due, lacks
-from tests.unit.fake_s3 import NOON, refusal
-from tests.unit.steward.steward_story import Story, ended, story
+from tests.unit.steward.steward_story import StewardRun, ended, story
+from tests.worlds.s3 import NOON, refusal
 from trainer.contract import COMMITTED_NAME, NOTHING_SOUND, step_folder
 
 __all__ = ["story"]
@@ -24,7 +24,7 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def tier(story: Story, tmp_path: Path) -> Path:
+def tier(story: StewardRun, tmp_path: Path) -> Path:
     return tmp_path / "story"
 
 
@@ -41,7 +41,7 @@ def copied(step: int) -> dict[str, Any]:
 class Cluster:
     """Ends the copies' Jobs a turn after they began; `told` says how, one after the other, the last for all later."""
 
-    def __init__(self, story: Story, told: Callable[[str], dict[str, Any] | str]) -> None:
+    def __init__(self, story: StewardRun, told: Callable[[str], dict[str, Any] | str]) -> None:
         self.story, self.told, self.begun = story, told, list[tuple[str, float]]()
         self._seen: Any = None
 
@@ -54,7 +54,7 @@ class Cluster:
                 self.story.cluster.end(name, self.told(name))
 
 
-def gang_ends(story: Story, code: int = 70, reason: str = "") -> None:
+def gang_ends(story: StewardRun, code: int = 70, reason: str = "") -> None:
     for one in story.cluster.pods.values():
         assert one.status is not None
         one.status.phase = "Failed"
@@ -62,7 +62,7 @@ def gang_ends(story: Story, code: int = 70, reason: str = "") -> None:
         one.status.containerStatuses = [ended(code, told if reason else "")]
 
 
-def test_the_newest_committed_step_is_copied_each_hour_beside_the_training(story: Story, tier: Path) -> None:
+def test_the_newest_committed_step_is_copied_each_hour_beside_the_training(story: StewardRun, tier: Path) -> None:
     begun = story.time()
     cluster = Cluster(story, lambda _: copied(max(int(path.name[5:]) for path in tier.iterdir())))
 
@@ -81,14 +81,14 @@ def test_the_newest_committed_step_is_copied_each_hour_beside_the_training(story
     assert not story.cluster.copies, "each Job is removed once it is told"
 
 
-def test_a_step_is_copied_once(story: Story, tier: Path) -> None:
+def test_a_step_is_copied_once(story: StewardRun, tier: Path) -> None:
     commit(tier, 40)
     cluster = Cluster(story, lambda _: copied(40))
     story.run(300, cluster.turn)
     assert [name for name, _ in cluster.begun] == ["copy"]
 
 
-def test_a_failed_copy_is_told_once_and_tried_again_with_the_next_interval(story: Story, tier: Path) -> None:
+def test_a_failed_copy_is_told_once_and_tried_again_with_the_next_interval(story: StewardRun, tier: Path) -> None:
     commit(tier, 40)
     cluster = Cluster(story, lambda _: "AccessDenied" if len(cluster.begun) < 2 else copied(40))
     story.run(150, cluster.turn)
@@ -100,7 +100,7 @@ def test_a_failed_copy_is_told_once_and_tried_again_with_the_next_interval(story
 
 
 def test_a_cluster_that_refuses_the_copy_costs_the_training_nothing(
-    story: Story, tier: Path, monkeypatch: pytest.MonkeyPatch
+    story: StewardRun, tier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(tier, 40)
     real, refused = story.cluster.create, list[str]()
@@ -117,7 +117,7 @@ def test_a_cluster_that_refuses_the_copy_costs_the_training_nothing(
     assert story.state().attempts[0].ended is None and story.live()["step"] > 500
 
 
-def test_a_steward_that_follows_a_killed_one_tells_of_its_copy_once(story: Story, tier: Path) -> None:
+def test_a_steward_that_follows_a_killed_one_tells_of_its_copy_once(story: StewardRun, tier: Path) -> None:
     commit(tier, 40)
     story.run(61)
     assert list(story.cluster.copies) == ["copy"]
@@ -128,7 +128,7 @@ def test_a_steward_that_follows_a_killed_one_tells_of_its_copy_once(story: Story
     assert story.cluster.writes.count("create copy") == 1 and not story.cluster.copies
 
 
-def test_while_s3_is_away_no_copy_begins(story: Story, tier: Path) -> None:
+def test_while_s3_is_away_no_copy_begins(story: StewardRun, tier: Path) -> None:
     commit(tier, 40)
     begun = story.time()
 
@@ -140,14 +140,14 @@ def test_while_s3_is_away_no_copy_begins(story: Story, tier: Path) -> None:
     assert list(story.cluster.copies) == ["copy"]
 
 
-def after_a_copy(story: Story, tier: Path) -> None:
+def after_a_copy(story: StewardRun, tier: Path) -> None:
     commit(tier, 40)
     story.run(70, Cluster(story, lambda _: copied(40)).turn)
     commit(tier, 60)
     assert story.state().copied == 40
 
 
-def test_an_attempt_that_would_find_nothing_waits_for_the_newest_copy(story: Story, tier: Path) -> None:
+def test_an_attempt_that_would_find_nothing_waits_for_the_newest_copy(story: StewardRun, tier: Path) -> None:
     after_a_copy(story, tier)
     shutil.rmtree(tier)
     gang_ends(story)
@@ -166,7 +166,7 @@ def test_an_attempt_that_would_find_nothing_waits_for_the_newest_copy(story: Sto
     assert not story.cluster.copies
 
 
-def test_a_steward_that_follows_one_killed_while_a_copy_came_back_records_it(story: Story, tier: Path) -> None:
+def test_a_steward_that_follows_one_killed_while_a_copy_came_back_records_it(story: StewardRun, tier: Path) -> None:
     after_a_copy(story, tier)
     shutil.rmtree(tier)
     gang_ends(story)
@@ -181,7 +181,7 @@ def test_a_steward_that_follows_one_killed_while_a_copy_came_back_records_it(sto
     assert len(story.state().attempts) == 2
 
 
-def test_without_a_sound_copy_the_campaign_stops_instead_of_beginning_anew(story: Story, tier: Path) -> None:
+def test_without_a_sound_copy_the_campaign_stops_instead_of_beginning_anew(story: StewardRun, tier: Path) -> None:
     after_a_copy(story, tier)
     shutil.rmtree(tier)
     gang_ends(story)
@@ -192,7 +192,7 @@ def test_without_a_sound_copy_the_campaign_stops_instead_of_beginning_anew(story
     assert "the shared tier holds no checkpoint" in story.events("training.finished")[0].data["why"]
 
 
-def test_a_tier_whose_every_checkpoint_is_refused_gets_a_copy_back_once(story: Story, tier: Path) -> None:
+def test_a_tier_whose_every_checkpoint_is_refused_gets_a_copy_back_once(story: StewardRun, tier: Path) -> None:
     after_a_copy(story, tier)
     gang_ends(story, 74, NOTHING_SOUND)
     cluster = Cluster(story, lambda _: {"step": 40, "bytes": 9, "seconds": 1.0, "refused": []})
@@ -200,7 +200,7 @@ def test_a_tier_whose_every_checkpoint_is_refused_gets_a_copy_back_once(story: S
     assert [name for name, _ in cluster.begun] == ["fetch"] and len(story.state().attempts) == 2
 
 
-def test_a_tier_that_still_has_a_checkpoint_needs_no_copy(story: Story, tier: Path) -> None:
+def test_a_tier_that_still_has_a_checkpoint_needs_no_copy(story: StewardRun, tier: Path) -> None:
     after_a_copy(story, tier)
     gang_ends(story)
     story.run(5)
@@ -243,7 +243,7 @@ def test_only_a_campaign_with_copies_lacks_one() -> None:
     assert not lacks(refused.model_copy(update={"fetched": fourth}), 20)
 
 
-def test_what_was_committed_before_a_fetch_counts_no_more(story: Story) -> None:
+def test_what_was_committed_before_a_fetch_counts_no_more(story: StewardRun) -> None:
     store = story.store()
     store.append(AttemptLaunched(attempt=1, jobset="a1", committed_step=-1))
     store.append(AttemptEnded(attempt=1, failure="storage", detail="", step=70, committed_at_end=60))

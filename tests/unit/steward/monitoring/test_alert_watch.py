@@ -16,7 +16,7 @@ from infra.spec.notify import Change
 from infra.steward.monitoring import alerts
 from infra.steward.monitoring.alerts import Alert, AlertWatch
 from infra.steward.seeing.agents import NoAnswer
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.worlds.s3 import FakeS3, Time
 
 
 def alert(name: str, began: str = "2026-11-26T12:00:00Z", **labels: str) -> Alert:

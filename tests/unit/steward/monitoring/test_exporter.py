@@ -10,7 +10,7 @@ from typing import Any
 from infra.clock import Clock
 from infra.steward.monitoring.exporter import Exporter
 from infra.steward.seeing.views import NodeView, Observation, PodView, Unseen
-from tests.unit.fake_s3 import Time
+from tests.worlds.s3 import Time
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from infra.notices.changes import changes
 from infra.notices.notice import notice
 from infra.steward.steward import Steward
 from tests.unit.steward import steward_story
-from tests.unit.steward.steward_story import Story, ended
+from tests.unit.steward.steward_story import StewardRun, ended
 
 story = steward_story.story
 ESTIMATE = "the job exited 0 at step 40 of 80, which was an estimate"
@@ -20,7 +20,7 @@ PEER = {"exit_code": 70, "reason": "internal", "step": 12, "detail": "the job ex
 USER = {"exit_code": 64, "reason": "user", "step": 12, "rank": 3, "detail": "KeyError: 'lr' in train.py, line 7"}
 
 
-def end(story: Story, index: int, message: dict[str, object]) -> None:
+def end(story: StewardRun, index: int, message: dict[str, object]) -> None:
     pod = story.cluster.pods[f"story-a1-{index}"]
     assert pod.status is not None
     code = int(str(message["exit_code"]))
@@ -28,7 +28,7 @@ def end(story: Story, index: int, message: dict[str, object]) -> None:
     pod.status.containerStatuses = [ended(code, json.dumps(message))]
 
 
-def after(story: Story, minutes: float, *acts: Callable[[], None]) -> Callable[[], None]:
+def after(story: StewardRun, minutes: float, *acts: Callable[[], None]) -> Callable[[], None]:
     """Return what does one act a turn, from a time on."""
     begun, left = story.time(), list(acts)
 
@@ -39,12 +39,12 @@ def after(story: Story, minutes: float, *acts: Callable[[], None]) -> Callable[[
     return turn
 
 
-def told(story: Story) -> list[str]:
+def told(story: StewardRun) -> list[str]:
     events = story.store().events()
     return [notice(one, "story", "r", "nothing").text for one in changes(events, story.time.wall())]
 
 
-def test_a_job_that_ends_well_far_from_its_estimate_is_done_and_said(story: Story) -> None:
+def test_a_job_that_ends_well_far_from_its_estimate_is_done_and_said(story: StewardRun) -> None:
     acts = (lambda: end(story, 1, DONE | {"detail": ""}), lambda: end(story, 0, DONE))
     assert story.run(10, after(story, 2, *acts))
     (finished,), (attempt,) = story.events("training.finished"), story.events("attempt.ended")
@@ -53,7 +53,9 @@ def test_a_job_that_ends_well_far_from_its_estimate_is_done_and_said(story: Stor
     assert any("training is over (done)" in text and ESTIMATE in text for text in told(story))
 
 
-def test_a_steward_that_takes_over_after_such_an_end_says_it_too(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_steward_that_takes_over_after_such_an_end_says_it_too(
+    story: StewardRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     finish = Steward._train
 
     def killed(self: Steward) -> None:
@@ -68,7 +70,7 @@ def test_a_steward_that_takes_over_after_such_an_end_says_it_too(story: Story, m
     assert ESTIMATE in story.events("training.finished")[0].data["why"]
 
 
-def test_a_users_error_holds_at_once_although_its_peer_ended_first(story: Story) -> None:
+def test_a_users_error_holds_at_once_although_its_peer_ended_first(story: StewardRun) -> None:
     acts = (lambda: end(story, 1, PEER), lambda: end(story, 0, USER))
     assert story.run(30, after(story, 2, *acts))
     (attempt,) = story.events("attempt.ended")

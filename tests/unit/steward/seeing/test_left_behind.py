@@ -18,7 +18,7 @@ from infra.steward.attempt import NewestAttempt
 from infra.steward.seeing import committed
 from infra.steward.seeing.committed import Committed
 from infra.steward.steward import Steward
-from tests.unit.steward.steward_story import Story, story
+from tests.unit.steward.steward_story import StewardRun, story
 from trainer.contract import Unrecognised
 
 __all__ = ["story"]
@@ -96,7 +96,7 @@ def test_a_file_system_that_hangs_is_unknown(tier: Path, monkeypatch: pytest.Mon
     assert look(tier) is None
 
 
-def steward_of(story: Story, *attempts: dict[str, Any], workload: bool = True, tier: str = "shared") -> Any:
+def steward_of(story: StewardRun, *attempts: dict[str, Any], workload: bool = True, tier: str = "shared") -> Any:
     story.run(0.01)
     assert story.steward is not None
     for one in attempts:
@@ -107,14 +107,14 @@ def steward_of(story: Story, *attempts: dict[str, Any], workload: bool = True, t
     return story.steward
 
 
-def test_of_the_built_in_trainer_nothing_is_left_if_the_tier_was_seen(story: Story, tmp_path: Path) -> None:
+def test_of_the_built_in_trainer_nothing_is_left_if_the_tier_was_seen(story: StewardRun, tmp_path: Path) -> None:
     steward = steward_of(story, workload=False)
     assert Steward._left_behind(steward) == EMPTY
     steward.committed.to_record = lambda: None
     assert Steward._left_behind(steward) is None
 
 
-def test_what_a_node_told_of_its_disk_and_nobody_brought_is_not_nothing(story: Story, tmp_path: Path) -> None:
+def test_what_a_node_told_of_its_disk_and_nobody_brought_is_not_nothing(story: StewardRun, tmp_path: Path) -> None:
     steward = steward_of(story, tier="local")
     steward.committed.left_behind = lambda attempt, local: EMPTY
     assert Steward._left_behind(steward) == EMPTY
@@ -125,7 +125,7 @@ def test_what_a_node_told_of_its_disk_and_nobody_brought_is_not_nothing(story: S
 
 @pytest.mark.parametrize(("began", "archives"), [(True, True), (False, False)])
 def test_content_that_nobody_accounts_for_goes_to_the_archive_unless_no_attempt_began(
-    story: Story, tmp_path: Path, began: bool, archives: bool
+    story: StewardRun, tmp_path: Path, began: bool, archives: bool
 ) -> None:
     steward = steward_of(story, {"attempt": 7, "began": began, "step": 0}, tier="local")
     first = story.store().state().attempts[0].number

@@ -14,9 +14,9 @@ from infra.steward.decide import History, Observation
 from infra.steward.seeing import lookout
 from infra.steward.seeing.pace import MEASURED_STEPS, Pace, interval_and_archive
 from infra.steward.seeing.views import PodView
-from tests.unit.fake_s3 import NOON
 from tests.unit.steward.steward_story import config
 from tests.unit.steward.test_lookout import POLICY, Turn
+from tests.worlds.s3 import NOON
 
 
 def seen(second: float, step: int, attempt: int = 1, deadline: timedelta = timedelta(hours=4)) -> Observation:

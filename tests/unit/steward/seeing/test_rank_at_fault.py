@@ -14,7 +14,7 @@ from infra.report.interruptions import _at_fault
 from infra.steward import blame
 from infra.steward.decide import EndAttempt, FailureClass, History, Wait, decide
 from infra.steward.policy import policy_of
-from tests.unit.steward.observe_world import World
+from tests.unit.steward.observe_world import ObservedGang
 from tests.unit.steward.observe_world import pod as kubernetes_pod
 from tests.unit.steward.steward_story import config
 from tests.unit.steward.test_blame import LOST
@@ -123,7 +123,7 @@ def test_a_gang_that_saves_is_waited_for_as_long_as_its_ranks_wait_for_disks() -
 def test_numbers_come_from_the_termination_message_and_of_a_running_pod_from_its_status(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(monkeypatch)
+    world = ObservedGang(monkeypatch)
     end = Termination(exit_code=70, reason="peer-lost", attempt=1, node="node-0", step=5, committed_step=0,
                       ranks=(waiting(0),))  # fmt: skip
     world.pods = [kubernetes_pod(0, phase="Failed", exitCode=70, message=end.model_dump_json()), kubernetes_pod(1)]

@@ -15,7 +15,7 @@ from infra.record.trainer_lines import event_of
 from infra.steward.seeing.logs import LogShipper
 from infra.steward.seeing.trainer_events import TrainerEvents
 from tests.rehearsal.steward.fake_kubelet import START_NS, Kubelet, PodLog
-from tests.unit.fake_s3 import FakeS3, Time
+from tests.worlds.s3 import FakeS3, Time
 
 POD = "job-a1-gang-0-0-x10yz"
 MARK = chr(0x1E)

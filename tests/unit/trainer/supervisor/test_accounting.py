@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,182 +12,143 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainer.contract import UNRECOGNISED_NAME, Status, UnrecognisedFile, entry_path
+from tests.worlds.supervisor_tier import JobNode, put, torch_file
+from trainer.contract import UNRECOGNISED_NAME, Status, entry_path
 from trainer.supervisor import accounting, seal
-from trainer.supervisor.job import Job
-from trainer.supervisor.place import Place
-
-
-def put(path: Path, text: str = "x", age_s: float = 0.0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    os.utime(path, (time.time() - age_s,) * 2)
-    return path
-
-
-def packed(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("data.pkl", b"0" * 64)
-    return path
-
-
-class Camp:
-    def __init__(self, tmp_path: Path, form: str = "auto", tier: str = "shared", rank: int = 0, nodes: int = 1) -> None:
-        self.own, self.events = tmp_path / f"node-{rank}/own", list[dict[str, Any]]()
-        place = Place("tiny", 1, f"n{rank}", "127.0.0.1", rank, nodes, 1, "127.0.0.1:29500", "", "")
-        kept = {"folder": str(self.own), "format": form, "keep": 9, "tier": tier, "keep_local": 2}
-        config = {
-            "checkpoints": kept,
-            "launcher": "torchrun",
-            "save_every": 10,
-            "identity": "one",
-            "config_digest": "c",
-        }
-        self.job = Job(config, place, tmp_path / "shared", tmp_path, tmp_path / f"node-{rank}/local")
-        self.job.emit = lambda event, **fields: self.events.append({"event": event, **fields})  # type: ignore[method-assign]
-        self.tier = tmp_path / "shared/tiny"
-
-    def end(self, code: int = 0) -> UnrecognisedFile:
-        self.job.sealing.finish(code)
-        return self.published()
-
-    def published(self) -> UnrecognisedFile:
-        return UnrecognisedFile.model_validate_json((self.tier / UNRECOGNISED_NAME).read_bytes())
-
-    def told(self) -> list[dict[str, Any]]:
-        return [event for event in self.events if event["event"] == "unrecognised"]
 
 
 def test_what_another_format_would_know_is_counted_and_told_with_that_format(tmp_path: Path) -> None:
-    camp = Camp(tmp_path, "dcp")
-    packed(camp.own / "epoch=1-val_loss=0.10.ckpt"), packed(camp.own / "epoch=2-val_loss=0.05.ckpt")
-    account = camp.end()
+    node = JobNode(tmp_path, "dcp")
+    (
+        put(node.own / "epoch=1-val_loss=0.10.ckpt", torch_file()),
+        put(node.own / "epoch=2-val_loss=0.05.ckpt", torch_file()),
+    )
+    account = node.end()
     assert (account.files, account.ended, account.fits) == (2, True, "lightning")
     assert "`.metadata`" in account.why and "`.ckpt`" in account.why
     assert account.entries == ("epoch=1-val_loss=0.10.ckpt", "epoch=2-val_loss=0.05.ckpt")
-    assert camp.told()[0]["fits"] == "lightning"
-    status = Status.model_validate(camp.job.status())
+    assert node.unrecognised()[0]["fits"] == "lightning"
+    status = Status.model_validate(node.job.status())
     assert status.unrecognised is not None and status.unrecognised.files == 2
     assert status.unrecognised.bytes == account.bytes > 0
 
 
 def test_sealed_and_older_checkpoints_their_markers_and_trackers_are_known(tmp_path: Path) -> None:
-    camp = Camp(tmp_path)
+    node = JobNode(tmp_path)
     for step in (10, 20):
-        put(camp.own / f"ckpt_{step}.pt"), put(camp.own / f"ckpt_{step}.pt.done", "")
-    put(camp.own / "latest.txt", "20")
-    account = camp.end()
-    assert seal.committed(camp.tier) == [20, 10]
-    assert (account.files, account.bytes, account.entries, account.why) == (0, 0, (), "") and not camp.told()
-    assert "unrecognised" not in camp.job.status()
+        put(node.own / f"ckpt_{step}.pt"), put(node.own / f"ckpt_{step}.pt.done", "")
+    put(node.own / "latest.txt", "20")
+    account = node.end()
+    assert seal.committed(node.tier) == [20, 10]
+    assert (account.files, account.bytes, account.entries, account.why) == (0, 0, (), "") and not node.unrecognised()
+    assert "unrecognised" not in node.job.status()
 
 
 def test_the_newest_step_in_a_folder_of_which_nothing_is_sealed_is_unrecognised(tmp_path: Path) -> None:
-    camp = Camp(tmp_path, "marker")
+    node = JobNode(tmp_path, "marker")
     for step in (10, 20):
         for run in ("a", "b"):
-            put(camp.own / run / f"step-{step}/state", run), put(camp.own / run / f"step-{step}/DONE", "")
-        camp.job.sealing.look()
-    account = camp.end()
-    (root,) = {seal.origin(camp.tier, step).partition("/")[0] for step in seal.committed(camp.tier)[:1]}
-    other = "b" if root == "a" else "a"
-    assert account.files == 2 and account.entries == (f"{other}/step-20",), "what is older has been overtaken"
+            put(node.own / run / f"step-{step}/state", run), put(node.own / run / f"step-{step}/DONE", "")
+        node.job.sealing.look()
+    account = node.end()
+    (root,) = {seal.origin(node.tier, step).partition("/")[0] for step in seal.committed(node.tier)[:1]}
+    other_run = "b" if root == "a" else "a"
+    assert account.files == 2 and account.entries == (f"{other_run}/step-20",), "what is older has been overtaken"
 
 
 def test_after_a_restart_older_checkpoints_of_the_job_are_still_known(tmp_path: Path) -> None:
-    first = Camp(tmp_path)
+    first_attempt = JobNode(tmp_path)
     for step in (10, 20):
-        put(first.own / f"save-{step}/state"), put(first.own / f"save-{step}/DONE", "")
-    first.end()
-    second = Camp(tmp_path)
+        put(first_attempt.own / f"save-{step}/state"), put(first_attempt.own / f"save-{step}/DONE", "")
+    first_attempt.end()
+    second = JobNode(tmp_path)
     second.job.sealing.resume()
     assert second.end().files == 0
 
 
 def test_a_half_written_checkpoint_is_being_written_until_the_job_ends(tmp_path: Path) -> None:
-    camp = Camp(tmp_path)
-    put(camp.own / "step-10/__0_0.distcp")
-    camp.job.sealing.look()
-    assert camp.published().files == 0
-    account = camp.end(code=1)
+    node = JobNode(tmp_path)
+    put(node.own / "step-10/__0_0.distcp")
+    node.job.sealing.look()
+    assert node.published().files == 0
+    account = node.end(code=1)
     assert (account.files, account.entries) == (1, ("step-10",)) and "step-10 (dcp)" in account.why
 
 
 def test_what_is_older_than_two_intervals_is_told_while_the_job_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    camp = Camp(tmp_path, "marker")
-    accounts, now = camp.job.sealing.accounts, [time.monotonic()]
+    node = JobNode(tmp_path, "marker")
+    accounts, now = node.job.sealing.accounts, [time.monotonic()]
     monkeypatch.setattr(accounting.time, "monotonic", lambda: now[0])
-    camp.job.sealing.recogniser._heard.extend([(0.0, 1), (9.0, 10)])  # and a save each 10 steps
-    put(camp.own / "step-10.weights", age_s=25)
+    node.job.sealing.recogniser._heard.extend([(0.0, 1), (9.0, 10)])  # and a save each 10 steps
+    put(node.own / "step-10.weights", age_s=25)
     accounts.look(-1)
-    assert not camp.told()
+    assert not node.unrecognised()
     now[0] += 60
     accounts.look(-1)
-    assert [(event["files"], event["newest"]) for event in camp.told()] == [(1, "step-10.weights")]
+    assert [(event["files"], event["newest"]) for event in node.unrecognised()] == [(1, "step-10.weights")]
     now[0] += 60
     accounts.look(-1)
-    assert len(camp.told()) == 1, "once, until something is sealed"
+    assert len(node.unrecognised()) == 1, "once, until something is sealed"
 
 
 def test_a_folder_in_which_nothing_is_known_is_one_entry_and_others_are_named(tmp_path: Path) -> None:
-    camp = Camp(tmp_path)
-    put(camp.own / "runs/events/events.out.tfevents.1"), put(camp.own / "runs/log.txt"), put(camp.own / "run/log.txt")
+    node = JobNode(tmp_path)
+    put(node.own / "runs/events/events.out.tfevents.1"), put(node.own / "runs/log.txt"), put(node.own / "run/log.txt")
     (
-        put(camp.own / "run/step-10/state"),
-        put(camp.own / "run/step-10/DONE", ""),
-        put(camp.own / "run/tokens/tokenizer.json"),
+        put(node.own / "run/step-10/state"),
+        put(node.own / "run/step-10/DONE", ""),
+        put(node.own / "run/tokens/tokenizer.json"),
     )
-    account = camp.end()
+    account = node.end()
     assert account.entries == ("run/log.txt", "run/tokens", "runs") and account.files == 4 and account.fits == ""
 
 
 def test_a_file_in_place_that_is_newer_than_its_sealed_version_is_unrecognised(tmp_path: Path) -> None:
-    camp = Camp(tmp_path)
-    packed(camp.own / "ckpt.pt")
-    assert camp.end().files == 0 and seal.committed(camp.tier) == [0]
-    (camp.own / "ckpt.pt").write_bytes(b"PK\x03\x04 torn")
-    account = camp.end(code=1)
+    node = JobNode(tmp_path)
+    put(node.own / "ckpt.pt", torch_file())
+    assert node.end().files == 0 and seal.committed(node.tier) == [0]
+    (node.own / "ckpt.pt").write_bytes(b"PK\x03\x04 torn")
+    account = node.end(code=1)
     assert account.files == 1 and "ckpt.pt" in account.why
 
 
 def test_names_of_any_bytes_are_told_as_text_and_found_again(tmp_path: Path) -> None:
-    camp, names = Camp(tmp_path), [b"\xff\xfe", b"a\\x41", b"\x1b[31m", "Gewichte-\u00e4\u4e2d".encode(), b"a\nb"]
+    node, names = JobNode(tmp_path), [b"\xff\xfe", b"a\\x41", b"\x1b[31m", "Gewichte-\u00e4\u4e2d".encode(), b"a\nb"]
     for name in names:
-        put(camp.own / os.fsdecode(name))
-    account = camp.end()
-    assert {os.fsencode(entry_path(camp.own, entry).name) for entry in account.entries} == set(names)
+        put(node.own / os.fsdecode(name))
+    account = node.end()
+    assert {os.fsencode(entry_path(node.own, entry).name) for entry in account.entries} == set(names)
     assert all(entry.isprintable() for entry in account.entries)
     with pytest.raises(ValueError, match="leads out"):
-        entry_path(camp.own, "../x")
+        entry_path(node.own, "../x")
 
 
 def test_what_cannot_be_looked_at_is_counted(tmp_path: Path) -> None:
-    camp, elsewhere = Camp(tmp_path), tmp_path / "elsewhere"
-    put(elsewhere / "model.pt"), put(camp.own / "a/inside")
-    (camp.own / "out").symlink_to(elsewhere), (camp.own / "in").symlink_to("a")
-    assert sorted(camp.end().entries) == ["a", "out"]
+    node, foreign_folder = JobNode(tmp_path), tmp_path / "elsewhere"
+    put(foreign_folder / "model.pt"), put(node.own / "a/inside")
+    (node.own / "out").symlink_to(foreign_folder), (node.own / "in").symlink_to("a")
+    assert sorted(node.end().entries) == ["a", "out"]
 
 
 def test_each_node_saves_what_lies_on_its_own_disk_alone(tmp_path: Path) -> None:
-    camp = Camp(tmp_path, tier="local", rank=1, nodes=2)
-    put(camp.own / "weights/part-1.dat", "mine"), put(camp.own / "notes.txt")
-    (camp.own / "weights/out").symlink_to("/nowhere")
+    node = JobNode(tmp_path, tier="local", rank=1, nodes=2)
+    put(node.own / "weights/part-1.dat", "mine"), put(node.own / "notes.txt")
+    (node.own / "weights/out").symlink_to("/nowhere")
     for _ in range(2):  # an attempt more finds what the one before has saved
-        camp.job.sealing.accounts.look(-1, job_ended=True)
-    camp.job.sealing.accounts.look(-1, job_ended=True)
-    saved = camp.tier / "own/node-0001"
+        node.job.sealing.accounts.look(-1, job_ended=True)
+    node.job.sealing.accounts.look(-1, job_ended=True)
+    saved = node.tier / "own/node-0001"
     assert (saved / "weights/part-1.dat").read_text() == "mine" and (saved / "notes.txt").exists()
     assert os.readlink(saved / "weights/out") == "/nowhere"
-    assert not (camp.tier / UNRECOGNISED_NAME).exists(), "node 0 publishes"
+    assert not (node.tier / UNRECOGNISED_NAME).exists(), "node 0 publishes"
 
 
 def test_the_note_is_published_when_nothing_is_unrecognised_too(tmp_path: Path) -> None:
-    camp = Camp(tmp_path)
-    camp.end()
-    content = json.loads((camp.tier / UNRECOGNISED_NAME).read_text())
+    node = JobNode(tmp_path)
+    node.end()
+    content = json.loads((node.tier / UNRECOGNISED_NAME).read_text())
     assert (content["files"], content["format"], content["attempt"], content["entries"]) == (0, 1, 1, [])
 
 
@@ -206,14 +166,14 @@ def test_the_note_is_published_when_nothing_is_unrecognised_too(tmp_path: Path) 
 def test_every_file_is_sealed_or_below_an_entry(
     known: set[int], others: set[str], form: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    camp = Camp(tmp_path_factory.mktemp("camp"))
-    files = {put(camp.own / form.format(step)) for step in known}
+    node = JobNode(tmp_path_factory.mktemp("camp"))
+    files = {put(node.own / form.format(step)) for step in known}
     for name in others:
-        if not any(parent.is_file() for parent in (camp.own / name).parents) and not (camp.own / name).is_dir():
-            files.add(put(camp.own / name))
-    camp.own.mkdir(parents=True, exist_ok=True)
-    account = camp.end()
-    entries = [entry_path(camp.own, entry) for entry in account.entries]
+        if not any(parent.is_file() for parent in (node.own / name).parents) and not (node.own / name).is_dir():
+            files.add(put(node.own / name))
+    node.own.mkdir(parents=True, exist_ok=True)
+    account = node.end()
+    entries = [entry_path(node.own, entry) for entry in account.entries]
     of_entries = {path for path in files if any(entry in (path, *path.parents) for entry in entries)}
     assert files - of_entries == {path for path in files if path.name == "DONE"}
     assert account.files == len(of_entries)
@@ -221,20 +181,20 @@ def test_every_file_is_sealed_or_below_an_entry(
 
 def test_weights_without_an_optimizer_are_sealed_and_told(tmp_path: Path) -> None:
     for tier in ("shared", "local"):
-        camp = Camp(tmp_path / tier, tier=tier)
-        put(camp.own / "checkpoint-10/model.safetensors"), put(camp.own / "checkpoint-10/trainer_state.json", "{}")
-        camp.end()
-        assert seal.committed(camp.tier) == [10]
-        told = [event for event in camp.events if event["event"] == "weights_only"]
+        node = JobNode(tmp_path / tier, tier=tier)
+        put(node.own / "checkpoint-10/model.safetensors"), put(node.own / "checkpoint-10/trainer_state.json", "{}")
+        node.end()
+        assert seal.committed(node.tier) == [10]
+        told = [event for event in node.events if event["event"] == "weights_only"]
         assert [list(event) for event in told] == [["event", "why"]] and "no optimizer" in told[0]["why"]
 
 
 def test_older_checkpoints_of_other_names_that_an_attempt_before_has_sealed_are_known(tmp_path: Path) -> None:
-    camp = Camp(tmp_path, "marker")
+    node = JobNode(tmp_path, "marker")
     for name in ("a-5", "b-7", "step-20"):
-        put(camp.own / name / "state"), put(camp.own / name / "DONE", "")
-        camp.job.sealing.look()
-    second = Camp(tmp_path, "marker")
+        put(node.own / name / "state"), put(node.own / name / "DONE", "")
+        node.job.sealing.look()
+    second = JobNode(tmp_path, "marker")
     second.job.sealing.resume()
     for name in ("a-5", "b-7", "c-20"):
         put(second.own / name / "state"), put(second.own / name / "DONE", "")
@@ -246,14 +206,14 @@ def test_older_checkpoints_of_other_names_that_an_attempt_before_has_sealed_are_
 
 
 def test_why_says_nothing_of_unfinished_checkpoints_where_there_are_none(tmp_path: Path) -> None:
-    camp = Camp(tmp_path)
-    put(camp.own / "notes.txt"), put(camp.own / "more.txt"), put(camp.own / "README")
-    assert camp.end().why == "looked for checkpoints of all known formats; other files here: 2 `.txt`, 1 `README`"
+    node = JobNode(tmp_path)
+    put(node.own / "notes.txt"), put(node.own / "more.txt"), put(node.own / "README")
+    assert node.end().why == "looked for checkpoints of all known formats; other files here: 2 `.txt`, 1 `README`"
 
 
 def test_a_folder_that_cannot_be_read_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    camp, listing = Camp(tmp_path, "client"), accounting.tree.listing
-    put(camp.own / "secret/model.pt")
+    node, listing = JobNode(tmp_path, "client"), accounting.tree.listing
+    put(node.own / "secret/model.pt")
 
     def refuse(folder: Path) -> Any:
         if folder.name == "secret":
@@ -261,7 +221,7 @@ def test_a_folder_that_cannot_be_read_counts_as_a_file(tmp_path: Path, monkeypat
         return listing(folder)
 
     monkeypatch.setattr(accounting.tree, "listing", refuse)
-    account = camp.end()
+    account = node.end()
     assert (account.files, account.bytes, account.newest_at, account.entries) == (1, 0, 0.0, ("secret",))
 
 
@@ -269,62 +229,62 @@ def test_of_very_many_entries_the_folders_at_the_top_stand_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accounting, "_MOST", 3)
-    camp = Camp(tmp_path, "marker")
+    node = JobNode(tmp_path, "marker")
     for number, below in enumerate(("", "", "", "")):
-        put(camp.own / f"a/{number}/x{below}"), put(camp.own / f"a/{number}/step-1/.bivouac-known")
-        put(camp.own / f"file-{number % 2}")
-    put(camp.own / "a/step-9/DONE", ""), put(camp.own / "a/step-9/state")
-    assert camp.end().entries == ("a", "file-0", "file-1")
+        put(node.own / f"a/{number}/x{below}"), put(node.own / f"a/{number}/step-1/.bivouac-known")
+        put(node.own / f"file-{number % 2}")
+    put(node.own / "a/step-9/DONE", ""), put(node.own / "a/step-9/state")
+    assert node.end().entries == ("a", "file-0", "file-1")
     for number in range(2, 5):
-        put(camp.own / f"file-{number}")
-    assert camp.end().entries == (".",)
+        put(node.own / f"file-{number}")
+    assert node.end().entries == (".",)
 
 
 def test_a_format_fits_whatever_the_number_of_ranks(tmp_path: Path) -> None:
-    camp = Camp(tmp_path, "dcp")
+    node = JobNode(tmp_path, "dcp")
     for name in ("rng_state_0.pth", "rng_state_1.pth"):
-        packed(camp.own / "checkpoint-10" / name)
-    put(camp.own / "checkpoint-10/trainer_state.json", "{}")
-    assert camp.end().fits == "huggingface"
+        put(node.own / "checkpoint-10" / name, torch_file())
+    put(node.own / "checkpoint-10/trainer_state.json", "{}")
+    assert node.end().fits == "huggingface"
 
 
 def test_it_looks_every_half_minute_and_on_node_0_alone_where_the_tier_is_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = Camp(tmp_path / "other", rank=1, nodes=2)
-    put(other.own / "x"), other.job.sealing.accounts.look(-1, job_ended=True)
-    assert other.job.sealing.accounts.now is None
-    camp, now = Camp(tmp_path, "client"), [time.monotonic()]
-    accounts = camp.job.sealing.accounts
+    second_node = JobNode(tmp_path / "other", rank=1, nodes=2)
+    put(second_node.own / "x"), second_node.job.sealing.accounts.look(-1, job_ended=True)
+    assert second_node.job.sealing.accounts.now is None
+    node, now = JobNode(tmp_path, "client"), [time.monotonic()]
+    accounts = node.job.sealing.accounts
     monkeypatch.setattr(accounting.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(accounting.time, "thread_time", lambda: 0.0)
-    put(camp.own / "x", age_s=9000), accounts.look(-1)
-    put(camp.own / "y", age_s=9000), accounts.look(-1)
+    put(node.own / "x", age_s=9000), accounts.look(-1)
+    put(node.own / "y", age_s=9000), accounts.look(-1)
     for later, files in ((29, 1), (2, 2)):
         now[0] += later
         accounts.look(-1)
         assert accounts.now is not None and accounts.now.files == files
-    assert not camp.told()
+    assert not node.unrecognised()
     for later, told in ((560, 0), (32, 1)):  # twice 300 s, where nothing tells how often it saves
         now[0] += later
         accounts.look(-1)
-        assert len(camp.told()) == told
+        assert len(node.unrecognised()) == told
 
 
 def test_the_seconds_between_seals_are_the_save_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    camp, now = Camp(tmp_path, "client"), [1000.0]
-    accounts = camp.job.sealing.accounts
+    node, now = JobNode(tmp_path, "client"), [1000.0]
+    accounts = node.job.sealing.accounts
     monkeypatch.setattr(accounting.time, "monotonic", lambda: now[0])
     for later, step in ((0, 10), (100, 20), (40, 30)):
         now[0] += later
         accounts.look(step)
-    put(camp.own / "x", age_s=9000)
+    put(node.own / "x", age_s=9000)
     for later, told in ((150, 0), (49, 0), (31, 1)):
         now[0] += later
         accounts.look(30)
-        assert len(camp.told()) == told
+        assert len(node.unrecognised()) == told
     now[0] += 40
     accounts.look(40)
     now[0] += 541
     accounts.look(40)
-    assert len(camp.told()) == 2, "again after another seal, and by the longest interval"
+    assert len(node.unrecognised()) == 2, "again after another seal, and by the longest interval"

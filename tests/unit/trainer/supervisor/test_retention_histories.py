@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trainer.supervisor.test_sealed_copies import Camp, saved, started
+from tests.worlds.supervisor_tier import JobDisk
 from trainer.contract.sealed import newest_sound, removable
 from trainer.supervisor.sealing.shared import NothingSound, Sealing
 
@@ -78,17 +78,17 @@ ACTS = st.one_of(
 
 class History:
     def __init__(self, root: Path, keep: int) -> None:
-        self.camp = Camp(root)
+        self.disk = JobDisk(root)
         self.attempt, self.step, self.generation, self.saves = 0, 0, 0, 0
         self.sealing: Sealing
         self.over = False
         self.relaunch(keep)
 
     def act(self, name: str, *given: Any) -> None:
-        before = sound_steps(self.camp.tier)
+        before = sound_steps(self.disk.tier)
         if name == "save":
             self.save(given[0] if self.step else 10)
-            after = sound_steps(self.camp.tier)
+            after = sound_steps(self.disk.tier)
             assert max(after) == self.step >= max(before, default=0) or max(after) == max(before), (before, after)
             assert after[max(after)] == (self.text if max(after) == self.step else before[max(before)])
         elif name in ("damage", "lose", "unmanifest"):
@@ -105,12 +105,12 @@ class History:
     def save(self, more: int) -> None:
         self.step, self.saves = self.step + more, self.saves + 1
         self.text = f"save {self.saves} of step {self.step}"
-        saved(self.camp, self.sealing, self.step, self.text)
+        self.disk.save(self.sealing, self.step, self.text)
         self.sealing.put_off.clear()
         self.sealing.look()
 
     def harm(self, how: str, which: int) -> None:
-        steps = sorted(self.camp.tier.glob("step-*"), reverse=True)
+        steps = sorted(self.disk.tier.glob("step-*"), reverse=True)
         if not steps:
             return
         place = steps[which % len(steps)]
@@ -123,10 +123,10 @@ class History:
             files[0].unlink()
 
     def relaunch(self, keep: int) -> None:
-        before = sound_steps(self.camp.tier)
+        before = sound_steps(self.disk.tier)
         self.attempt, self.generation = self.attempt + 1, 0
         try:
-            self.sealing, _, path = started(self.camp, self.attempt, keep=keep)
+            self.sealing, _, path = self.disk.begin(self.attempt, keep=keep)
         except NothingSound:
             self.over = True
             assert not before
@@ -144,8 +144,8 @@ class History:
 
     def check(self, before: dict[int, str], path: str) -> None:
         """The newest sound step was chosen, laid back as it was, and nothing sound went."""
-        assert sound_steps(self.camp.tier) == before
-        assert before or not list(self.camp.tier.glob("step-*/manifest.json")), "a start anew is a person's choice"
+        assert sound_steps(self.disk.tier) == before
+        assert before or not list(self.disk.tier.glob("step-*/manifest.json")), "a start anew is a person's choice"
         assert self.sealing.committed == max(before, default=-1)
         assert (Path(path).read_text() if path else None) == before.get(max(before, default=-1))
         self.step = max(before, default=0)

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from infra.spec.workload.variables import JOB_VARIABLES
+from tests.tables import Table
 from tests.unit.trainer.supervised import Supervisors, events
 from trainer.contract import variables
 from trainer.supervisor import launcher
 from trainer.supervisor.launcher import Launcher
 from trainer.supervisor.place import Place
+
+TABLE = Table(__file__)
 
 KNOWN = {"A": "one", "B": "", "LONG_9": "x y/z", "PATH": "/bin:/usr/bin"}
 AS_A_SHELL = (
@@ -49,41 +52,13 @@ def test_a_name_that_nobody_has_is_told_and_is_empty() -> None:
     assert unset == {"NONE", "OTHER"}, "one with a text, and one that is empty, are not missed"
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (["a", "$A", "$B", "--to=$LONG_9"], ["a", "one", "", "--to=x y/z"]),
-        (["a", "${A:+--resume}", "${B:+--resume}", "${B:+--from=}$B"], ["a", "--resume"]),
-        (["bash", "-c", "for i in 1 2; do echo $i $A $$; done", "$A"], ["bash", "-c", None, "one"]),
-        (["/bin/sh", "-euxc", "echo $A", "$A"], ["/bin/sh", "-euxc", None, "one"]),
-        (["bash", "-euo", "pipefail", "-c", "$A"], ["bash", "-euo", "pipefail", "-c", None]),
-        (["bash", "-o", "pipefail", "-c", "$A"], ["bash", "-o", "pipefail", "-c", None]),
-        (["env", "X=$A", "bash", "-lc", "$A"], ["env", "X=one", "bash", "-lc", None]),
-        (["bash", "run.sh", "-c", "$A"], ["bash", "run.sh", "-c", "one"]),
-        (["python3", "-c", "print('$A')"], ["python3", "-c", "print('one')"]),
-        (["bash", "-c"], ["bash", "-c"]),
-    ],
-)
+@TABLE.cases
 def test_a_shells_script_is_left_to_the_shell(command: list[str], words: list[str | None]) -> None:
     expected = [old if new is None else new for old, new in zip(command, words, strict=False)]
     assert variables.words(command, KNOWN, set()) == expected
 
 
-@pytest.mark.parametrize(
-    ("own", "container", "expected"),
-    [
-        ({"LD": "/x:$LD"}, {"LD": "/y:/z"}, {"LD": "/x:/y:/z"}),
-        ({"LD": "/x:$LD"}, {}, {"LD": "/x"}),
-        ({"LD": "$LD:/x"}, {"LD": ""}, {"LD": "/x"}),
-        ({"LD": "/x:$LD/sub:/y"}, {}, {"LD": "/x:/sub:/y"}),
-        ({"LD": "$LD"}, {}, {"LD": ""}),
-        ({"URL": "http://$HOST:80"}, {"HOST": "h"}, {"URL": "http://h:80"}),
-        ({"OUT": "$ROOT/out", "ROOT": "$BASE/a", "BASE": "/b"}, {"BASE": "/c"}, {"OUT": "/b/a/out", "ROOT": "/b/a"}),
-        ({"OUT": "$FIXED/x", "FIXED": "mine"}, {"FIXED": "theirs"}, {"OUT": "ours/x"}),
-        ({"A": "a$B", "B": "b$A"}, {"A": "1", "B": "2"}, {"A": "ab1"}),
-        ({"A": "5$$"}, {}, {"A": "5$"}),
-    ],
-)
+@TABLE.cases
 def test_a_value_takes_others_and_its_own_from_the_container(
     own: Mapping[str, str], container: Mapping[str, str], expected: Mapping[str, str]
 ) -> None:

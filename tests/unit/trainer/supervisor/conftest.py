@@ -1,0 +1,6 @@
+"""The worlds of these tests."""
+
+from tests.worlds.checkpoint_files import job
+from tests.worlds.supervisor_tier import disk
+
+__all__ = ["disk", "job"]

@@ -1,0 +1,143 @@
+"""A restart with `format: auto` removes later steps of this job, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.worlds.checkpoint_files import (
+    BESIDE,
+    KINDS,
+    WatchedJob,
+    dcp,
+    deepspeed,
+    half,
+    huggingface,
+    safetensors,
+    saved,
+)
+from tests.worlds.supervisor_tier import put
+from trainer.supervisor.formats import Finished, forget_later
+
+
+@pytest.mark.parametrize(
+    "kind", ["lingua", "one file each", "folders of digits", "Hugging Face", "a marker in a folder"]
+)
+def test_a_restart_removes_nothing_but_later_steps_of_this_job(kind: str, job: WatchedJob) -> None:
+    write, (_, root), _ = KINDS[kind]
+    write(job.folder)
+    for name in BESIDE:
+        put(job.folder / name)
+    checkpoint, next_checkpoint = job.folder / root, job.folder / root.replace("30", "40")
+    shutil.copytree(checkpoint, next_checkpoint) if checkpoint.is_dir() else half(
+        Path(shutil.copy(checkpoint, next_checkpoint))
+    )
+    put(job.folder / f".{checkpoint.name}.0123456789abcdef/state"), put(job.folder / ".bivouac-laid-back-1/state")
+    forget_later("auto", job.folder, Finished(30, checkpoint))
+    left = {str(path.relative_to(job.folder)) for path in job.folder.rglob("*") if path.is_file()}
+    assert set(BESIDE) <= left and {name.partition("/")[0] for name in left - set(BESIDE)} == {root}
+
+
+def test_a_checkpoint_that_the_job_has_begun_from_stays_though_its_step_is_larger(job: WatchedJob) -> None:
+    huggingface(job.folder / "base/checkpoint-50000"), huggingface(job.folder / "out/checkpoint-30")
+    huggingface(job.folder / "later/checkpoint-40")
+    for path in (job.folder / "base").rglob("*"):
+        os.utime(path, (time.time() - 60,) * 2)
+    checkpoint = Finished(30, job.folder / "out/checkpoint-30")
+    forget_later("auto", job.folder, checkpoint, sealed_at=time.time() - 30)
+    left = sorted(str(path.relative_to(job.folder)) for path in job.folder.glob("*/*"))
+    assert left == ["base/checkpoint-50000", "out/checkpoint-30"]
+
+
+def test_a_half_written_folder_goes_by_the_name_of_the_restored_one(job: WatchedJob) -> None:
+    put(job.folder / "step-30/state"), put(job.folder / "step-30/DONE", ""), put(job.folder / "step-40/state")
+    put(job.folder / "step-9/state")
+    forget_later("marker", job.folder, Finished(30, job.folder / "step-30"))
+    assert sorted(path.name for path in job.folder.iterdir()) == ["step-30", "step-9"]
+
+
+def test_links_and_trackers_of_the_job_name_what_was_restored(job: WatchedJob) -> None:
+    for step in (30, 40):
+        deepspeed(job.folder / f"global_step{step}", step)
+    (job.folder / "newest").symlink_to("global_step40")
+    (job.folder / "dangling").symlink_to(job.folder / "global_step50")
+    (job.folder / "first").symlink_to("global_step30")
+    (job.folder / "elsewhere").symlink_to("/nowhere")
+    forget_later("auto", job.folder, Finished(30, job.folder / "global_step30"))
+    links = {path.name: os.readlink(path) for path in job.folder.iterdir() if path.is_symlink()}
+    assert links == {
+        "newest": "global_step30", "dangling": str(job.folder / "global_step30"), "first": "global_step30",
+        "elsewhere": "/nowhere",
+    }  # fmt: skip
+    assert (job.folder / "latest").read_text() == "global_step30" and not (job.folder / "global_step40").exists()
+
+
+def test_a_new_disk_gets_the_tracker_that_the_framework_looks_for(job: WatchedJob) -> None:
+    deepspeed(job.folder / "global_step30", 30), saved(job.folder / "iter_0000030/mp_rank_00/model_optim_rng.pt")
+    (job.folder / "latest").unlink()
+    forget_later("auto", job.folder, Finished(30, job.folder / "global_step30"))
+    forget_later("auto", job.folder, Finished(30, job.folder / "iter_0000030"))
+    assert (job.folder / "latest").read_text() == "global_step30"
+    assert (job.folder / "latest_checkpointed_iteration.txt").read_text() == "30"
+
+
+def test_all_files_of_a_checkpoint_beside_others_go_when_a_job_starts_from_nothing(job: WatchedJob) -> None:
+    for folder in ("model", "optim"):
+        dcp(job.folder / folder)
+    put(job.folder / "model.json", "{}")
+    forget_later("auto", job.folder, None)
+    assert sorted(path.name for path in job.folder.rglob("*") if path.is_file()) == ["model.json"]
+
+
+def test_links_to_what_goes_go_with_it_and_the_jobs_own_words_stay_when_it_starts_from_nothing(job: WatchedJob) -> None:
+    saved(job.folder / "ckpt_40.pt"), put(job.folder / "mine"), put(job.folder / "latest", "mine")
+    (job.folder / "newest").symlink_to("ckpt_40.pt"), (job.folder / "kept").symlink_to("mine")
+    forget_later("auto", job.folder, None)
+    assert sorted(path.name for path in job.folder.iterdir()) == ["kept", "latest", "mine"]
+    deepspeed(job.folder / "global_step40", 40)
+    forget_later("auto", job.folder, None)
+    assert sorted(path.name for path in job.folder.iterdir()) == ["kept", "mine"]
+
+
+def test_a_torn_file_of_a_job_that_starts_from_nothing_goes(job: WatchedJob) -> None:
+    half(saved(job.folder / "ckpt.pt", step=3)), put(job.folder / "tokenizer.json", "{}")
+    forget_later("auto", job.folder, None)
+    assert [path.name for path in job.folder.iterdir()] == ["tokenizer.json"]
+
+
+def test_whole_files_without_a_number_stay_when_a_job_starts_from_nothing(job: WatchedJob) -> None:
+    """They may be the weights that it starts from; a later checkpoint they cannot be told to be."""
+    safetensors(job.folder / "model.safetensors"), saved(job.folder / "model_10.pt")
+    forget_later("auto", job.folder, None)
+    assert [path.name for path in job.folder.iterdir()] == ["model.safetensors"]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.sets(st.integers(1, 99), min_size=1, max_size=6),
+    form=st.sampled_from(["step-{}/DONE", "{:010d}/DONE", "run/checkpoint_{}.pt", "it_{}/model/.metadata"]),
+    beside=st.lists(st.sampled_from(BESIDE), max_size=4),
+    data=st.data(),
+)
+def test_after_any_restart_the_restored_step_is_the_newest_and_what_is_not_ours_is_all_there(
+    steps: set[int], form: str, beside: list[str], data: st.DataObject, tmp_path: Path
+) -> None:
+    folder = tmp_path / str(random.random())
+    for step in steps:
+        (saved if form.endswith(".pt") else put)(folder / form.format(step))
+    for name in beside:
+        put(folder / name)
+    step = data.draw(st.sampled_from(sorted(steps)))
+    root = folder / form.format(step).removesuffix("/DONE").removesuffix("/model/.metadata")
+    forget_later("auto", folder, Finished(step, root))
+    assert {number for number in steps if (folder / form.format(number)).exists()} == {
+        number for number in steps if number <= step
+    }
+    assert all((folder / name).exists() for name in beside)
