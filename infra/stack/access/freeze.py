@@ -9,8 +9,8 @@ from infra.stack.access.rights import calls
 
 _PURCHASES = {
     "autoscaling": "CreateAutoScalingGroup SetDesiredCapacity UpdateAutoScalingGroup",
-    "ec2": "CreateCapacityReservation CreateFleet CreateNatGateway PurchaseCapacityBlock PurchaseCapacityBlockExtension "
-    "RequestSpotInstances RunInstances",
+    "ec2": "CreateCapacityReservation CreateFleet CreateNatGateway PurchaseCapacityBlock "
+    "PurchaseCapacityBlockExtension RequestSpotInstances RunInstances",
     "eks": "CreateCluster CreateNodegroup",
     "fsx": "CreateFileSystem",
 }
