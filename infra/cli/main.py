@@ -147,10 +147,6 @@ def main() -> None:
     sys.exit(code)
 
 
-if __name__ == "__main__":
-    main()
-
-
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 _AGAIN_S = 0.1
 
@@ -202,3 +198,7 @@ def _again(unraisable: Any) -> None:
     timer = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), unraisable.exc_value.number))
     timer.daemon = True
     timer.start()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,8 +12,7 @@ from infra.tables import table
 
 def read(name: str) -> dict[str, Any]:
     """Return the content of `infra/plan/catalogue/<name>.yaml`."""
-    content: dict[str, Any] = table("infra.plan.catalogue", name)
-    return content
+    return dict(table("infra.plan.catalogue", name))
 
 
 def unknown(kind: str, name: str, candidates: Iterable[str]) -> UserError:

@@ -23,8 +23,7 @@ _OWN = {"layers": "num_hidden_layers", "width": "hidden_size", "heads": "num_att
 @cache
 def catalogue() -> dict[str, dict[str, Any]]:
     """Return name -> `source`, `context` and `config` of each model."""
-    models: dict[str, dict[str, Any]] = table("infra.spec.models", "catalogue")["models"]
-    return models
+    return dict(table("infra.spec.models", "catalogue")["models"])
 
 
 def resolve_model(section: Any) -> Any:

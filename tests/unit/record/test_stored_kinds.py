@@ -8,6 +8,7 @@ import pytest
 
 from infra.record.events import Event, fold, stored
 from infra.record.payloads.base import PAYLOADS
+from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
 from tests.root import ROOT
 
 LINES = (ROOT / "tests/unit/record/stored_events.jsonl").read_text().splitlines()
@@ -42,3 +43,14 @@ def test_all_kinds_together_fold_into_a_state() -> None:
     state = fold(read(kind) for kind in SAMPLES)
     assert (state.outcome, state.copied, state.version, state.unreadable) == ("done", 30, 1, 1)
     assert state.attempts[0].failure == "node" and state.archive is not None and state.abandoned is False
+
+
+def test_a_stage_s_outputs_are_read_by_its_model_and_stored_as_they_were() -> None:
+    data = {"stage": "bake", "seconds": 1.0, "outputs": {"image": "i", "node_image": {"ami": "a"}, "later": 1}}
+    line = json.dumps({**json.loads(SAMPLES["stage.finished"]), "data": data})
+    event = stored(line.encode())
+    assert event is not None and event.payload.data() == data
+    state = fold([event])
+    bake = BakeOutput.of(state.finished_stages)
+    assert bake.image == "i" and bake.node_image is not None and bake.node_image.ours
+    assert ProvisionOutput.known(state.finished_stages) == ProvisionOutput()
