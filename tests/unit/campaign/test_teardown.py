@@ -112,9 +112,8 @@ def test_a_reservation_that_bills_on_is_said(world: FakedTeardown) -> None:
 
 
 @pytest.mark.parametrize("provisioned", [True, False])
-from infra.record.payloads.outputs import ProvisionOutput
 def test_the_stack_is_opened_with_the_data_that_provision_recorded(world: FakedTeardown, provisioned: bool) -> None:
-    finished = {Stage.PROVISION: {"data_digest": "5b"}} if provisioned else {}
+    finished = {Stage.PROVISION: ProvisionOutput(data_digest="5b")} if provisioned else {}
     world.state_now = NEVER_LAUNCHED.model_copy(update={"finished_stages": finished})
     world.run()
     assert world.digest == ("5b" if provisioned else "0" * 64)
