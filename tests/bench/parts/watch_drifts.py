@@ -25,21 +25,14 @@ SKIPPED = 120
 Gain = Callable[[int], float]
 
 
-def rising(share: float) -> Gain:
-    """Return the factor of what rises by `share` percent a step."""
+def _rising(share: float) -> Gain:
+    """Return a factor that grows by `share` percent a step."""
     return lambda since: (1 + share / 100) ** min(since, LASTS)
 
 
 FAULTS: dict[str, tuple[Gain, Gain, Gain]] = {
     # By steps since the onset: factors of the training loss, of the held-out loss, of the norm.
-    **{
-        f"+{share} % a step": (
-            rising(share),
-            rising(share),
-            lambda since: 1.0,
-        )
-        for share in (0.1, 0.2, 0.4, 0.8)
-    },
+    **{f"+{share} % a step": (_rising(share), _rising(share), lambda since: 1.0) for share in (0.1, 0.2, 0.4, 0.8)},
     "+5 %": (lambda since: 1.05, lambda since: 1.05, lambda since: 1.0),
     "+9 %": (lambda since: 1.09, lambda since: 1.0, lambda since: 1.0),
     "norm x 10 in 400": (lambda since: 1.0, lambda since: 1.0, lambda since: 10 ** (min(since, 400) / 400)),
