@@ -24,7 +24,7 @@ from trainer.contract import (
     step_folder,
     step_of_folder,
 )
-from trainer.contract.bans import BANS, Ban, distrust
+from trainer.contract.checkpoint import BANS, Ban, distrust
 
 _AT_ONCE = 8
 

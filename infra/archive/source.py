@@ -9,7 +9,7 @@ from infra.archive.manifest import ArchiveManifest
 from infra.errors import PermanentError
 from infra.plain_files import has_size, plain_bytes
 from trainer.contract import COMMITTED_NAME, Manifest, parse_manifest, step_folder, step_of_folder
-from trainer.contract.bans import BANS, Ban, distrust, parse_bans
+from trainer.contract.checkpoint import BANS, Ban, distrust, parse_bans
 
 
 class Source:

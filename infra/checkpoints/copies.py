@@ -29,7 +29,7 @@ from infra.errors import BivouacError, PermanentError
 from infra.spec.checkpoint import KEPT_COPIES
 from infra.spec.names import copies_prefix
 from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, ExitCode, Manifest, Shard, parse_manifest, step_folder
-from trainer.contract.bans import distrust
+from trainer.contract.checkpoint import distrust
 from trainer.contract.frozen import Frozen
 
 CONFIG = "copies.json"

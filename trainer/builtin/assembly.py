@@ -35,7 +35,7 @@ from trainer.builtin.tuning.processors import take_processors
 from trainer.builtin.watch.overseer import Overseer, agreed_bans
 from trainer.builtin.watch.profile import Profiler
 from trainer.contract import Env, Layout, Manifest, ModelConfig, Phase, TrainConfig
-from trainer.contract.bans import Ban, distrust
+from trainer.contract.checkpoint import Ban, distrust
 from trainer.errors import Interrupted, StorageError
 from trainer.events import emit
 from trainer.place import Paths, generation

@@ -1,8 +1,12 @@
-"""The format of a committed checkpoint: a folder of shards and a manifest that was written last."""
+"""The format of a committed checkpoint: a folder of shards and a manifest that was written last; and what a roll-back
+leaves on the shared tier: which checkpoints nobody trusts, and which batches are skipped."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -111,3 +115,40 @@ def parse_manifest(
 def _unknown(number: int) -> tuple[str, ...]:
     """Return the fields that a format does not have."""
     return {2: ("consumed", "identity", "parallel"), 3: ("identity", "parallel"), 4: ("parallel",)}.get(number, ())
+
+
+BANS = "watch"
+"""Folder of the bans, on the shared tier beside the steps; one JSON file each."""
+
+
+@dataclass(frozen=True)
+class Ban:
+    attempt: int
+    """This attempt and earlier ones wrote the checkpoints that are not trusted."""
+    first: int
+    """First step that is not trusted, and first whose batch is skipped (1-based, as in events)."""
+    last: int
+    """Last step whose batch is skipped. Lower than `first`: none is skipped."""
+    why: str
+
+    def refuses(self, manifest: Manifest) -> bool:
+        return manifest.attempt <= self.attempt and manifest.step >= self.first
+
+    def skips(self, step: int) -> bool:
+        return self.first <= step <= self.last
+
+
+def parse_bans(files: Mapping[str, bytes]) -> tuple[Ban, ...]:
+    """Return the bans of name -> content, oldest first. Raises `ValueError` that names a file that is none."""
+    bans = []
+    for name, content in sorted(files.items()):
+        try:
+            bans.append(Ban(**json.loads(content)))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{name}: {error}") from error
+    return tuple(bans)
+
+
+def distrust(bans: Iterable[Ban], manifest: Manifest) -> str:
+    """Return why a checkpoint is not trusted; empty when it is."""
+    return next((f"the watch distrusts it: {ban.why}" for ban in bans if ban.refuses(manifest)), "")

@@ -27,7 +27,7 @@ from infra.rehearsal.aws.world import World
 from tests.manifests import manifest_of, seal, shard_at
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.contract import COMMITTED_NAME, ExitCode, attempt_folder, step_folder
-from trainer.contract.bans import Ban
+from trainer.contract.checkpoint import Ban
 
 CAMPAIGN, IDENTITY, PART = "tiny", "20261101T000000Z-0a1b2c3d", 5 * MIB
 PREFIX = f"copies/{CAMPAIGN}/{IDENTITY}"

@@ -14,7 +14,7 @@ from infra.report.model import PlanError, Report
 from infra.report.page import render
 from infra.spec.campaign import Spec
 from tests.example import example_spec
-from tests.unit.report.campaign_story import Story, until_training
+from tests.unit.report.campaign_story import ToldRecord, until_training
 from tests.unit.report.test_report_of_a_job import PLAN, SPEC, Job, pod
 
 
@@ -22,7 +22,7 @@ def errors(report: Report) -> dict[str, PlanError]:
     return {row.figure.name: row for row in report.plan_errors}
 
 
-def trained(story: Story, *seconds: float) -> Story:
+def trained(story: ToldRecord, *seconds: float) -> ToldRecord:
     now = 80.0
     for step, step_s in enumerate(seconds, 1):
         now += step_s

@@ -24,7 +24,7 @@ from trainer.contract import (
     step_folder,
     step_of_folder,
 )
-from trainer.contract.bans import BANS
+from trainer.contract.checkpoint import BANS
 from trainer.errors import Fenced, StorageError, lasting
 from trainer.events import emit
 

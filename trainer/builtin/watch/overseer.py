@@ -25,7 +25,7 @@ from trainer.builtin.watch.precision import rounding
 from trainer.builtin.watch.signals import Signals
 from trainer.builtin.watch.watch import Finding, Watch
 from trainer.contract import Layout, Manifest, TrainConfig
-from trainer.contract.bans import BANS, Ban, parse_bans
+from trainer.contract.checkpoint import BANS, Ban, parse_bans
 from trainer.errors import Interrupted, NumericError, Sick, StorageError, TrainerError
 from trainer.events import emit
 

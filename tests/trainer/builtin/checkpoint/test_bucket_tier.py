@@ -26,7 +26,7 @@ from trainer.builtin.checkpoint.fence import check_fence, claim, losses, lost_no
 from trainer.builtin.checkpoint.tiers import AnyTiers, tiers_in_s3
 from trainer.builtin.watch.overseer import read_bans, write_ban
 from trainer.contract import Manifest
-from trainer.contract.bans import Ban
+from trainer.contract.checkpoint import Ban
 from trainer.errors import Fenced, StorageError
 
 _numbers = itertools.count()

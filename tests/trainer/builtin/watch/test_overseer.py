@@ -26,7 +26,7 @@ from trainer.builtin.watch.figures import All, Mine
 from trainer.builtin.watch.overseer import Overseer, RolledBack, Ruling, read_bans, write_ban
 from trainer.builtin.watch.watch import Watch
 from trainer.contract import ExitCode, ParallelConfig, TrainConfig, WatchConfig
-from trainer.contract.bans import Ban
+from trainer.contract.checkpoint import Ban
 from trainer.errors import Interrupted, NumericError, Sick
 
 EVERY = All(1.0, True, {"checkpoint": 0.0}, (), (), 1.0, 1.0, (), (1.0,), (0.1,), (1.0,))
