@@ -49,8 +49,10 @@ def step_time(spec: Spec, facts: Facts) -> StepTime:
     count = sizing.parameters(model)
     if not any(row.parameters <= 2 * count for row in utilisations()):
         return StepTime(UNMEASURED_S, "unmeasured: no training of so small a model is published")
-    row = nearest_utilisation(instance.accelerator, count, model.context)
-    is_covered = row.accelerator == instance.accelerator and row.distance(count, model.context) <= ALIKE
+    is_compiled = training.compile == "layers"
+    row = nearest_utilisation(instance.accelerator, count, model.context, is_compiled)
+    is_alike = row.accelerator == instance.accelerator and row.compiled == is_compiled
+    is_covered = is_alike and row.distance(count, model.context) <= ALIKE
     mfu, switches = row.mfu, ""
     if training.recompute.policy == "full":
         mfu, switches, is_covered = mfu * RECOMPUTED, " x 3/4 for recompute: full", False

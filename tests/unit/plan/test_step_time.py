@@ -79,6 +79,13 @@ def test_a_device_of_another_kind_and_a_rehearsal_are_unmeasured() -> None:
     assert rehearsed.seconds == 1.0 and "unmeasured" in rehearsed.formula
 
 
+def test_a_compiled_training_is_planned_by_a_compiled_run_and_a_plain_one_by_a_plain_run() -> None:
+    plain, compiled = (training({**LLAMA_8B, "context": 8192}, compile=how) for how in ("none", "layers"))
+    before, after = (step_time(spec, facts_of(spec)) for spec in (plain, compiled))
+    assert "compiled" in after.formula and "compiled" not in before.formula and after.seconds < before.seconds
+    assert "unmeasured" not in before.formula + after.formula
+
+
 @pytest.mark.parametrize(("tokens_per_s", "context", "compiled"), [(5762, 8192, False), (6667, 8192, True)])
 def test_a_computed_row_is_what_its_published_tokens_make_by_our_formula(
     tokens_per_s: float, context: int, compiled: bool
