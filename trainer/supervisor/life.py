@@ -76,6 +76,7 @@ def stop_on_signals(job: Running) -> None:
     def wait() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         while True:
-            job.stop(os.read(reader, 1)[0])
+            if (number := os.read(reader, 1)[0]) in _SIGNALS:  # the pipe tells each signal that has a handler
+                job.stop(number)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()

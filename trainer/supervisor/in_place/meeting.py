@@ -68,9 +68,13 @@ class Table:
         self._news = threading.Condition()
 
     def take(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Take what a supervisor tells; answer with what is known once there is news for it, or after its `wait_s`."""
+        """Take what a supervisor tells; answer with what is known once there is news for it, or after its `wait_s`.
+        Raises `ValueError` for a generation that cannot follow the known ones: a job may post, too."""
         with self._news:
-            row = self._rows.setdefault(int(message["generation"]), _Row())
+            generation = int(message["generation"])
+            if not 0 <= generation <= len(self._rows):
+                raise ValueError(f"no generation of this attempt: {generation}")
+            row = self._rows.setdefault(generation, _Row())
             row.addresses[int(message["pod"])] = str(message["address"])
             row.is_over = row.is_over or bool(message["over"])
             if message["word"] is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import random
 import socket
 import threading
@@ -141,7 +142,11 @@ def test_a_table_that_does_not_answer_ends_the_meeting_with_its_time(
     assert not decision.go and decision.why == "the agent of pod 0 does not answer"
 
 
-@pytest.mark.parametrize("content", ["{}", "[", "3", '{"generation": 0, "pod": 1, "address": "a", "over": false}'])
+FAR = {"generation": 7, "pod": 1, "address": "a", "over": False, "word": None, "proposes": "", "wait_s": 0}
+NO_MESSAGES = ("{}", "[", "3", '{"generation": 0, "pod": 1, "address": "a", "over": false}', json.dumps(FAR))
+
+
+@pytest.mark.parametrize("content", NO_MESSAGES)
 def test_what_is_no_message_is_refused_and_the_table_stays(content: str, two: Gathering, network: str) -> None:
     connection = http.client.HTTPConnection(f"{network}.1", AGENT_PORT)
     connection.request("POST", "/meeting", content)
