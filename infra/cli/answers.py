@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -47,6 +47,6 @@ def _plain(value: object) -> object:
     """Convert amounts to numbers: pydantic's JSON has them as text, with which nobody can calculate."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
-    from pydantic_core import to_jsonable_python
+    from pydantic import TypeAdapter
 
-    return to_jsonable_python(value, by_alias=False, fallback=str)
+    return TypeAdapter(Any).dump_python(value, mode="json", fallback=str)

@@ -107,14 +107,18 @@ def _make(tool: Tool, tools: Path, folder: Path, progress: TransferProgress, dow
         copy_share(tool, folder / "share")
         return executable
 
-    sources = {"downloaded": downloads.fetch, "unpacked": debian.unpack, "built": compile_it}
+    sources = {
+        "download": ("downloaded", downloads.fetch),
+        "Debian": ("unpacked", debian.unpack),
+        "build": ("built", compile_it),
+    }
     refusals = []
-    for origin, get in sources.items():
+    for source, (origin, get) in sources.items():
         try:
             executable = get(tool, folder, progress)
         except SourceUnavailable as reason:
-            refusals.append(f"{origin}: no ({reason})")
-            if origin == "downloaded":
+            refusals.append(f"{source}: {reason}")
+            if source == "download":
                 progress.say(f"{tool.name} {tool.version}: no download ({reason})")
             continue
         _install_share(tool, tools, folder)
@@ -122,7 +126,8 @@ def _make(tool: Tool, tools: Path, folder: Path, progress: TransferProgress, dow
     raise PermanentError(
         f"{tool.name} {tool.version} could not be obtained",
         seen="; ".join([f"PATH and {tools}: none that begins with {tool.accepts}", *refusals]),
-        cure=f"put {tool.name} {tool.version} on PATH, allow the download, or install Go 1.26",
+        cure=f"put {tool.name} {tool.version} on PATH, allow the download, or "
+        + ("install Go 1.26" if tool.package else "let apt reach a mirror of Debian or Ubuntu"),
     )
 
 

@@ -195,8 +195,10 @@ def test_the_longest_campaign_name_fits_every_aws_name() -> None:
 
 def test_charts_follow_the_hardware() -> None:
     no_efa = instance_type("p5.48xlarge").model_copy(update={"efa_interfaces": 0})
-    assert [chart.name for chart in wanted_charts(no_efa)] == ["jobset", "nvidia-device-plugin", "dcgm-exporter"]
-    assert len(wanted_charts(instance_type("p5.48xlarge"))) == 4
+    assert [chart.name for chart in wanted_charts(no_efa)] == [
+        "jobset", "nvidia-device-plugin", "dcgm-exporter", "kube-prometheus-stack",
+    ]  # fmt: skip
+    assert len(wanted_charts(instance_type("p5.48xlarge"))) == 5
 
 
 def test_an_unknown_name_lists_its_neighbours() -> None:

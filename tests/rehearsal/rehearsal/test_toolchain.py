@@ -193,11 +193,13 @@ def test_kubebuilder_assets_are_looked_at_for_kubernetes(
     assert ensure(["kube-apiserver"], tools=tools)[0].origin == "PATH"
 
 
-def test_without_path_release_and_go_the_error_names_all_three_and_the_cure(
+def test_without_path_release_and_go_the_error_names_all_sources_and_the_cure(
     tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DL_K8S.variable, "")
-    with pytest.raises(PermanentError, match=r"PATH and .*download: .*build: Go is not installed; cure: .*Go 1\.26"):
+    with pytest.raises(
+        PermanentError, match=r"PATH and .*download: .*Debian: no .*build: Go is not installed; cure: .*Go 1\.26"
+    ):
         ensure(["kubectl"], tools=tools)
 
 
@@ -218,7 +220,7 @@ def test_an_unknown_tool_is_refused_with_the_list_of_those_that_exist() -> None:
         select(["kubctl"])
 
 
-@pytest.mark.parametrize("entry", TOOLS, ids=lambda tool: tool.name)
+@pytest.mark.parametrize("entry", [tool for tool in TOOLS if tool.package], ids=lambda tool: tool.name)
 def test_every_tool_is_built_from_the_version_that_the_table_names(entry: Tool) -> None:
     pinned = (MODULES / entry.module / "go.mod").read_text()
     assert any(
@@ -283,3 +285,30 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("BIVOUAC_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
     assert cache_root() == Path("/xdg/bivouac")
+
+
+def test_a_tool_of_debian_is_unpacked_without_root_with_its_other_files(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`apt-get` and `dpkg-deb` are replaced by what they do: a package in the folder, and its files below another."""
+    root, programs = tmp_path / "root", tmp_path / "programs"
+    (root / "usr/bin").mkdir(parents=True), programs.mkdir()
+    for name in ("prometheus", "promtool"):
+        (root / f"usr/bin/{name}").write_text(f"#!/bin/sh\necho {name}, version 2.42.0+ds\n")
+        (root / f"usr/bin/{name}").chmod(0o755)
+    scripts = {
+        "apt-get": 'case "$*" in *State::Lists*download*) : > prometheus_9_all.deb ;; *update) ;; *) exit 100 ;; esac',
+        "dpkg-deb": f'/bin/cp -r {root} "$3"',
+    }
+    for name, script in scripts.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("BIVOUAC_DOWNLOAD_PROMETHEUS", "")
+    monkeypatch.setenv("BIVOUAC_DOWNLOAD_ALERTMANAGER", "")
+    (program,) = ensure(["prometheus"], tools=tools)
+    assert (program.version, program.origin) == ("2.42.0+ds", "unpacked"), "by lists of its own: the system's are none"
+    assert "promtool" in (tools / "promtool").read_text() and os.access(tools / "promtool", os.X_OK)
+    (programs / "apt-get").unlink()
+    with pytest.raises(PermanentError, match=r"apt-get is not installed.*Debian or Ubuntu"):
+        ensure(["alertmanager"], tools=tools)
