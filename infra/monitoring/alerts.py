@@ -115,7 +115,7 @@ def runbook(name: str, rule: AlertRule) -> str:
         f"**Do.** {rule.act}",
         f"**Do nothing when:** {rule.nothing[0].lower()}{rule.nothing[1:]}",
         f"**The rule**, which must hold for {rule.holds}:",
-        f"```\n{rule.expr.replace(' unless', chr(10) + 'unless')}\n```",
+        "```\n" + re.sub(r" (or|unless|and) ", r"\n\1 ", rule.expr) + "\n```",
     )
     wrapped = (text if text.startswith("```") else textwrap.fill(text, 120) for text in paragraphs)
     return f"# {name}\n\n" + "\n\n".join(wrapped) + "\n"

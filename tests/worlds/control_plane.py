@@ -8,8 +8,9 @@ import http.client
 import json
 import os
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 from lightkube import Client
@@ -85,8 +86,8 @@ def ask(plane: ControlPlane, token: str, path: str) -> int:
     return connection.getresponse().status
 
 
-def release_secret(release: str, chart: str) -> Secret:
-    document = {"name": release, "chart": {"metadata": {"name": chart, "version": "0.10.1"}}}
+def release_secret(release: str, chart: str, values: Mapping[str, Any] | None = None) -> Secret:
+    document = {"name": release, "chart": {"metadata": {"name": chart, "version": "0.10.1"}}, "config": values or {}}
     data = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(document).encode()))).decode()
     labels = {"owner": "helm", "name": release, "status": "deployed", "version": "1"}
     metadata = ObjectMeta(name=f"sh.helm.release.v1.{release}.v1", namespace="kube-system", labels=labels)

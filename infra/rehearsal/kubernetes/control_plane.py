@@ -54,7 +54,7 @@ class ControlPlane:
         )
         self._log = _logger(config)
         self._jobset = JobSetChart(config, self._authority)
-        self._monitoring = MonitoringChart(config, self._authority)
+        self._monitoring = MonitoringChart(config, self.client)
         charts: dict[str, Chart] = {"jobset": self._jobset, "kube-prometheus-stack": self._monitoring}
         self._releases = ReleaseController(self.client, charts, self._log)
 

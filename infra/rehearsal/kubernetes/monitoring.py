@@ -1,37 +1,48 @@
 """The chart `kube-prometheus-stack` of a rehearsal: the real Prometheus and Alertmanager, as the release's own values
-configure them, which on EKS the chart's operator does."""
+configure them, which on EKS the chart's operator does.
+
+Debian's Prometheus cannot ask an API server for its targets. So the site writes them to a file as Prometheus' own
+discovery names them, and the release's relabelling chooses among them.
+https://prometheus.io/docs/prometheus/latest/configuration/configuration/#kubernetes_sd_config
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import threading
-from collections.abc import Mapping
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from infra.errors import PermanentError
+import httpx2
+from lightkube import ApiError, Client
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod
+
+from infra.errors import PermanentError, TemporaryError
 from infra.folders import share_dir
 from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.component import Component
 from infra.rehearsal.kubernetes.config import ControlPlaneConfig
-from infra.rehearsal.kubernetes.identities import write_kubeconfig
-from infra.rehearsal.kubernetes.pki import Authority
 from infra.rehearsal.kubernetes.releases import Release
 
-_USER = "kube-prometheus-stack-prometheus"
 PROMETHEUS_PORT, ALERTMANAGER_PORT = 9090, 9093
+_START_S, _DISCOVER_EVERY_S = 60.0, 1.0
 _DEBIAN_TEMPLATES = "/usr/share/prometheus/alertmanager"
 """Where Debian's Alertmanager looks for its templates; the official one has them inside."""
 
 
 class MonitoringChart:
-    """Prometheus finds its targets by the API server, with the rights of the chart's service account."""
-
-    def __init__(self, config: ControlPlaneConfig, authority: Authority) -> None:
-        self._config, self._authority = config, authority
+    def __init__(self, config: ControlPlaneConfig, client: Callable[[], Client]) -> None:
+        self._config, self._client = config, client
         self._folder = config.work / "monitoring"
         self._components: tuple[Component, ...] = ()
+        self._over = threading.Event()
 
     @property
     def version(self) -> str:
@@ -40,9 +51,39 @@ class MonitoringChart:
     def install(self, release: Release, stopping: threading.Event) -> None:
         self.kill()
         self._folder.mkdir(exist_ok=True)
-        kubectl.apply(self._config, [*self._roles(release), *self._services(release)])
+        kubectl.apply(self._config, self._services(release))
         self._components = (self._alertmanager(release.values), self._prometheus(release))
         self.restart()
+        for component, port in zip(self._components, (ALERTMANAGER_PORT, PROMETHEUS_PORT), strict=True):
+            self._await_ready(component, port, stopping)
+        self._over = threading.Event()
+        threading.Thread(target=self._discover, args=(self._over,), name="discovery", daemon=True).start()
+
+    def _await_ready(self, component: Component, port: int, stopping: threading.Event) -> None:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline and component.alive() and not stopping.is_set():
+            try:
+                opener.open(f"http://{self._config.address}:{port}/-/ready", timeout=2).close()
+                return
+            except OSError:
+                stopping.wait(0.1)
+        problem = component.last_words()
+        raise TemporaryError(f"{component.name} did not become ready", seen=problem, delay=timedelta(seconds=5))
+
+    def _discover(self, over: threading.Event) -> None:
+        """Write the pods' ports again and again, whenever they change."""
+        client, known = self._client(), ""
+        while not over.wait(_DISCOVER_EVERY_S):
+            try:
+                targets = [target for pod in client.list(Pod, namespace="*") for target in targets_of(pod)]
+            except (ApiError, OSError, httpx2.HTTPError):
+                continue  # the API server is down: those that were known stay
+            text = json.dumps(targets, indent=1)
+            if text != known:
+                fresh = self._write("targets.new", targets)
+                fresh.replace(self._folder / "targets.json")
+                known = text
 
     def alive(self) -> bool:
         return all(component.alive() for component in self._components)
@@ -56,12 +97,12 @@ class MonitoringChart:
         self.kill()
 
     def kill(self) -> None:
+        self._over.set()
         for component in self._components:
             component.kill()
 
     def _prometheus(self, release: Release) -> Component:
         config, spec = self._config, release.values["prometheus"]["prometheusSpec"]
-        kubeconfig = write_kubeconfig(config, self._authority, _USER, self._authority.client(_USER, _USER))
         rules = self._write("rules.json", _rules(release.values))
         document = {
             "global": {
@@ -73,7 +114,7 @@ class MonitoringChart:
             "alerting": {
                 "alertmanagers": [{"static_configs": [{"targets": [f"{config.address}:{ALERTMANAGER_PORT}"]}]}]
             },
-            "scrape_configs": [_with_access(job, kubeconfig) for job in spec["additionalScrapeConfigs"]],
+            "scrape_configs": [self._by_file(job) for job in spec["additionalScrapeConfigs"]],
         }
         argv = [
             str(config.tools / "prometheus"), f"--config.file={self._write('prometheus.json', document)}",
@@ -94,28 +135,25 @@ class MonitoringChart:
 
     def _with_templates(self, argv: list[str]) -> list[str]:
         """Put Debian's templates where its Alertmanager looks for them, in a mount namespace of its own."""
-        template = share_dir("alertmanager", self._config.tools) / "default.tmpl"
-        if not template.exists() or Path(_DEBIAN_TEMPLATES).exists():
+        templates = share_dir("alertmanager", self._config.tools)
+        if not (templates / "default.tmpl").exists() or Path(_DEBIAN_TEMPLATES).exists():
             return argv
         script = (
             "mount -t tmpfs tmpfs /usr/share && "
-            f'mkdir -p {_DEBIAN_TEMPLATES} && cp {shlex.quote(str(template))} {_DEBIAN_TEMPLATES}/ && exec "$@"'
+            f'mkdir -p {_DEBIAN_TEMPLATES} && cp {shlex.quote(str(templates))}/*.tmpl {_DEBIAN_TEMPLATES}/ && exec "$@"'
         )
         return ["unshare", "--mount", "--", "sh", "-c", script, "sh", *argv]
 
-    def _roles(self, release: Release) -> list[dict[str, Any]]:
-        group, name = "rbac.authorization.k8s.io", f"{release.name}-prometheus"
-        rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
-        return [
-            {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules},
-            {
-                "apiVersion": f"{group}/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": name},
-                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
-                "subjects": [{"apiGroup": group, "kind": "User", "name": _USER}],
-            },
-        ]
+    def _by_file(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a scrape job whose targets come from the file, in the namespaces in which it looks for pods."""
+        discovery, *more = job.get("kubernetes_sd_configs") or [{}]
+        if more or discovery.get("role") != "pod":
+            raise PermanentError("a scrape job of the chart is not understood", seen=sorted(job))
+        rest = {name: value for name, value in job.items() if name != "kubernetes_sd_configs"}
+        names = (discovery.get("namespaces") or {}).get("names")
+        here = {"source_labels": ["__meta_kubernetes_namespace"], "regex": "|".join(names or [".*"]), "action": "keep"}
+        files = [{"files": [str(self._folder / "targets.json")], "refresh_interval": "5s"}]
+        return {**rest, "file_sd_configs": files, "relabel_configs": [here, *job.get("relabel_configs", [])]}
 
     def _services(self, release: Release) -> list[dict[str, Any]]:
         """Return the chart's services, with the address at which the site runs what is behind them."""
@@ -137,7 +175,7 @@ class MonitoringChart:
             ]
         return objects
 
-    def _write(self, name: str, document: Mapping[str, Any]) -> Path:
+    def _write(self, name: str, document: Any) -> Path:
         path = self._folder / name
         path.write_text(json.dumps(document, indent=1))  # JSON is YAML
         return path
@@ -149,9 +187,24 @@ def _rules(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"groups": [group for content in files.values() for group in content["groups"]]}
 
 
-def _with_access(job: Mapping[str, Any], kubeconfig: Path) -> dict[str, Any]:
-    """Return a scrape job that asks the API server by a file: outside of a pod there is no account's token."""
-    discoveries = job.get("kubernetes_sd_configs")
-    if not discoveries:
-        raise PermanentError("a scrape job of the chart is not understood", seen=sorted(job))
-    return {**job, "kubernetes_sd_configs": [{**source, "kubeconfig_file": str(kubeconfig)} for source in discoveries]}
+def targets_of(pod: Pod) -> Iterator[dict[str, Any]]:
+    """Yield a pod's targets, one for each port of its containers, with the labels of Prometheus' own discovery."""
+    metadata, spec, status = pod.metadata or ObjectMeta(), pod.spec, pod.status
+    if spec is None or status is None or not status.podIP or status.phase in ("Succeeded", "Failed"):
+        return
+    labels = {
+        "__meta_kubernetes_namespace": metadata.namespace or "",
+        "__meta_kubernetes_pod_name": metadata.name or "",
+        "__meta_kubernetes_pod_node_name": spec.nodeName or "",
+        **{
+            f"__meta_kubernetes_pod_label_{re.sub('[^a-zA-Z0-9_]', '_', name)}": value
+            for name, value in (metadata.labels or {}).items()
+        },
+    }
+    for container in spec.containers:
+        for port in container.ports or ():
+            named = {
+                "__meta_kubernetes_pod_container_name": container.name,
+                "__meta_kubernetes_pod_container_port_name": port.name or "",
+            }
+            yield {"targets": [f"{status.podIP}:{port.containerPort}"], "labels": labels | named}
