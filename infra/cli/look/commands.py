@@ -63,6 +63,11 @@ def events(
     """Print a campaign's record in sentences, oldest first; for one that is gone, from the results folder."""
 
 
+@runs("look.alerts:alerts_command", enters=("campaign",))
+def alerts(campaign: Name, region: Region = "us-east-1", as_json: Json = False) -> None:
+    """Print a campaign's alerts, which fire and which have ended, with their runbooks."""
+
+
 @runs("look.shell:shell_command", announces=False)
 def shell(
     name: Annotated[

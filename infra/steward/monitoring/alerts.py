@@ -7,7 +7,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from http import HTTPStatus
+from typing import NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import Field, TypeAdapter, ValidationError
@@ -66,16 +68,41 @@ def read(address: str = ALERTMANAGER, port: int = ALERTMANAGER_PORT) -> list[Ale
         raise agents.NoAnswer(f"Alertmanager's answer: {error.errors()[0]['msg']}") from error
 
 
-def open_alerts(events: Iterable[Event]) -> dict[str, AlertFired]:
-    """Return the alerts of a record that have fired and not ended, by their key."""
-    fired = dict[str, AlertFired]()
+class FiredAlert(NamedTuple):
+    """An alert of a record."""
+
+    payload: AlertFired
+    fired: datetime
+    """When the steward took it over."""
+    ended: datetime | None = None
+    """None: it fires, as far as the record knows."""
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it has fired; 0 while it does."""
+        return 0.0 if self.ended is None else (self.ended - self.fired).total_seconds()
+
+
+def history(events: Iterable[Event]) -> list[FiredAlert]:
+    """Return all alerts of a record, as they fired."""
+    alerts, places = list[FiredAlert](), dict[str, int]()
     for event in ordered(events):
         match event.payload:
             case AlertFired() as payload:
-                fired[Alert(labels=payload.labels, startsAt=payload.began).key] = payload
-            case AlertEnded() as payload:
-                fired.pop(Alert(labels=payload.labels, startsAt=payload.began).key, None)
-    return fired
+                places[_key(payload)] = len(alerts)
+                alerts.append(FiredAlert(payload, event.at))
+            case AlertEnded() as payload if (place := places.pop(_key(payload), None)) is not None:
+                alerts[place] = alerts[place]._replace(ended=event.at)
+    return alerts
+
+
+def open_alerts(events: Iterable[Event]) -> dict[str, AlertFired]:
+    """Return the alerts of a record that have fired and not ended, by their key."""
+    return {_key(alert.payload): alert.payload for alert in history(events) if alert.ended is None}
+
+
+def _key(payload: AlertFired | AlertEnded) -> str:
+    return Alert(labels=payload.labels, startsAt=payload.began).key
 
 
 class AlertWatch:

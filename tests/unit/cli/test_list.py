@@ -32,6 +32,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path))
+    monkeypatch.setenv("BIVOUAC_RESULTS", str(tmp_path / "results"))
     folder = tmp_path / "sites" / "default" / "campaigns"
     folder.mkdir(parents=True)
     (folder / "tried.json").write_text("{}")
