@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from infra.record.events import Event, Stage, ordered
+from infra.record.payloads.alerts import AlertFired
 from infra.record.payloads.attempts import AttemptLaunched, AttemptRunning, NodesAtZero
 from infra.record.payloads.checkpoints import Doubt
 from infra.record.payloads.stages import Certified, StageFailed, StageFinished, StageStarted
@@ -79,6 +80,8 @@ def _changes_of(event: Event, earlier_changes: list[Told]) -> Iterator[Told]:
             change = Change.TRAINING
         case NodesAtZero(why=why) if why:
             change = Change.FAILED
+        case AlertFired(severity="note"):
+            change = None  # another event tells of it
         case StageFinished(stage=Stage.TEARDOWN):
             change = Change.TORN_DOWN
         case WatchRaised(is_slow=True):

@@ -23,7 +23,9 @@ def page() -> str:
             name = f"`{metric.full_name}`" + (f" by `{metric.label}`" if metric.label else "")
             rows.append(f"| {name} | {metric.unit or '-'} | {metric.kind} | {metric.view} | {metric.help} |")
         parts.append("\n".join(rows) + "\n")
-    parts.append("## Alerts\n\nEach has a runbook. *page*: act now; *ticket*: within the day.\n")
+    parts.append(
+        "## Alerts\n\nEach has a runbook. *page*: act now; *ticket*: within the day; *note*: an event of the\nrecord tells people already.\n"
+    )
     rows = ["| alert | severity | quiet beside |", "| --- | --- | --- |"]
     for name, rule in alerts().items():
         rows.append(f"| [{name}](runbooks/{name}.md) | {rule.severity} | {', '.join(rule.quiet_while) or '-'} |")

@@ -169,6 +169,8 @@ def test_the_alerts_are_in_the_charts_values_as_prometheus_and_alertmanager_take
     (stack,) = (one for name, one in releases(full).items() if name == "kube-prometheus-stack")
     assert stack["values"]["additionalPrometheusRulesMap"] == {"bivouac": rule_groups()}
     assert stack["values"]["alertmanager"]["config"] == alertmanager_config()
+    awaited = {name: not one["skipAwait"] for name, one in releases(full).items()}
+    assert not awaited.pop("kube-prometheus-stack") and all(awaited.values()), "a training needs no monitoring to run"
     assert stack["values"]["alertmanager"]["alertmanagerSpec"]["nodeSelector"] == {"bivouac.dev/pool": "system"}
 
 

@@ -36,6 +36,8 @@ class Chart(Frozen):
     option: str | None = None
     """Field of the spec's section `addons` that selects the chart, by being true or (`field=value`) by its value; None:
     the campaign always has it."""
+    awaited: bool = True
+    """The campaign needs its pods. False: it goes on without them, and the steward tells what it misses."""
     source: str | None = None
     """URL from which the version was read, if it is not the file's own source."""
     images: dict[str, str]

@@ -260,5 +260,6 @@ class Workloads(pulumi.ComponentResource):
                 namespace=chart.namespace,
                 values=with_alerts(chart.name, chart.values_from(addons.image_mirror)),
                 timeout=600,
+                skip_await=not chart.awaited,
                 opts=self._child([*waits_for, *space]),
             )

@@ -144,3 +144,10 @@ def test_what_is_no_list_of_alerts_is_no_answer(how: str) -> None:
                 alerts.read("127.0.0.1", server.server_port)
     finally:
         server.shutdown(), server.server_close()
+
+
+def test_an_alert_of_what_another_event_tells_is_recorded_and_no_notice() -> None:
+    camp = Monitored()
+    camp.active = [alert("PodFailed", severity="note"), alert("PodSilent")]
+    camp.watch().look()
+    assert len(camp.events()) == 2 and camp.notices() == [Change.ALERT]
