@@ -23,9 +23,8 @@ def page() -> str:
             name = f"`{metric.full_name}`" + (f" by `{metric.label}`" if metric.label else "")
             rows.append(f"| {name} | {metric.unit or '-'} | {metric.kind} | {metric.view} | {metric.help} |")
         parts.append("\n".join(rows) + "\n")
-    parts.append(
-        "## Alerts\n\nEach has a runbook. *page*: act now; *ticket*: within the day; *note*: an event of the\nrecord tells people already.\n"
-    )
+    levels = "*page*: act now; *ticket*: within the day; *note*: an event of the record tells people already."
+    parts.append(f"## Alerts\n\nEach has a runbook. {levels}\n")
     rows = ["| alert | severity | quiet beside |", "| --- | --- | --- |"]
     for name, rule in alerts().items():
         rows.append(f"| [{name}](runbooks/{name}.md) | {rule.severity} | {', '.join(rule.quiet_while) or '-'} |")
