@@ -10,6 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from infra.campaign import launch_budget
+from infra.errors import LeaseLost
 from infra.spec.names import Names
 from tests.example import example_spec
 
@@ -29,6 +30,20 @@ class Scheduler:
 
     def update_schedule(self, **asked: Any) -> None:
         self.asked.append(asked)
+
+
+def test_a_driver_without_its_lease_changes_no_schedule() -> None:
+    scheduler = Scheduler()
+    driver = context(scheduler, timedelta(days=2))
+
+    def guard() -> None:
+        raise LeaseLost("another driver has it")
+
+    driver.guard = guard
+    for change in (launch_budget.postpone, launch_budget.switch_off):
+        with pytest.raises(LeaseLost):
+            change(driver)
+    assert scheduler.asked == []
 
 
 def context(scheduler: Scheduler, left: timedelta, **nodes: Any) -> Any:

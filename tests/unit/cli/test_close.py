@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from io import StringIO
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from infra.cli.end import close
 from infra.record.holder import Holder
 from infra.record.lease import DRIVER_LEASE, Lease
 from infra.record.payloads import payload_of
-from infra.record.payloads.stages import Attached, Detached, StageFinished, StageStarted
+from infra.record.payloads.stages import Attached, Closing, Detached, StageFinished, StageStarted
 from infra.record.store import STOP, CampaignStore
 from tests.worlds.s3 import NOON, FakeS3, Time
 
@@ -216,3 +217,23 @@ def test_what_is_unreadable_keeps_no_node_up_and_tears_nothing_down(store: Campa
     view = closing.look(store, store.s3.time.wall())
     assert (view.money, view.deadline, view.loses_nothing) == (None, None, False)
     assert closing.judge(view)[0] is Act.GIVE_BACK
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_an_end_is_recorded_and_only_a_steward_that_still_trains_is_asked_to_stop(
+    store: CampaignStore, monkeypatch: pytest.MonkeyPatch, trains: bool
+) -> None:
+    for kind, data in (LAUNCHED,) if trains else (*ARCHIVED, AT_ZERO):
+        store.append(payload_of(kind, data))
+    context, ends = SimpleNamespace(enters_cluster=True), list[Any]()
+    monkeypatch.setattr(close, "_set_to_zero", lambda *_: None)
+    monkeypatch.setattr(close.target, "have_engine", lambda: None)
+    monkeypatch.setattr(close.target, "site_facts", lambda: None)
+    monkeypatch.setattr(close, "stored_spec", lambda store: "spec")
+    monkeypatch.setattr(close, "stored_plan", lambda store, spec: "plan")
+    monkeypatch.setattr(close, "opened", lambda *_: nullcontext(context))
+    monkeypatch.setattr(close, "end", ends.append)
+    close._end(store, closing.look(store, NOON), "the deadline has passed", Console(file=StringIO()))
+    assert ends == [context] and context.enters_cluster is False
+    assert store.events()[-1].payload == Closing(why="the deadline has passed")
+    assert (store.get_json(STOP) is not None) == trains

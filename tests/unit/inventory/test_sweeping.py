@@ -201,3 +201,16 @@ def test_what_is_left_is_told_with_its_doubt_its_birth_and_its_price() -> None:
     assert str(gateway) == "NAT gateway web (nat-0aaaaaaaaaaaaaaa1)" and gateway.created == born
     assert gateway.usd_per_hour == Decimal("0.045")
     assert str(Leftover("role", Thing("r", doubt="ask IAM"), Evidence.TAG)) == "role r (ask IAM)"
+
+
+def test_a_sum_has_what_is_known_and_counts_what_is_not() -> None:
+    assert sweep.total([]) == (Decimal(0), 0)
+    assert sweep.total([Decimal("1.5"), None, Decimal(2), None]) == (Decimal("3.5"), 2)
+    assert sweep.rate_text(None) == "?" and sweep.rate_text(Decimal("1.23456")) == "1.235"
+    assert sweep.sum_text([Decimal(1)]) == "together 1.000 USD/h"
+    assert sweep.sum_text([None]) == "together 0.000 USD/h, and 1 whose price is not in the catalogue"
+
+
+def test_what_leaves_bills_no_more() -> None:
+    nat = Thing(id="nat-1", name="n", tags={}, leaving=True)
+    assert sweep.usd_per_hour("NAT gateway", nat) == 0

@@ -51,5 +51,23 @@ def test_what_is_no_manifest_raises_a_value_error(content: bytes) -> None:
         rules.read_manifest(content, 20, "tiny")
 
 
+@pytest.mark.parametrize(
+    ("step", "campaign", "identity"), [(21, "tiny", ""), (20, "other", ""), (20, "tiny", "another")]
+)
+def test_a_manifest_of_something_else_is_refused(step: int, campaign: str, identity: str) -> None:
+    content = sealed_with(identity="own")
+    assert rules.read_manifest(content, 20, "tiny", "own")["step"] == rules.read_manifest(content, 20, "")["step"]
+    with pytest.raises(ValueError, match="it is of"):
+        rules.read_manifest(content, step, campaign, identity)
+
+
+@pytest.mark.parametrize("loss", [-1.5e-05, 1e-05, -9.25e-05, -2e-07, 1.25e-06, 3.0, -0.5, 1e16, -1e15, None])
+def test_a_manifest_is_written_as_the_model_writes_it_whatever_the_loss(loss: float | None) -> None:
+    identity = rules.Identity("tiny", "own", 1, 1, "c", "d", "e", "f")
+    content = rules.serialize(identity, 20, 0, loss, [SHARD.model_dump()])
+    manifest = parse_manifest(content, 20, "tiny")
+    assert manifest.serialize() == content and manifest.loss == (None if loss and abs(loss) >= 1e15 else loss)
+
+
 def test_the_fields_are_those_of_the_model() -> None:
     assert set(Manifest.model_fields) == rules._FIELDS

@@ -1,0 +1,99 @@
+"""A copy is whole whatever the disk takes at a time, durable where that is asked, and shares blocks where it can."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.supervisor.sealing import copying
+
+CONTENT = os.urandom(5 * 2**20 + 4321)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(CONTENT)
+    return path
+
+
+def test_a_disk_that_takes_a_part_at_a_time_gets_every_byte(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(copying, "_set_direct", lambda file, direct: False)  # parts are not whole pages
+    monkeypatch.setattr(os, "pwrite", lambda file, part, offset: pwrite(file, part[:100_003], offset))
+    assert copying.copy(source, tmp_path / "copy") == (len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+    assert (tmp_path / "copy").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(("code", "is_passed"), [(errno.EINVAL, True), (errno.ENOSPC, False)])
+def test_only_a_refusal_of_direct_writing_is_tried_again(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, is_passed: bool
+) -> None:
+    """The first write fails; switching direct writing off is what a try again needs."""
+    pwrite, refusals, switches = os.pwrite, [code], list[bool]()
+
+    def refuses_once(file: int, part: Any, offset: int) -> int:
+        if refusals:
+            raise OSError(refusals.pop(), "refused")
+        return pwrite(file, part, offset)
+
+    def switch(file: int, direct: bool) -> bool:
+        switches.append(direct)
+        return True
+
+    monkeypatch.setattr(copying, "_set_direct", switch)
+    monkeypatch.setattr(os, "pwrite", refuses_once)
+    if is_passed:
+        copying.copy(source, tmp_path / "copy")
+        assert (tmp_path / "copy").read_bytes() == CONTENT and switches[:2] == [True, False]
+        return
+    with pytest.raises(OSError, match="refused"):
+        copying.copy(source, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists(), "half a copy is none"
+
+
+def test_a_refusal_that_switching_does_not_help_ends_the_copy(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> int:
+        raise OSError(errno.EINVAL, "refused")
+
+    monkeypatch.setattr(copying, "_set_direct", lambda file, direct: False)
+    monkeypatch.setattr(os, "pwrite", refuses)
+    with pytest.raises(OSError, match="refused"):
+        copying.copy(source, tmp_path / "copy")
+
+
+def test_shared_blocks_are_read_back_and_not_written_again(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clones(file: int, request: int, other: int) -> int:
+        os.pwrite(file, CONTENT, 0)  # what the file system would do with blocks
+        return 0
+
+    monkeypatch.setattr(copying.fcntl, "ioctl", clones)
+    monkeypatch.setattr(copying, "_write", lambda *_: pytest.fail("its blocks are there"))
+    assert copying.copy(source, tmp_path / "copy") == (len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+
+
+def test_a_digest_is_of_what_is_on_the_disk_where_that_is_asked(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = list[int]()
+    monkeypatch.setattr(os, "fsync", synced.append)
+    assert copying.digest_of(source) == (len(CONTENT), hashlib.sha256(CONTENT).hexdigest()) and not synced
+    assert copying.digest_of(source, durable=True)[0] == len(CONTENT) and len(synced) == 1
+
+
+def test_a_link_and_a_pipe_are_no_files_of_a_checkpoint(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(source)
+    with pytest.raises(OSError):
+        copying.digest_of(tmp_path / "link")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError):
+        copying.digest_of(tmp_path / "pipe")
