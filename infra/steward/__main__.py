@@ -69,6 +69,7 @@ def main() -> int:
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt.number)
     try:
         steward.run()
+        steward.exporter.end()
         watchdog.stop()
         log.info("over: GPU nodes at zero; waiting for the teardown")
         # Kubernetes would restart an ended steward: it stays, with its lease, until the cluster is destroyed.

@@ -80,8 +80,7 @@ class Steward:
         self.tiers = TierWatch(store, bucket=bucket_place(store.s3, config.shared_tier))
         self.committed = Committed(config.spec.campaign, store.state(), bucket=self.tiers.bucket)
         self.policy = policy_of(config)
-        interval = config.interval_and_archive - config.archive
-        self.exporter = Exporter(config.spec.campaign, self.clock, self.policy.hang_timeout, interval)
+        self.exporter = Exporter(config.spec.campaign, self.clock, self.policy.hang_timeout)
         self._archived = False
         self.copier = Copier(self)
         self.attempt = NewestAttempt(self)
@@ -124,6 +123,7 @@ class Steward:
             finish = self._train()
             facts = {"outcome": finish.outcome, "why": finish.why, "committed_step": self.committed.to_record()}
             self.store.append(TrainingFinished(**facts, unrecognised=self._left_behind()))
+        self.exporter.rest()
         self.copier.stop()
         # The archive copies the logs from the bucket.
         self.logs.flush()
@@ -221,7 +221,9 @@ class Steward:
         start = self.clock.monotonic()
         view, action = self.lookout.look(policy, attempt.history, state, hold_start, troubles, self.trainer_events.loss)
         look_s = self.clock.monotonic() - start
-        self.exporter.note(view, float(self.policy.budget_usd), attempt.number, look_s)
+        shared_every = self.config.train.checkpoint.shared_every if self.config.train else 1
+        interval = (self.lookout.interval_and_archive - self.config.archive) * shared_every
+        self.exporter.note(view, float(self.policy.budget_usd), attempt.number, look_s, interval)
         return view, action
 
     def _give_back(self, action: GiveBack) -> None:
@@ -257,4 +259,5 @@ class Steward:
                 self.returns.give_back(instance)
 
     def pause(self) -> None:
+        self.exporter.live_on()
         self._rest(self.config.poll.total_seconds())

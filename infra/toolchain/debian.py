@@ -27,7 +27,10 @@ def unpack(tool: Tool, folder: Path, progress: TransferProgress) -> Path:
         own = _own_lists(folder)
         _apt(folder, *own, "-o", "APT::Update::Error-Mode=any", "update")
         _apt(folder, *own, "download", package.name)
-    (archive,) = folder.glob(f"{package.name}_*.deb")
+    archives = sorted(folder.glob(f"{package.name}_*.deb"))
+    if len(archives) != 1:
+        raise SourceUnavailable(f"apt-get left {len(archives)} packages")
+    archive = archives[0]
     unpacked = folder / "unpacked"
     _run(folder, "dpkg-deb", "-x", str(archive), str(unpacked))
     for target, member in package.share.items():

@@ -7,12 +7,13 @@ import os
 import platform
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 from trainer.contract.exits import write_termination
 from trainer.supervisor import shell
-from trainer.supervisor.ends import USER, End
+from trainer.supervisor.ends import INTERNAL, USER, End
 from trainer.supervisor.job import Job
 from trainer.supervisor.judge import Judge
 from trainer.supervisor.life import live
@@ -30,7 +31,15 @@ _SAYS = "import torch; print('torch', torch.__version__ + ',', torch.cuda.device
 def main() -> int:
     """Run one node's share of the job, or, with the word `evaluate`, its evaluation and export. `BIVOUAC_WORKLOAD`,
     `_SHARED`, `_LOCAL`, `_SECRETS` and `_EXPORTS` name other places than a pod's."""
-    return live(_make_job, lambda error: End(USER, f"the workload's pod is not as it must be: {error}"))
+    return live(_make_job, _end_of)
+
+
+def _end_of(error: Exception) -> End:
+    """Return the end that an error means by which no job could be made."""
+    if isinstance(error, (OSError, ValueError)):
+        return End(USER, f"the workload's pod is not as it must be: {error}")
+    traceback.print_exception(type(error), error, error.__traceback__)
+    return End(INTERNAL, f"{type(error).__name__}: {error}")
 
 
 def _make_job(run: Path) -> Job:

@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import threading
+import traceback
 from pathlib import Path
 from typing import Callable
 
@@ -42,11 +43,11 @@ def live(make_job: Callable[[Path], Running], end_of: Callable[[Exception], End]
     except Exception as error:
         end = job.end_of(error)
     job.leave_nothing()
-    job.keep_logs()
     message = job.message(end)
     fields = {name: value for name, value in json.loads(message).items() if value is not None and name != "ranks"}
     job.emit("agent_ended", **fields)
     write_termination(message)
+    job.keep_logs()  # last: a tier that hangs may take what is left of the pod's time
     shutil.rmtree(run, ignore_errors=True)
     return end.code
 
@@ -77,6 +78,9 @@ def stop_on_signals(job: Running) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         while True:
             if (number := os.read(reader, 1)[0]) in _SIGNALS:  # the pipe tells each signal that has a handler
-                job.stop(number)
+                try:
+                    job.stop(number)
+                except Exception:  # the next signal must be heard, too
+                    traceback.print_exc()
 
     threading.Thread(target=wait, name="signals", daemon=True).start()

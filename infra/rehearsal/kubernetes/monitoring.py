@@ -77,13 +77,13 @@ class MonitoringChart:
         while not over.wait(_DISCOVER_EVERY_S):
             try:
                 targets = [target for pod in client.list(Pod, namespace="*") for target in targets_of(pod)]
+                text = json.dumps(targets, indent=1)
+                if text != known:
+                    fresh = self._write("targets.new", targets)
+                    fresh.replace(self._folder / "targets.json")
+                    known = text
             except (ApiError, OSError, httpx2.HTTPError):
-                continue  # the API server is down: those that were known stay
-            text = json.dumps(targets, indent=1)
-            if text != known:
-                fresh = self._write("targets.new", targets)
-                fresh.replace(self._folder / "targets.json")
-                known = text
+                continue  # the API server is down, or the disk is full: those that were known stay
 
     def alive(self) -> bool:
         return all(component.alive() for component in self._components)

@@ -14,9 +14,11 @@ from typing import NamedTuple
 from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import Field, TypeAdapter, ValidationError
 
-from infra.errors import BivouacError, LeaseUnproven
-from infra.record.events import Event, ordered
+from infra.errors import LeaseLost, LeaseUnproven
+from infra.monitoring.alerts import HEARTBEAT
+from infra.record.events import Event, Stage, ordered
 from infra.record.payloads.alerts import AlertEnded, AlertFired, AlertsUnseen
+from infra.record.payloads.stages import StageFinished
 from infra.record.store import CampaignStore
 from infra.steward.seeing import agents
 from trainer.contract.frozen import Frozen
@@ -93,6 +95,10 @@ def history(events: Iterable[Event]) -> list[FiredAlert]:
                 alerts.append(FiredAlert(payload, event.at))
             case AlertEnded() as payload if (place := places.pop(_key(payload), None)) is not None:
                 alerts[place] = alerts[place]._replace(ended=event.at)
+            case StageFinished(stage=Stage.TEARDOWN):  # nothing is left that could fire
+                for place in places.values():
+                    alerts[place] = alerts[place]._replace(ended=event.at)
+                places.clear()
     return alerts
 
 
@@ -129,8 +135,8 @@ class AlertWatch:
                 self.look()
             except (ClientError, BotoCoreError, OSError, LeaseUnproven) as error:
                 log.info("alerts wait: %s", error)
-            except BivouacError:
-                return  # the lease is lost
+            except LeaseLost:
+                return  # another steward takes them over
             except Exception:
                 log.exception("alerts wait")
             time.sleep(_EVERY_S)
@@ -138,9 +144,13 @@ class AlertWatch:
     def look(self) -> None:
         """Record what has fired and what has ended since the last look."""
         try:
-            active = {alert.key: alert for alert in self._read()[:_MOST]}
+            alerts = {alert.key: alert for alert in self._read()}
         except agents.NoAnswer as error:
             return self._note_silence(str(error))
+        active = {key: alert for key, alert in alerts.items() if alert.labels.get("alertname") != HEARTBEAT}
+        if active == alerts:
+            return self._note_silence("Prometheus sends Alertmanager nothing, not even its heartbeat")
+        active = dict(list(active.items())[:_MOST])
         self._heard, self._is_unseen_told = self._monotonic(), False
         self._guard()
         if self._open is None:

@@ -11,32 +11,34 @@ from typing import Any
 
 from infra.clock import Clock
 from infra.steward.seeing.views import Observation
+from trainer.contract import Phase
 from trainer.contract.metrics import STEWARD, STEWARD_PORT, exposition
+
+_TRAINING = (Phase.TRAINING, Phase.SAVING, Phase.EVALUATING, Phase.FINISHING)
+_OF_ATTEMPT = ("pods", "silent", "since_step_s", "since_commit_s")
 
 
 class Exporter:
     """Keeps the figures of the newest look; before the first one it has none."""
 
-    def __init__(self, campaign: str, clock: Clock, hang_timeout: timedelta, interval: timedelta) -> None:
-        """`interval`: the longest between two commits by the plan."""
-        self._campaign, self._clock = campaign, clock
-        self._limits = {
-            "hang_timeout_s": hang_timeout.total_seconds(),
-            "save_interval_s": interval.total_seconds(),
-        }
+    def __init__(self, campaign: str, clock: Clock, hang_timeout: timedelta) -> None:
+        self._campaign, self._clock, self._hang_timeout = campaign, clock, hang_timeout
         self._facts: dict[str, Any] = {}
-        self._safe_step, self._in_flight = -1, False
+        self._safe_step, self._trains = -1, False
         self._since = clock.monotonic()
         """Begin of the training time without a commit."""
 
-    def note(self, view: Observation, budget_usd: float, attempts: int, look_s: float) -> None:
-        """Take the figures of a look. `look_s`: its duration in seconds; `attempts`: those launched so far."""
+    def note(self, view: Observation, budget_usd: float, attempts: int, look_s: float, interval: timedelta) -> None:
+        """Take the figures of a look. `look_s`: its duration in seconds; `attempts`: those launched so far; `interval`:
+        between two commits on a tier that outlives a node."""
         now = self._clock.monotonic()
-        if view.committed_step > self._safe_step or not (self._in_flight and view.in_flight):
+        trains = view.in_flight and any(pod.trainer_phase in _TRAINING for pod in view.pods)
+        if view.committed_step > self._safe_step or not (self._trains and trains):
             self._since = now
-        self._safe_step, self._in_flight = max(view.committed_step, self._safe_step), view.in_flight
+        self._safe_step, self._trains = max(view.committed_step, self._safe_step), trains
         self._facts = {
-            **self._limits,
+            "hang_timeout_s": self._hang_timeout.total_seconds(),
+            "save_interval_s": interval.total_seconds(),
             "looked_at": view.now.timestamp(),
             "look_s": look_s,
             "attempts": attempts,
@@ -56,7 +58,7 @@ class Exporter:
             "step": view.step,
             "since_step_s": view.since_step.total_seconds() if view.in_flight else None,
             "committed_step": view.committed_step,
-            "since_commit_s": now - self._since if view.in_flight else None,
+            "since_commit_s": now - self._since if trains else None,
             "spent_usd": view.spent_usd,
             "usd_per_hour": view.usd_per_hour,
             "budget_usd": budget_usd,
@@ -64,6 +66,19 @@ class Exporter:
             "unseen": {outage.source: outage.lasts.total_seconds() for outage in view.unseen},
             "troubles": len(view.troubles),
         }
+
+    def live_on(self) -> None:
+        """Note that the steward lives, while it waits for an archive or a grace and does not look."""
+        if self._facts:
+            self._facts = {**self._facts, "looked_at": self._clock.now().timestamp()}
+
+    def rest(self) -> None:
+        """Note that no attempt runs any more: what is known of pods and steps is past."""
+        self._facts = {name: value for name, value in self._facts.items() if name not in _OF_ATTEMPT} | {"in_flight": 0}
+
+    def end(self) -> None:
+        """Note that the steward has nothing to do any more."""
+        self._facts = {"over": 1}
 
     def text(self) -> str:
         """Return the metrics in Prometheus' text form."""

@@ -116,6 +116,8 @@ class Lookout:
         self._config = config
         self._live, self._keeper = Live(store, config.steps), Keeper(store, clock)
         self._stop = False
+        self.interval_and_archive = config.interval_and_archive
+        """By the newest measured pace."""
 
     def take_over(self, state: CampaignState, attempt: int) -> None:
         """Continue the predecessor's clocks. Raises S3's errors."""
@@ -140,6 +142,7 @@ class Lookout:
         view = view.model_copy(update={"troubles": all_troubles, "given_back": self.given_back})
         if (step_s := self._live.pace.measured_s) is not None:
             policy = policy.model_copy(update={"interval_and_archive": interval_and_archive(self._config, step_s)})
+        self.interval_and_archive = policy.interval_and_archive
         action = decide(view, policy, history)
         with suppress(Away):
             self.sources.ask("record", lambda: self._tell(view, action, loss))

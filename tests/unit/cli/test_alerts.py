@@ -10,6 +10,7 @@ import pytest
 from infra.cli.look import alerts
 from infra.console.plain_console import PlainConsole
 from infra.record.payloads.alerts import AlertEnded, AlertFired, AlertsUnseen
+from infra.record.payloads.stages import StageFinished
 from infra.record.store import CampaignStore
 from tests.worlds.s3 import FakeS3, Time
 
@@ -55,6 +56,12 @@ def test_each_alert_has_its_time_its_end_and_its_runbook(store: CampaignStore, t
     assert "1 min 30 s" in first and "docs/runbooks/Held.md" in first and " fires " in second
     rows = json.loads(told(as_json=True))
     assert [(row["alert"], row["ended"] is None) for row in rows] == [("Held", False), ("Held", True)]
+
+
+def test_after_the_teardown_nothing_fires(store: CampaignStore) -> None:
+    store.append(fired(HELD, "t1"))
+    store.append(StageFinished(stage="teardown", seconds=1.0))
+    assert " fires " not in told() and json.loads(told(as_json=True))[0]["ended"] is not None
 
 
 def test_alerts_that_could_not_be_seen_are_no_silence(store: CampaignStore) -> None:

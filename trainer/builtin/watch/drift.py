@@ -43,7 +43,9 @@ class Rise:
 
     def judge(self, step: int, value: float, factor: float = 1.0) -> tuple[float, float, int] | None:
         """Add a value. Return (level, the bound that it passed, first step of the rise) when it raises an alarm.
-        `factor`: of the bounds."""
+        `factor`: of the bounds. A value that is not finite says nothing here: it would stay in the levels for ever."""
+        if not math.isfinite(value):
+            return None
         if not self._levels:
             self._levels, self._previous = [value] * len(_WEIGHTS), value
             self._settle(step)

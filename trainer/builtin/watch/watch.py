@@ -116,12 +116,12 @@ class Watch:
         return json.dumps(contents | {"sound_step": self.sound_step})
 
     def restore(self, content: str) -> None:
-        """Go on where a checkpoint was; a detector that was off then begins anew."""
+        """Go on where a checkpoint was. A detector that was off then begins anew, and all do after another version."""
         state: dict[str, Any] = json.loads(content) if content else {}
+        self._slow_until = int(state.get("slow_until", self._slow_until))
+        self.sound_step = int(state.get("sound_step", -1))
         if state.get("format") != _FORMAT:
             return
-        self._slow_until = int(state["slow_until"])
-        self.sound_step = int(state.get("sound_step", -1))
         self._norm.restore(state["norm"])
         for name, detector in self._detectors.items():
             if name in state["detectors"]:

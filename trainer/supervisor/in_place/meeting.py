@@ -78,7 +78,8 @@ class Table:
             row.addresses[int(message["pod"])] = str(message["address"])
             row.is_over = row.is_over or bool(message["over"])
             if message["word"] is not None:
-                row.words[int(message["pod"])] = Word(*message["word"])
+                row.words[int(message["pod"])] = word = Word(*message["word"])
+                row.is_over = row.is_over or (word.own and not word.refuses)
             if row.decision is None:
                 row.decision = self._decision(row, str(message["proposes"]))
             self._news.notify_all()
@@ -146,6 +147,7 @@ class Meeting:
                 return Decision(False, "the agent of pod 0 is gone")
             except _NO_ANSWER:
                 answer = {"decision": None, "missing": (), "here": here}
+                time.sleep(_POLL_S)
             if answer["decision"] is not None:
                 go, why, culprit = answer["decision"]
                 return Decision(go, why, None if culprit is None else Word(*culprit))

@@ -44,7 +44,7 @@ class WarmJob(Job):
     def __init__(self, config: Mapping[str, Any], place: Place, shared: Path, run: Path, local: Path) -> None:
         super().__init__(config, place, shared, run, local)
         self._trouble: End | None = None
-        """Why no restart was possible."""
+        """Why no restart was possible, or whose ranks had died."""
         self._sealed_alone = threading.RLock()
         self._heard: queue.Queue[dict[str, Any]] = queue.Queue()
         self._left = 0
@@ -84,7 +84,8 @@ class WarmJob(Job):
         assert self.process is not None
         threading.Thread(target=self._listen, name="ranks' ends", daemon=True).start()
         try:
-            Generations(self, self.place.node_name, self._meeting, MOST).run()
+            end = Generations(self, self.place.node_name, self._meeting, MOST).run()
+            self._trouble = end if end.reason == PEER_LOST else None
         except NothingSound as error:
             self._trouble = End(STORAGE, str(error), NOTHING_SOUND)
         except OSError as error:

@@ -36,7 +36,7 @@ class Monitored:
         self.time = Time()
         self.s3 = FakeS3(self.time)
         self.active: list[Alert] | None = []
-        self.lease_lost = False
+        self.lease_lost, self.beats = False, True
 
     def watch(self, writer: str = "steward-1") -> AlertWatch:
         store = CampaignStore(self.s3, "state", "train", writer, now=self.time.wall)
@@ -57,7 +57,7 @@ class Monitored:
     def _read(self) -> list[Alert]:
         if self.active is None:
             raise NoAnswer("refused")
-        return self.active
+        return [*self.active, *([alert("Heartbeat", severity="none")] if self.beats else [])]
 
 
 def test_an_alert_is_recorded_once_told_and_ends() -> None:
@@ -151,3 +151,17 @@ def test_an_alert_of_what_another_event_tells_is_recorded_and_no_notice() -> Non
     camp.active = [alert("PodFailed", severity="note"), alert("PodSilent")]
     camp.watch().look()
     assert len(camp.events()) == 2 and camp.notices() == [Change.ALERT]
+
+
+def test_an_alertmanager_that_prometheus_sends_nothing_sees_nothing_and_ends_no_alert() -> None:
+    camp = Monitored()
+    watch = camp.watch()
+    camp.active = [alert("Held")]
+    watch.look()
+    camp.active, camp.beats = [], False
+    watch.look()
+    assert [type(payload) for payload in camp.events()] == [AlertFired]
+    camp.time.go(121)
+    watch.look(), watch.look()
+    assert [type(payload) for payload in camp.events()] == [AlertFired, AlertsUnseen]
+    assert "heartbeat" in camp.events()[1].sentence()  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests import waiting
+from tests.waiting import HUNG_S
 from trainer.contract import AGENT_PORT
 from trainer.supervisor import serving
 from trainer.supervisor.in_place import meeting
@@ -154,3 +155,10 @@ def test_what_is_no_message_is_refused_and_the_table_stays(content: str, two: Ga
     connection.close()
     first, second = decided(two, [word(0, **DIED), word(1)])
     assert first.go and first == second
+
+
+def test_a_word_of_an_own_death_is_heard_by_who_waits_though_the_first_telling_was_lost(two: Gathering) -> None:
+    over = threading.Event()
+    two[0].watch(0, over)
+    decided(two[1:], [word(1, **DIED)], stopped=lambda: over.is_set())
+    assert over.wait(HUNG_S)
