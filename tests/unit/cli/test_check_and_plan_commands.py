@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from infra.cli import main as main_module
 from infra.cli.main import main
 from infra.cli.prepare.check import check_command
 from infra.cli.prepare.plan import plan_command
@@ -101,6 +102,7 @@ def test_a_file_that_is_no_spec_exits_64_in_both_forms(tmp_path: Path, command: 
 def test_a_missing_file_exits_64_with_a_cure(
     tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(main_module, "listen", lambda: None)  # its handlers would stay in this process
     for options in ((), ("--json",)):
         monkeypatch.setattr(sys, "argv", ["bivouac", command, str(tmp_path / "no.yaml"), *options])
         with pytest.raises(SystemExit) as ended:

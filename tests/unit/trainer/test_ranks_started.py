@@ -38,6 +38,7 @@ time.sleep(60)
 
 
 def _sleep(paths: Paths) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as a rank does first
     time.sleep(60)
 
 
