@@ -18,7 +18,7 @@ from infra.errors import UserError
 from infra.folders import keep, writable
 from infra.inventory import certify
 from infra.record.payloads.outputs import ProvisionOutput
-from infra.report.page import data_page
+from infra.report.data_page import data_page
 from infra.session.context import Context
 from infra.session.session import STACK_CONFIG
 from infra.spec.access import Role

@@ -53,9 +53,9 @@ def serve(
                 self._answer(404, "text/plain", b"known: /status /metrics /checkpoints /verdicts/STEP /healthz\n")
 
         def do_POST(self) -> None:
-            content = self.rfile.read(min(_LONGEST, int(self.headers.get("Content-Length", 0))))
             try:
-                answer = None if take is None else take(json.loads(content))
+                length = max(0, min(_LONGEST, int(self.headers.get("Content-Length", 0))))
+                answer = None if take is None else take(json.loads(self.rfile.read(length)))
             except (ValueError, KeyError, TypeError):
                 answer = None
             self._answer(400 if answer is None else 200, "application/json", json.dumps(answer).encode())

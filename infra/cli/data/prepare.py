@@ -13,7 +13,7 @@ from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.data import dataset
 from infra.errors import UserError
-from infra.report.page import data_page
+from infra.report.data_page import data_page
 from infra.spec.campaign import load
 from infra.spec.models.chat import resolve_template
 from infra.spec.recipe import recipe_of

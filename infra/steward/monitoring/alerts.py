@@ -26,20 +26,31 @@ from trainer.contract.frozen import Frozen
 log = logging.getLogger("alerts")
 ALERTMANAGER, ALERTMANAGER_PORT = "kube-prometheus-stack-alertmanager.monitoring", 9093
 """The service of the chart `kube-prometheus-stack`, as the release of this name has it."""
-_PATH = "/api/v2/alerts?active=true&silenced=false&inhibited=false"
+_PATH = "/api/v2/alerts"
+"""Also those that are silenced or inhibited: they have not ended."""
 _EVERY_S = 2.0
 _UNSEEN_S = 120.0
 """Silence after which people are told that alerts cannot be seen: longer than Alertmanager takes to start anew."""
 _MOST = 64
-"""Alerts that are taken over at once; more say nothing new to a person."""
+"""Alerts that fire at once in the record; more say nothing new to a person."""
+
+
+class AlertStatus(Frozen, extra="ignore"):
+    state: str = ""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether somebody has silenced it, or another alert says the same."""
+        return self.state == "suppressed"
 
 
 class Alert(Frozen, extra="ignore"):
-    """One active alert of Alertmanager's API v2."""
+    """One alert of Alertmanager's API v2, whose condition holds."""
 
     labels: dict[str, str]
     annotations: dict[str, str] = {}
     began: str = Field(alias="startsAt")
+    status: AlertStatus = AlertStatus()
 
     @property
     def key(self) -> str:
@@ -60,7 +71,7 @@ _ALERTS = TypeAdapter(list[Alert])
 
 
 def read(address: str = ALERTMANAGER, port: int = ALERTMANAGER_PORT) -> list[Alert]:
-    """Return the active alerts that nobody has silenced. Raises `NoAnswer`."""
+    """Return the alerts whose condition holds. Raises `NoAnswer`."""
     answer = agents.get(address, _PATH, 5.0, agents.LISTING_BYTES, port)
     if answer.code != HTTPStatus.OK:
         raise agents.NoAnswer(f"Alertmanager answers with status {answer.code}")
@@ -150,13 +161,12 @@ class AlertWatch:
         active = {key: alert for key, alert in alerts.items() if alert.labels.get("alertname") != HEARTBEAT}
         if active == alerts:
             return self._note_silence("Prometheus sends Alertmanager nothing, not even its heartbeat")
-        active = dict(list(active.items())[:_MOST])
         self._heard, self._is_unseen_told = self._monotonic(), False
         self._guard()
         if self._open is None:
             self._open = open_alerts(self._store.events())
         for key, alert in active.items():
-            if key not in self._open:
+            if key not in self._open and not alert.status.is_quiet and len(self._open) < _MOST:
                 self._store.append(payload := alert.fired())
                 self._open[key] = payload
         for key in [key for key in self._open if key not in active]:

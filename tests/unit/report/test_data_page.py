@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from infra.cli.data.prepare import _of_arguments
 from infra.data.dataset import load
 from infra.errors import UserError
-from infra.report.page import data_page, histogram
+from infra.report.data_page import data_page, histogram
 from infra.spec.campaign import Data, Spec
 from infra.spec.recipe import folder_of, recipe_of
 from tests.root import ROOT

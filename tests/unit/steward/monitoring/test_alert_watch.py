@@ -19,11 +19,12 @@ from infra.steward.seeing.agents import NoAnswer
 from tests.worlds.s3 import FakeS3, Time
 
 
-def alert(name: str, began: str = "2026-11-26T12:00:00Z", **labels: str) -> Alert:
+def alert(name: str, began: str = "2026-11-26T12:00:00Z", state: str = "active", **labels: str) -> Alert:
     content = {
         "labels": {"alertname": name, "severity": "page", **labels},
         "annotations": {"summary": f"{name} it is", "runbook_url": f"docs/runbooks/{name}.md"},
         "startsAt": began,
+        "status": {"state": state, "inhibitedBy": []},
         "fingerprint": "f00d",
     }
     return Alert.model_validate(content)
@@ -165,3 +166,30 @@ def test_an_alertmanager_that_prometheus_sends_nothing_sees_nothing_and_ends_no_
     watch.look(), watch.look()
     assert [type(payload) for payload in camp.events()] == [AlertFired, AlertsUnseen]
     assert "heartbeat" in camp.events()[1].sentence()  # type: ignore[attr-defined]
+
+
+def test_an_alert_that_another_one_makes_quiet_has_not_ended_and_one_that_begins_quiet_is_not_told() -> None:
+    camp = Monitored()
+    watch = camp.watch()
+    camp.active = [alert("TrainingStalled"), alert("PodFailed", state="suppressed")]
+    watch.look()
+    camp.active = [alert("TrainingStalled", state="suppressed"), alert("PodSilent")]
+    watch.look()
+    camp.active = [alert("TrainingStalled"), alert("PodSilent")]
+    watch.look()
+    kinds = [(type(payload), payload.alert) for payload in camp.events()]  # type: ignore[attr-defined]
+    assert kinds == [(AlertFired, "TrainingStalled"), (AlertFired, "PodSilent")]
+
+
+def test_of_very_many_alerts_a_part_is_recorded_and_none_ends_before_its_condition_does() -> None:
+    camp = Monitored()
+    watch = camp.watch()
+    flood = [alert("PodSilent", pod=f"a-{number}") for number in range(200)]
+    camp.active = flood
+    watch.look()
+    camp.active = flood[::-1]
+    watch.look()
+    assert [type(payload) for payload in camp.events()] == [AlertFired] * 64
+    camp.active = []
+    watch.look()
+    assert [type(payload) for payload in camp.events()][64:] == [AlertEnded] * 64

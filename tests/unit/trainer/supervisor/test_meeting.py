@@ -157,8 +157,18 @@ def test_what_is_no_message_is_refused_and_the_table_stays(content: str, two: Ga
     assert first.go and first == second
 
 
+@pytest.mark.parametrize("length", ["-5", "many"])
+def test_a_message_without_a_true_length_is_refused_and_read_no_further(
+    length: str, two: Gathering, network: str
+) -> None:
+    with socket.create_connection((f"{network}.1", AGENT_PORT)) as connection:
+        connection.sendall(f"POST /meeting HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+        assert b" 400 " in connection.recv(64)
+
+
 def test_a_word_of_an_own_death_is_heard_by_who_waits_though_the_first_telling_was_lost(two: Gathering) -> None:
     over = threading.Event()
     two[0].watch(0, over)
-    decided(two[1:], [word(1, **DIED)], stopped=lambda: over.is_set())
+    arguments = (0, word(1, **DIED), over.is_set)
+    threading.Thread(target=two[1].decide, args=arguments, daemon=True).start()
     assert over.wait(HUNG_S)
