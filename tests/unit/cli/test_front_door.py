@@ -35,7 +35,7 @@ TABLE = Table(__file__)
 LIFE = {
     "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "stack", "schema"],
     "Run": ["preview", "rehearse", "run", "relaunch", "repair"],
-    "Look": ["list", "status", "logs", "events", "exec", "cp", "profile", "report", "shell"],
+    "Look": ["list", "status", "logs", "events", "alerts", "exec", "cp", "profile", "report", "shell"],
     "End": ["down", "sweep"],
     "Data and checkpoints": ["data", "checkpoints"],
     "Administration": ["doctor", "addons"],
@@ -235,3 +235,14 @@ def test_an_error_names_no_class_of_python(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(sys, "argv", ["bivouac"])
     assert tell(UserError("no such thing", seen="x", cure="y")) == 64
     assert capsys.readouterr().err == "error: no such thing; seen: x; cure: y\n"
+
+
+def test_each_command_that_a_module_declares_can_be_typed() -> None:
+    """By the source's own words: a function below `@runs` is of `PANELS`, or of a group that is."""
+    sources = [*(ROOT / "infra/cli").glob("*/commands.py"), ROOT / "infra/cli/main.py"]
+    declared = {
+        name for path in sources for name in re.findall(r"@runs\([^\n]*\n(?:@[^\n]*\n)*def (\w+)", path.read_text())
+    }
+    groups = [app, *(group.typer_instance for group in app.registered_groups)]
+    typed = {getattr(command.callback, "__name__", "") for group in groups for command in group.registered_commands}
+    assert len(declared) > 30 and declared <= typed
