@@ -181,7 +181,7 @@ class Attempt:
             Env.RANKS_PER_NODE: str(self.ranks_per_node),
             Env.RENDEZVOUS: f"{self.address(0)}:{PORT}",
             TERMINATION_LOG_VARIABLE: str(world.root / f"termination-{self.number}-{node}.json"),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         arguments = ["--config", str(config), "--data", str(world.data)]
         arguments += ["--local", str(world.local(node)), "--shared", str(world.shared), "--join-timeout-s", "60"]

@@ -40,8 +40,11 @@ _WIDE = {"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "
 _1B = _WIDE | {"vocab_size": 32000, "intermediate_size": 5632, "num_hidden_layers": 22, "num_key_value_heads": 4}
 _1B["tie_word_embeddings"] = False
 _TINY = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 2}
+_8B = {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 4, "head_dim": 128}
+_8B |= {"num_key_value_heads": 8, "tie_word_embeddings": False}
 MODELS = {"1b": _1B, "1b-shallow": _1B | {"num_hidden_layers": 4}, "1b-wide": _WIDE | {"num_key_value_heads": 8}}
-"""The catalogue's `1b`, a part of it, and one with the vocabulary of Llama 3."""
+MODELS["8b-shallow"] = _8B
+"""The catalogue's `1b`, a part of it, one with the vocabulary of Llama 3, and four of the layers of its 8B."""
 DECODER = ModelConfig(layers=2, width=64, heads=4, context=64, vocabulary=512)
 BACKENDS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, None)
 MICRO_BATCH_TOKENS, H100_TFLOPS = 8192, 989.4
@@ -247,7 +250,8 @@ _LEAN = ((1, "selective"), (1, "full"), (0, "full"), (3, "full"))
 CASES: dict[str, list[tuple[Any, ...]]] = {
     "replays": [(backend,) for backend in BACKENDS],
     "speed": [(model, context, "none") for model in ("1b", "1b-wide") for context in (2048, 4096)]
-    + [("1b", context, "layers") for context in (2048, 4096)],
+    + [("1b", context, "layers") for context in (2048, 4096)]
+    + [("8b-shallow", 4096, compiled) for compiled in ("none", "layers")],
     "steps": [("1b-shallow", 4096, mask) for mask in ("causal", "dense", "FlexAttention")]
     + [("1b", 2048, "causal", stage, policy) for stage, policy in _LEAN],
 }
