@@ -65,8 +65,7 @@ class Training(Section):
     """Activations that the backward pass computes again instead of keeping them."""
     compile: Literal["none", "layers"] = "none"
     """`layers`: each layer's operations become a few kernels of `torch.compile`, in an attempt's first step. They are
-    kept on the node's disk for the next attempt. Not with ZeRO stage 3, `parallel`, `recompute.policy: selective` or
-    `watch.precision_every`."""
+    kept on the node's disk for the next attempt. Not with ZeRO stage 3, `parallel` or `watch.precision_every`."""
     watch: WatchConfig = WatchConfig()
     """Detectors of trouble in the training, and what follows from each alarm. The default is to log."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"

@@ -69,10 +69,10 @@ def pair(one: World, number: int, nodes: int = 2) -> dict[str, float]:
         attempt.wait_for_shared(attempt.step() + SAVE_EVERY)
         agent = attempt.agents[-1].pid
         children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
-        # On a GPU ranks are spawned, beside a process of Python's own.
-        (rank,) = (pid for pid in children if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes())
+        # On a GPU ranks are spawned, beside a process of Python's own and younger ones that wait to be ranks.
+        ranks = [int(pid) for pid in children if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
         died = time.time()
-        os.kill(int(rank), 9)
+        os.kill(min(ranks), 9)
         again = first_step(attempt, 1) - died
         attempt.wait_for_shared(attempt.step() + SAVE_EVERY)
         attempt.terminate(0)

@@ -68,6 +68,7 @@ class Bench:
         # Pinned memory and streams need a GPU's driver; what is left is that the staged copy is kept and used again.
         gpu = torch.cuda.is_available()
         self.staging = DefaultStager(StagingOptions(gpu, False, gpu, gpu))
+        self.dcp_group = torch.distributed.new_group(backend="gloo") if gpu else None
         self.batch = torch.randint(0, 4096, (1, 33), device=self.engine.device)
         for _ in range(3):
             self.step()
@@ -151,7 +152,9 @@ class Bench:
         state = {str(index): tensor for index, tensor in enumerate(self.tensors())}
         shutil.rmtree(self.folder / "dcp", ignore_errors=True)
         started = time.monotonic()
-        future: Any = dcp.async_save(state, checkpoint_id=str(self.folder / "dcp"), **named)
+        future: Any = dcp.async_save(
+            state, checkpoint_id=str(self.folder / "dcp"), process_group=self.dcp_group, **named
+        )
         return time.monotonic() - started, getattr(future, "upload_completion", future).done
 
     def pair(self, save: Any) -> dict[str, float]:

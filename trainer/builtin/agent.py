@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from trainer.builtin.config import load_config
 from trainer.builtin.failures import recorder
 from trainer.builtin.failures.verdict import cause_of
 from trainer.builtin.heartbeat import forget_beats, read_beats
-from trainer.builtin.rank import rank_main
+from trainer.builtin.rank import import_ahead, rank_main
 from trainer.builtin.serving import Node, new_token
 from trainer.contract import CONFIG_FILE, DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Env
 from trainer.contract.exits import PEER_LOST, write_termination
@@ -111,14 +112,12 @@ class TrainerJob(Node):
         host, port = split_endpoint(self.place.rendezvous)
         wait_for_name(host, self._join_timeout_s)
         store = self._join_in_order((host, port))
+        start_method, ahead = "spawn" if self._has_gpus else "fork", partial(import_ahead, self.settings.model)
         if not self._has_gpus:
-            from trainer.builtin.assembly import import_ahead
-
-            import_ahead(self.settings.model)
-        self._logs = self._rank_logs()
-        start_method = "spawn" if self._has_gpus else "fork"
-        self._ranks = Ranks(self.place, store, self._logs, rank_main, self.paths, start_method)
-        return Generations(self, self.place.node_name, self._meeting, self.settings.restarts_in_place).run()
+            ahead()
+        self._logs, restarts = self._rank_logs(), self.settings.restarts_in_place
+        self._ranks = Ranks(self.place, store, self._logs, rank_main, self.paths, start_method, restarts, ahead)
+        return Generations(self, self.place.node_name, self._meeting, restarts).run()
 
     def _join_in_order(self, endpoint: tuple[str, int]) -> TCPStore:
         """Join the other nodes, and take the rank that fits what this node holds. Return the gang's store."""

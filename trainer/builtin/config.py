@@ -69,7 +69,7 @@ def _check(config: TrainConfig) -> None:
     trouble = adapter_trouble(model, config.parallel, bool(config.init_from)) or dropout_trouble(model, config.watch)
     trouble = trouble or replay_trouble(config.watch)
     if config.compile == "layers":
-        trouble = trouble or compile_trouble(config.zero_stage, config.parallel, config.recompute, config.watch)
+        trouble = trouble or compile_trouble(config.zero_stage, config.parallel, config.watch)
     if trouble is not None:
         raise ConfigError(f"training.{trouble.field} {trouble.message}", trouble.seen, trouble.cure)
     if config.precision not in ("float32", "bfloat16"):

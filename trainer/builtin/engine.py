@@ -16,7 +16,7 @@ import torch
 
 from trainer.builtin.config import check_world
 from trainer.builtin.model import NamedModel, adapt, build, parameter_count, parameter_groups
-from trainer.builtin.model.compiled import compile_layers
+from trainer.builtin.model.compiled import compile_layers, recompute_outside
 from trainer.builtin.model.parallel import (
     check_layout,
     check_model,
@@ -87,7 +87,7 @@ def build_engine(config: TrainConfig, world_size: int, restores: bool = False) -
     settings, groups = deepspeed_config(config, world_size), process_groups(layout)
     spread = deepspeed.zero.Init(config_dict_or_path=settings, mpu=groups) if config.zero_stage == 3 else nullcontext()
     with spread:
-        model = build(config.model, config.recompute, bare=True, draw=False)
+        model = build(config.model, recompute_outside(config), bare=True, draw=False)
     check_model(config, model)
     if layout.sequence > 1:
         model.share_sequences(spread_of(groups, config.zero_stage))
@@ -102,7 +102,7 @@ def build_engine(config: TrainConfig, world_size: int, restores: bool = False) -
     if config.model.lora is not None:
         _adapt(model, config.model.lora, config.seed)
     if config.compile == "layers":
-        compile_layers(model)
+        compile_layers(model, config.recompute)
     optimizer = torch.optim.AdamW(
         parameter_groups(model, config.optimizer),
         fused=True,

@@ -18,6 +18,8 @@ from pathlib import Path
 from torch.distributed import PrefixStore, TCPStore
 
 from trainer.builtin.failures import first_end
+from trainer.builtin.heartbeat import read_beats
+from trainer.builtin.spares import Spares, Work
 from trainer.errors import TrainerError
 from trainer.place import Paths
 from trainer.supervisor.place import Place
@@ -41,10 +43,15 @@ class Ranks:
         entrypoint: Callable[[Paths], None],
         paths: Paths,
         start_method: str,
+        restarts: int,
+        import_ahead: Callable[[], None],
     ) -> None:
-        """`fork` inherits this process's imports, which saves seconds per rank; CUDA needs `spawn`."""
+        """`fork` inherits this process's imports, which saves seconds per rank. CUDA needs `spawn`: there processes
+        that have called `import_ahead` wait for each of the `restarts` in place."""
         self._place, self._logs, self._entrypoint, self._paths = place, logs, entrypoint, paths
         self._context = multiprocessing.get_context(start_method)
+        self._restarts = restarts if start_method == "spawn" else 0
+        self._spares = Spares(self._context, import_ahead)
         self.store = store
         """By which the agents and the ranks find each other. It lives in the agent of pod 0."""
 
@@ -66,7 +73,11 @@ class Ranks:
         try:
             for local, log in enumerate(logs):
                 processes.append(self._start(local, log))
+            has_spares = generation >= self._restarts
             while not stop_event.wait(_LOOK_S):
+                if not has_spares and self._steps():
+                    self._spares.fill(len(logs))
+                    has_spares = True
                 codes = [process.exitcode for process in processes]
                 if any(codes) or None not in codes:
                     break
@@ -90,11 +101,17 @@ class Ranks:
             "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 serves no store of its own
             "TORCHELASTIC_RESTART_COUNT": "0",
         }
-        process = self._context.Process(  # type: ignore[attr-defined]
-            target=_be_a_rank, args=(variables, log, self._entrypoint, self._paths)
-        )
+        work = Work({**os.environ, **variables}, log, self._entrypoint, self._paths)
+        if (spare := self._spares.take(work)) is not None:
+            return spare
+        process = self._context.Process(target=work.run)  # type: ignore[attr-defined]
         process.start()
         return process  # type: ignore[no-any-return]
+
+    def _steps(self) -> bool:
+        """Return whether all local ranks have made a step: until then their own imports want the processors."""
+        beats = read_beats(self._paths.run)
+        return len(beats) == self._place.ranks_per_node and all(beat.step_seconds is not None for beat in beats)
 
     def _wait_for_others(self, generation: int) -> None:
         store = PrefixStore(f"ended-{generation}", self.store)
@@ -102,12 +119,6 @@ class Ranks:
             if store.add("nodes", 1) == self._place.node_count:
                 store.set("all", "")
             store.wait(["all"], timedelta(seconds=_OTHERS_S))
-
-
-def _be_a_rank(variables: dict[str, str], log: Path, entrypoint: Callable[[Paths], None], paths: Paths) -> None:
-    os.environ.update(variables)
-    os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 1)
-    entrypoint(paths)
 
 
 def _copy(logs: Sequence[Path], ranks_ended: threading.Event) -> None:

@@ -71,7 +71,7 @@ def layout_divides_model(case: Case) -> Iterator[Draft]:
 def whole_layer_compile(case: Case) -> Iterator[Draft]:
     """Layers are compiled only where nothing else works within one."""
     training = case.spec.built_in[0]
-    trouble = compile_trouble(training.zero_stage, training.parallel, training.recompute, training.watch)
+    trouble = compile_trouble(training.zero_stage, training.parallel, training.watch)
     if training.compile == "layers" and trouble is not None:
         yield error(f"training.{trouble.field}", trouble.message, seen=trouble.seen, cure=trouble.cure)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from tests import waiting
+from trainer.builtin.heartbeat import Heartbeat, forget_beats
 from trainer.builtin.ranks import Ranks
+from trainer.builtin.spares import Spares, Work
 from trainer.contract import ExitCode
 from trainer.place import Paths
 from trainer.supervisor.place import Place
@@ -42,11 +46,72 @@ def _sleep(paths: Paths) -> None:
     time.sleep(60)
 
 
+def _import_nothing() -> None:
+    pass
+
+
+def _leave_word(paths: Paths) -> None:
+    rank = int(os.environ["RANK"])
+    word = f"{os.getpid()} {os.environ['WORD']}"
+    (paths.run / f"word-{rank}-{os.environ['TURN']}").write_text(word)
+    Heartbeat(paths.run, rank).beat(step=1, step_seconds=0.1)
+    print("on its log")
+    while not (paths.run / f"end-{os.environ['TURN']}").exists():
+        time.sleep(0.01)
+
+
+def test_a_spawned_rank_is_started_again_in_a_process_that_waited_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, started = Paths(tmp_path, tmp_path, tmp_path, tmp_path, tmp_path), list[list[int]]()
+    ranks = Ranks(PLACE, None, tmp_path, _leave_word, paths, "spawn", 1, _import_nothing)  # type: ignore[arg-type]
+    monkeypatch.setattr(ranks, "_wait_for_others", lambda generation: None)
+
+    def end(generation: int) -> None:
+        waiting.until(lambda: len(words(tmp_path, generation)) == 2, "words of both ranks")
+        if not generation:
+            waiting.until(lambda: len(ranks._spares._waiting) == 2, "a spare for each rank")
+            started.append([process.pid or 0 for process, _ in ranks._spares._waiting])
+        (tmp_path / f"end-{generation}").touch()
+
+    def run(generation: int) -> dict[int, int]:
+        """Ranks and spares end with the thread that starts them: as in the agent, it is the main one."""
+        monkeypatch.setenv("TURN", str(generation))
+        monkeypatch.setenv("WORD", f"word {generation}")
+        threading.Thread(target=end, args=(generation,), daemon=True).start()
+        return ranks.run(generation, threading.Event())
+
+    assert run(0) == {0: 0, 1: 0} and not set(words(tmp_path, 0)) & set(started[0])
+    forget_beats(tmp_path)
+    assert run(1) == {0: 0, 1: 0}
+    assert words(tmp_path, 1) == dict.fromkeys(started[0], "word 1"), "with the environment of now"
+    assert "on its log" in (tmp_path / "rank-0-generation-1.log").read_text()
+    assert ranks._spares._waiting == [], "no restart is left to wait for"
+
+
+def words(folder: Path, generation: int) -> dict[int, str]:
+    texts = (path.read_text().split(maxsplit=1) for path in sorted(folder.glob(f"word-*-{generation}")))
+    return {int(text[0]): text[1] for text in texts if text}
+
+
+def test_a_spare_ends_with_its_agent_and_a_dead_one_is_not_taken(tmp_path: Path) -> None:
+    paths = Paths(tmp_path, tmp_path, tmp_path, tmp_path, tmp_path)
+    spares = Spares(multiprocessing.get_context("spawn"), _import_nothing)
+    spares.fill(2)
+    dead, idle = (process for process, _ in spares._waiting)
+    dead.kill()
+    dead.join()
+    spares._waiting.pop()[1].close()
+    idle.join()
+    assert idle.exitcode == 0
+    assert spares.take(Work({}, tmp_path / "log", _sleep, paths)) is None
+
+
 def test_a_rank_that_was_started_ends_where_the_next_one_cannot_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = Paths(tmp_path, tmp_path, tmp_path, tmp_path, tmp_path)
-    ranks = Ranks(PLACE, None, tmp_path, _sleep, paths, "fork")  # type: ignore[arg-type]
+    ranks = Ranks(PLACE, None, tmp_path, _sleep, paths, "fork", 0, _import_nothing)  # type: ignore[arg-type]
     started: list[BaseProcess] = []
     start = ranks._start
 

@@ -54,15 +54,16 @@ def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor, total_count
 
     `hidden`: (positions, width); `weight`: (vocabulary, width); `targets`: (positions), of which negative ones count
     neither in the sum nor in the mean: at least one has to count. Scores are made for as many positions at a time as
-    `LOGITS_AT_ONCE` allows, and made again in the backward pass: memory does not grow with positions x vocabulary. What
-    fits into one part is computed at once, and kept. `total_count`: the number of positions to divide the sum by, where
-    these are a part of them.
+    `LOGITS_AT_ONCE` allows, with their gradients: memory does not grow with positions x vocabulary. What fits into one
+    part is computed at once, and kept. `total_count`: the number of positions to divide the sum by, where these are a
+    part of them.
     """
     valid = targets >= 0
     targets = torch.where(valid, targets, _IGNORED)
     if len(hidden) > rows_at_once(len(weight)):
-        total: Tensor = _LossInParts.apply(hidden, weight, targets)  # type: ignore[no-untyped-call]
-        return total / (valid.sum() if total_count is None else total_count)
+        count = valid.sum() if total_count is None else total_count
+        loss: Tensor = _LossInParts.apply(hidden, weight, targets, count, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+        return loss
     if total_count is not None:
         return _summed_loss(hidden, weight, targets) / total_count
     return F.cross_entropy(F.linear(hidden, weight).float(), targets, ignore_index=_IGNORED)
@@ -74,35 +75,42 @@ def rows_at_once(vocabulary: int) -> int:
 
 
 class _LossInParts(torch.autograd.Function):
-    """The summed loss of one part of the positions after the other; the backward pass makes each part's scores again.
+    """The loss of one part of the positions after the other, each with its gradients: nothing comes after the loss, so
+    no part's scores are made again for the backward pass.
 
     It adds the parts' gradients of the weight in float32. A sum in bfloat16 would round them to 8 bits each time.
     """
 
     @staticmethod
-    def forward(context: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        context.save_for_backward(hidden, weight, targets)
-        rows = rows_at_once(len(weight))
-        parts = zip(hidden.split(rows), targets.split(rows), strict=True)
-        return torch.stack([_summed_loss(part, weight, part_targets) for part, part_targets in parts]).sum()
+    def forward(context: Any, hidden: Tensor, weight: Tensor, targets: Tensor, count: Tensor, learns: bool) -> Tensor:
+        hidden_learns, weight_learns = (learns and needed for needed in context.needs_input_grad[:2])
+        hidden, weight, rows = hidden.detach(), weight.detach(), rows_at_once(len(weight))
+        weight.requires_grad_(weight_learns)
+        weight_sum = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False) if weight_learns else None
+        losses, hidden_parts = list[Tensor](), list[Tensor]()
+        for part, part_targets in zip(hidden.split(rows), targets.split(rows), strict=True):
+            part.requires_grad_(hidden_learns)
+            with torch.set_grad_enabled(hidden_learns or weight_learns):
+                loss = _summed_loss(part, weight, part_targets) / count
+            losses.append(loss.detach())
+            inputs = [tensor for tensor in (part, weight) if tensor.requires_grad]
+            gradients = list(torch.autograd.grad(loss, inputs)) if inputs else []
+            if weight_sum is not None:
+                weight_sum += gradients.pop()
+            hidden_parts += gradients
+        context.save_for_backward(torch.cat(hidden_parts) if hidden_parts else None, weight_sum)
+        context.kind = weight.dtype
+        return torch.stack(losses).sum()
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
-        hidden, weight, targets = (tensor.detach() for tensor in context.saved_tensors)
-        weight_learns, rows = context.needs_input_grad[1], rows_at_once(len(weight))
-        weight.requires_grad_(weight_learns)
-        weight_sum = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False) if weight_learns else None
-        hidden_parts = list[Tensor]()
-        # Autograd adds the last part first.
-        for part, part_targets in reversed(list(zip(hidden.split(rows), targets.split(rows), strict=True))):
-            with torch.enable_grad():
-                inputs = (part.requires_grad_(), weight) if weight_learns else (part.requires_grad_(),)
-                loss = _summed_loss(part, weight, part_targets)
-            part_gradient, *weight_gradient = torch.autograd.grad(loss, inputs, gradients[0])
-            hidden_parts.insert(0, part_gradient)
-            if weight_sum is not None:
-                weight_sum += weight_gradient[0]
-        return torch.cat(hidden_parts), None if weight_sum is None else weight_sum.to(weight.dtype), None
+        hidden_gradient, weight_sum = context.saved_tensors
+        if hidden_gradient is not None:
+            hidden_gradient = (hidden_gradient.float() * gradients[0]).to(hidden_gradient.dtype)
+        if weight_sum is not None:
+            # In place: at this moment all activations are alive. A second backward pass is refused by torch.
+            weight_sum = weight_sum.mul_(gradients[0]).to(context.kind)
+        return hidden_gradient, weight_sum, None, None, None
 
 
 def _summed_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ with N all parameters but an embedding that is not the output layer too (`contra
 Source: Chowdhery et al. 2022, "PaLM", appendix B. Beside adapters the weights are frozen: 4 N, without their gradients,
 and 6 per parameter of the adapters.
 HFU counts also what is computed again: a forward pass (2 FLOP per parameter, and 4 layers x width of all heads x
-context) of each block that `recompute: full` covers, and of the output layer where the loss is computed in parts.
-Source of the term: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models".
+context) of each block that `recompute: full` covers. Source of the term: Korthikanti et al. 2022, "Reducing Activation
+Recomputation in Large Transformer Models".
 Operations that are cheap to compute again (`selective`) count in neither. Without an accelerator whose peak is known
 there is neither.
 """
@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 
-from trainer.builtin.model.recompute import rows_at_once
 from trainer.builtin.watch.times import relative
 from trainer.contract import StepFigures, TrainConfig
 from trainer.contract.model.shape import work_of
@@ -135,8 +134,6 @@ class Utilisation:
         if recompute.policy == "full":
             recomputed_layers = -(-work.layers // recompute.every)
             extra_flop += recomputed_layers * (2 * work.block + 4 * work.queries * model.context)
-        if config.micro_batch * model.context > rows_at_once(model.vocabulary):
-            extra_flop += 2 * work.output
         token = work.flop(model.context)
         tokens, peak = config.tokens_per_step(), config.peak_bf16_tflops
         has_peak = peak is not None and has_gpu

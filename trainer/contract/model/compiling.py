@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from trainer.contract.model.layout import Trouble
-from trainer.contract.training import ParallelConfig, RecomputeConfig, WatchConfig
+from trainer.contract.training import ParallelConfig, WatchConfig
 
 
-def compile_trouble(
-    zero_stage: int, parallel: ParallelConfig, recompute: RecomputeConfig, watch: WatchConfig
-) -> Trouble | None:
+def compile_trouble(zero_stage: int, parallel: ParallelConfig, watch: WatchConfig) -> Trouble | None:
     """Return why layers are not compiled with these settings."""
     reasons = {
         "zero_stage 3": (zero_stage == 3, "gathers weights within a layer"),
         "parallel": (parallel.tensor * parallel.sequence > 1, "exchanges within a layer"),
-        "recompute.policy selective": (recompute.policy == "selective", "keeps results within a layer"),
         "watch.precision_every": (bool(watch.precision_every), "widens each operation within a layer"),
     }
     setting, reason = next(((name, reason) for name, (applies, reason) in reasons.items() if applies), ("", ""))

@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 from torch._dynamo.utils import counters
 from trainer.builtin.model import build
-from trainer.builtin.model.compiled import compile_layers, keep_kernels, uncompiled
+from trainer.builtin.model.compiled import compile_layers, keep_kernels, recompute_outside, uncompiled
 from trainer.contract import TrainConfig
 
 config = TrainConfig.model_validate_json(sys.argv[1])
@@ -36,10 +36,10 @@ results = []
 tokens = torch.randint(0, 320, (2, 33), generator=torch.Generator().manual_seed(1))
 for compiles in (False, True):
     torch.manual_seed(3)
-    model = build(config.model, config.recompute)
+    model = build(config.model, recompute_outside(config) if compiles else config.recompute)
     names = [name for name, _ in model.named_parameters()]
     if compiles:
-        compile_layers(model)
+        compile_layers(model, config.recompute)
     assert [name for name, _ in model.named_parameters()] == names == list(dict(model.named_parameters()))
     loss = model(tokens)
     loss.backward()
@@ -60,9 +60,9 @@ def config(**settings: Any) -> TrainConfig:
     return TrainConfig(campaign="c", model=config_of("llama"), steps=1, global_batch=2, compile="layers", **settings)
 
 
-def run(folder: Path) -> int:
+def run(folder: Path, policy: str) -> int:
     """Return the number of graphs that lay on the disk."""
-    settings = config(recompute={"policy": "full"}).model_dump_json()
+    settings = config(recompute={"policy": policy}).model_dump_json()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TORCHINDUCTOR")}
     command = [sys.executable, "-c", PROGRAM, settings, str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -71,7 +71,11 @@ def run(folder: Path) -> int:
 
 
 def test_compiled_layers_compute_what_they_did_and_the_next_process_compiles_nothing(tmp_path: Path) -> None:
-    assert (run(tmp_path / "kept"), run(tmp_path / "kept")) == (0, 1)
+    assert (run(tmp_path / "kept", "full"), run(tmp_path / "kept", "full")) == (0, 1)
+
+
+def test_a_compiled_layer_keeps_its_products_and_computes_the_rest_again(tmp_path: Path) -> None:
+    run(tmp_path / "kept", "selective")
 
 
 @pytest.mark.parametrize("choice", ["none", "layers"])
@@ -99,7 +103,6 @@ def test_an_engine_gets_compiled_layers_where_the_spec_asks_for_them(
     [
         {"zero_stage": 3},
         {"parallel": {"sequence": 2}},
-        {"recompute": {"policy": "selective"}},
         {"watch": {"precision_every": 5}},
     ],
     ids=lambda settings: next(iter(settings)),
