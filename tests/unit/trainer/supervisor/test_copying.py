@@ -75,6 +75,7 @@ def test_shared_blocks_are_read_back_and_not_written_again(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def clones(file: int, request: int, other: int) -> int:
+        assert request == (1 << 30) | (4 << 16) | (0x94 << 8) | 9, "_IOW(0x94, 9, int) of <linux/fs.h>"
         os.pwrite(file, CONTENT, 0)  # what the file system would do with blocks
         return 0
 
@@ -97,3 +98,21 @@ def test_a_link_and_a_pipe_are_no_files_of_a_checkpoint(source: Path, tmp_path: 
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError):
         copying.digest_of(tmp_path / "pipe")
+
+
+def test_a_file_is_read_in_pieces_of_a_few_mib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sparse, preadv, sizes = tmp_path / "sparse", os.preadv, list[int]()
+    with sparse.open("wb") as file:
+        file.truncate(16 * 2**20)
+
+    def reads(file: int, buffers: Any, offset: int) -> int:
+        sizes.append(sum(map(len, buffers)))
+        return preadv(file, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", reads)
+    assert copying.digest_of(sparse)[0] == 16 * 2**20
+    assert min(sizes) >= 2**19 and max(sizes) <= 4 * 2**20, "two of them lie in memory"
+    sizes.clear()
+    (tmp_path / "small").write_bytes(b"x")
+    copying.digest_of(tmp_path / "small")
+    assert max(sizes) == os.sysconf("SC_PAGE_SIZE"), "a small file takes little"
