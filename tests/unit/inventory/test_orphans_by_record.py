@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from infra.errors import UserError
 from infra.inventory import orphans
@@ -22,7 +23,7 @@ from infra.record.payloads.training import ArchiveVerified
 from infra.record.store import CampaignStore
 from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG, EXPIRES_TAG, REGION_TAG
 from tests.worlds.progress import SilentProgress
-from tests.worlds.s3 import NOON, FakeS3, Time
+from tests.worlds.s3 import NOON, FakeS3, Time, refusal
 
 PAST, FUTURE = (NOON - timedelta(hours=1)).isoformat(), (NOON + timedelta(hours=1)).isoformat()
 ELSEWHERE = Holder(user="me", host="laptop", boot_id="x", pid_namespace="", pid=1, start_ticks=1)
@@ -103,6 +104,7 @@ def test_a_campaign_is_over_by_its_record_or_by_its_time_alone(account: Account)
         account.stand("volume", f"vol-{campaign}", campaign, expires)
     account.stand("volume", "vol-dateless", "odd", "soon")
     account.stand("volume", "vol-zoneless", "zoneless", (NOON + timedelta(minutes=1)).replace(tzinfo=None).isoformat())
+    account.stand("volume", "vol-abroad", "abroad", "2026-11-22T14:02:00+02:00")
     assert words(account) == {
         "ended": "its record says that it was torn down",
         "forgotten": "its time ran out 2026-11-22 11:00 UTC and nobody looks after it",
@@ -110,11 +112,12 @@ def test_a_campaign_is_over_by_its_record_or_by_its_time_alone(account: Account)
         "undated": "no tag tells when it expires, and no record that it was torn down",
         "odd": "no tag tells when it expires, and no record that it was torn down",
         "zoneless": "its time runs until 2026-11-22 12:01 UTC",
+        "abroad": "its time runs until 2026-11-22 12:02 UTC",
     }
     sight = account.look()
     dates = {one.left.thing.id: one.expires for one in sight.orphans}
     assert dates == {"vol-ended": FUTURE, "vol-forgotten": PAST}
-    assert [owner.campaign for owner in sight.cared_for] == ["odd", "runs", "undated", "zoneless"]
+    assert [owner.campaign for owner in sight.cared_for] == ["abroad", "odd", "runs", "undated", "zoneless"]
     assert all(one.removable and not one.owner.holds and not one.owner.lost for one in sight.orphans)
 
 
@@ -144,7 +147,8 @@ def test_only_what_carries_a_tag_and_stays_is_looked_at_and_of_one_campaign_if_a
     account.stand("volume", "vol-leaves", leaving=True)
     account.survey["volume"].append(Thing("vol-nobodys", tags={EXPIRES_TAG: PAST}))
     account.survey["anything tagged"].append(Thing("arn:aws:x:r:1:thing/nobodys"))
-    account.stand("anything tagged", f"arn:aws:ec2:{REGION}:1:volume/vol-train")
+    for campaign in ("train", "other"):
+        account.stand("anything tagged", f"arn:aws:ec2:{REGION}:1:volume/vol-{campaign}", campaign)
     arns = [f"arn:aws:x:{REGION}:1:thing/only-{campaign}" for campaign in ("other", "train")]
     assert account.ids() == ["vol-other", "vol-train", *arns], "what a listing shows is shown once"
     assert account.ids(campaign_only="train") == ["vol-train", arns[1]]
@@ -160,6 +164,7 @@ def test_they_go_in_the_order_of_removal(account: Account) -> None:
 
 def test_what_could_not_be_seen_is_said(account: Account) -> None:
     account.begun("train")
+    account.stand("instance", "i-1")
     account.stand("volume", "vol-1", unread="AccessDenied")
     account.blind = {"file system": "Throttling"}
     assert set(account.look().blind) == {"volume", "file system"}
@@ -252,6 +257,19 @@ def test_an_identity_that_cannot_be_read_leaves_all_to_a_person(account: Account
     assert sight.orphans[0].owner.why == "it is given up by name, with all that it may hold"
 
 
+def test_a_record_that_s3_does_not_answer_for_ends_the_look(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    account.begun("train")
+    account.stand("volume", "vol-1")
+
+    def throttled(store: CampaignStore) -> None:
+        raise refusal("SlowDown", 503)
+
+    monkeypatch.setattr(orphans, "read_identity", throttled)
+    for abandon in (True, False):
+        with pytest.raises(ClientError):
+            account.look(abandon=abandon)
+
+
 def test_what_is_removed_is_judged_again_under_its_lease(account: Account) -> None:
     account.begun("train")
     account.stand("volume", "vol-1")
@@ -291,7 +309,7 @@ def test_each_campaign_is_under_its_own_lease_while_its_things_go(
     account.begun("other")
     account.stand("volume", "vol-own", tags={CAMPAIGN_ID_TAG: own})
     account.stand("volume", "vol-0", tags={CAMPAIGN_ID_TAG: "id-0"})
-    account.stand("volume", "vol-other", "other")
+    account.stand("instance", "i-other", "other")  # goes first
     held, checks = list[list[str]](), list[str]()
     remove = account._remove
 

@@ -116,3 +116,18 @@ def test_a_file_is_read_in_pieces_of_a_few_mib(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "small").write_bytes(b"x")
     copying.digest_of(tmp_path / "small")
     assert max(sizes) == os.sysconf("SC_PAGE_SIZE"), "a small file takes little"
+
+
+def test_who_copies_sees_the_source_before_and_after(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times, fsync = list[int](), os.fsync
+
+    def meanwhile(file: int) -> None:
+        fsync(file)
+        os.utime(source, ns=(7, 7))
+
+    os.utime(source, ns=(5, 5))
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    copying.copy(source, tmp_path / "copy", lambda status: times.append(status.st_mtime_ns))
+    assert times == [5, 7]
