@@ -137,6 +137,20 @@ def test_what_could_not_be_looked_at_is_named_and_not_taken_for_nothing(
     )
 
 
+def test_a_fault_of_ours_is_not_taken_for_a_refusal(standing: StandingResources) -> None:
+    for place in ("file system", "reservation"):
+        standing.errors = {place: ValueError("a fault")}
+        with pytest.raises(ValueError, match="a fault"):
+            billing.bill(standing.context)
+
+
+def test_nodes_that_nobody_could_count_take_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    standing = StandingResources(monkeypatch, example_spec(nodes=RESERVED))
+    standing.reserve(10, 9)
+    standing.errors = {"ec2": REFUSED}
+    assert standing.bill() == {"4 unused of reservation cr-0123456789abcdef0": RATE}
+
+
 @pytest.mark.parametrize(
     ("nodes", "free", "state", "places"),
     [

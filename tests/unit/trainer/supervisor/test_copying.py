@@ -131,3 +131,41 @@ def test_who_copies_sees_the_source_before_and_after(
     monkeypatch.setattr(os, "fsync", meanwhile)
     copying.copy(source, tmp_path / "copy", lambda status: times.append(status.st_mtime_ns))
     assert times == [5, 7]
+
+
+def test_a_copy_takes_no_path_that_is_taken_and_leaves_no_file_open(source: Path, tmp_path: Path) -> None:
+    target, descriptors = tmp_path / "taken", os.listdir("/proc/self/fd")
+    target.write_text("another's")
+    with pytest.raises(FileExistsError):
+        copying.copy(source, target)
+    with pytest.raises(FileNotFoundError):
+        copying.copy(tmp_path / "gone", tmp_path / "copy")
+    assert target.read_text() == "another's" and not (tmp_path / "copy").exists()
+    copying.copy(source, tmp_path / "copy")
+    copying.digest_of(source)
+    assert os.listdir("/proc/self/fd") == descriptors
+
+
+def test_direct_writing_is_switched_only_where_it_is_otherwise_and_the_file_system_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flags, sets = [os.O_RDWR], list[int]()
+
+    def control(file: int, request: int, value: int = 0) -> int:
+        if request == copying.fcntl.F_GETFL:
+            return flags[0]
+        sets.append(value)
+        flags[0] = value
+        return 0
+
+    monkeypatch.setattr(copying.fcntl, "fcntl", control)
+    assert [copying._set_direct(9, direct) for direct in (False, True, True, False)] == [False, True, False, True]
+    assert sets == [os.O_RDWR | os.O_DIRECT, os.O_RDWR]
+
+    def refuses(file: int, request: int, value: int = 0) -> int:
+        if request == copying.fcntl.F_GETFL:
+            return os.O_RDWR
+        raise OSError(errno.EINVAL, "no such writes")
+
+    monkeypatch.setattr(copying.fcntl, "fcntl", refuses)
+    assert copying._set_direct(9, True) is False
