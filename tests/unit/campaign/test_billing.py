@@ -118,6 +118,12 @@ def test_each_line_bills_by_what_stands_of_what_the_plan_covers(standing: Standi
     assert bill.sentence("example").endswith("); `bivouac down example` ends it")
 
 
+def test_of_what_the_plan_has_once_one_bills_the_whole_line(standing: StandingResources) -> None:
+    standing.stand("NAT gateway", 1)
+    standing.stand("file system", 5)
+    assert standing.bill() == {"NAT gateway": Decimal("0.05"), "FSx for Lustre": Decimal(7)}
+
+
 def test_what_costs_nothing_is_no_line(standing: StandingResources) -> None:
     standing.stand("VPC endpoint", 0, 0)
     standing.stand("NAT gateway", 0)

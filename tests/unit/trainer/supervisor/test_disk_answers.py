@@ -92,6 +92,21 @@ def test_without_its_tree_a_shard_has_its_own_name_alone(sealed: JobDisk) -> Non
     assert f"{path.parent.name}/{path.name}" in [name for name, _ in verdict(sealed)["faults"]]
 
 
+def test_a_tree_that_is_spoilt_hides_no_other(sealed: JobDisk) -> None:
+    path = shard(sealed, 20, "aaaa")
+    path.write_text("aaaX")
+    put(path.with_name("tree-+.json"), "{}")
+    assert [name for name, _ in verdict(sealed)["faults"]] == [f"{path.parent.name}/{path.name} (twenty/a)"]
+
+
+def test_a_long_fault_is_cut(sealed: JobDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise ValueError("x" * 1000)
+
+    monkeypatch.setattr(listing, "read_manifest", refuses)
+    assert verdict(sealed)["faults"] == [["manifest.json", "x" * 300]]
+
+
 def test_another_nodes_shard_is_no_fault_and_one_that_cannot_be_read_is(sealed: JobDisk) -> None:
     path = shard(sealed, 20, "aaaa")
     whole = size_of(sealed, 20)

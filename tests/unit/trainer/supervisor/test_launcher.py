@@ -27,7 +27,7 @@ def container(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PYTHONPATH", "PYTHONUNBUFFERED"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/bin")
-    monkeypatch.setattr(sys, "argv", ["/pod/supervisor.pyz"])
+    monkeypatch.setattr(sys, "argv", ["/pod/supervisor.pyz", "of its own"])
 
 
 def test_the_variables_of_a_job_are_these_and_its_own_give_way_to_them() -> None:
@@ -115,6 +115,7 @@ def test_a_warm_start_asks_the_process_that_has_imported_to_fork_the_command() -
 
 def test_mpirun_has_its_hosts_and_its_shell_from_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = made("mpirun"), made("mpirun", 1)
+    assert first.many and second.many
     monkeypatch.setenv("BIVOUAC_MPI_HOSTS", "/hosts")
     assert first.command({"OUT": "/o"}) == [
         "mpirun", "--hostfile", "/hosts", "-np", "12", "--map-by", "ppr:4:node", "--bind-to", "none", "train.py",
