@@ -105,7 +105,7 @@ def test_ctrl_c_ends_the_driver_and_says_how_to_go_on(ended: Ended) -> None:
 def test_the_status_of_a_campaign_that_trains_has_its_money_in_two_parts_and_both_move(ended: Ended) -> None:
     earlier, later = ended.money
     for status in ended.money:
-        assert status["stage"] == "supervise" and status["training"]["step"] > 0
+        assert status["stage"] == "in supervise" and status["training"]["step"] > 0
         assert status["spent_usd"] == pytest.approx(status["metered_usd"] + status["estimated_usd"], abs=2e-4)
         assert status["bills_usd_per_hour"] > 0
     assert later["metered_usd"] > earlier["metered_usd"] and later["estimated_usd"] >= earlier["estimated_usd"]
@@ -118,7 +118,9 @@ def test_a_no_on_the_terminal_leaves_training_as_it_was_and_a_yes_ends_it(ended:
     assert step is not None and int(step[1]) >= 30, text
     assert re.search(r"stands +bills now: [0-9.]+ USD/h \(.*GPU nodes", text), text
     assert re.search(r"keeping +[0-9.,]+ USD a day, [0-9.,]+ USD so far", text), text
-    assert re.search(r"lost +(what is not committed|all)", text), text
+    assert re.search(r"lost +what is not committed; the rest is archived first", text), text
+    if step[2].startswith("committed"):
+        assert f"newest checkpoint known: {step[2].removeprefix('committed ')}" in text, text
     assert ended.trained_on > int(step[1])
     assert "Tear it down?" in ended.consent and "read back; evaluation" in ended.consent, ended.consent
 
