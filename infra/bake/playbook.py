@@ -131,11 +131,15 @@ def _hear(event: dict[str, Any], report: PlayResult, clock: list[float], say: An
 
 
 def _words(data: dict[str, Any]) -> str:
-    """Return role, task and the module's message; for a command also the end of its output."""
+    """Return role, task and the module's message, in a loop those of its first item that failed; for a command also the
+    end of its output."""
     result = data.get("res", {})
+    failed_items = [item for item in result.get("results", ()) if item.get("failed")]
+    result = failed_items[0] if failed_items else result
     parts = [str(result.get(key, "")).strip()[-600:] for key in ("url", "msg", "stderr", "module_stderr")]
     role = f"role {data['role']}, " if data.get("role") else ""
-    return f"{role}task {data.get('task')!r}: {' '.join(part for part in parts if part)}"[:1200]
+    label = f" for {result['_ansible_item_label']}" if failed_items and "_ansible_item_label" in result else ""
+    return f"{role}task {data.get('task')!r}{label}: {' '.join(part for part in parts if part)}"[:1200]
 
 
 def _environment(work: Path) -> dict[str, str]:

@@ -319,4 +319,4 @@ def _moment(text: str | None) -> datetime | None:
         moment = datetime.fromisoformat(text or "")
     except ValueError:
         return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -67,13 +67,15 @@ class Rehearsal:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """`bivouac run`, or another command, in the background, its output in a file."""
+    def start(self, *arguments: str, keyboard: int | None = None) -> subprocess.Popen[str]:
+        """`bivouac run`, or another command, in the background, its output in a file. `keyboard`: its standard
+        input."""
         log = (self.folder / "run.log").open("a")
         command = [*BIVOUAC, *(arguments or ("run", str(self.path)))]
         return subprocess.Popen(
-            command, env=self.environment, cwd=self.root, stdout=log, stderr=log, text=True, start_new_session=True
-        )
+            command, env=self.environment, cwd=self.root, stdin=keyboard, stdout=log, stderr=log, text=True,
+            start_new_session=True,
+        )  # fmt: skip
 
     def run(self, *arguments: str, timeout: float = waiting.HUNG_S) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

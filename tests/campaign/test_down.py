@@ -1,7 +1,9 @@
-"""Ended by hand in the middle of training: looked at and changed by hand, archived, destroyed by hand, certified."""
+"""Ended by hand in the middle of training: asked on a terminal, looked at and changed by hand, archived, destroyed by
+hand, certified."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -9,11 +11,13 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.campaign.rehearsal import Rehearsal, quick, until
+from tests.campaign.rehearsal import BIVOUAC, Rehearsal, quick, until
 from tests.root import ROOT
+from tests.terminal import on_terminal
 from tests.waiting import HUNG_S
 
 pytestmark = pytest.mark.nightly
@@ -30,6 +34,14 @@ class Ended:
     """Each line of the walk by hand, run on the live campaign."""
     too_early: subprocess.CompletedProcess[str] | None = None
     """`pulumi destroy` while it trains."""
+    money: list[dict[str, Any]] = field(default_factory=list)
+    """The status twice while it trains, the second once the first one's bill has grown."""
+    refused: tuple[int, str] = (0, "")
+    """Exit code and words of a `down` on a terminal that was answered by no."""
+    trained_on: int = 0
+    """Step that training has reached after that."""
+    consent: str = ""
+    """Words of the `down` on a terminal that was answered by yes."""
     destroy: subprocess.CompletedProcess[str] | None = None
     down: subprocess.CompletedProcess[str] | None = None
 
@@ -45,16 +57,29 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
             driver = rehearsal.start()
             until(lambda: driver.poll() is not None or rehearsal.step() >= 30, "training is under way")
             assert driver.poll() is None, rehearsal.log()
+            money = [rehearsal.status()]
+            until(lambda: rehearsal.status()["spent_usd"] > money[0]["spent_usd"], "the bill grows")
+            money.append(rehearsal.status())
+            environment = rehearsal.environment | {"COLUMNS": "300"}
+            refused = on_terminal([*BIVOUAC, "down", rehearsal.name], "no\n", environment, rehearsal.root)
+            step = rehearsal.step()
+            until(lambda: driver.poll() is not None or rehearsal.step() > step, "it trains on")
+            trained_on = rehearsal.step()
             driver.send_signal(signal.SIGINT)
-            seen = Ended(rehearsal, driver.wait(timeout=HUNG_S))
+            seen = Ended(rehearsal, driver.wait(timeout=HUNG_S), money=money, refused=refused, trained_on=trained_on)
             seen.walk = {line: rehearsal.run(*shlex.split(line)[1:]) for line in walk(rehearsal.name)}
             shell = ("shell", rehearsal.name, "--", "pulumi")
             seen.too_early = rehearsal.run(*shell, "destroy", "--yes")
-            down = rehearsal.start("down", rehearsal.name, "--yes")
+            before, (keyboard, terminal) = rehearsal.log(), os.openpty()
+            os.write(keyboard, b"yes\n")
+            down = rehearsal.start("down", rehearsal.name, keyboard=terminal)
             verified = "read back; evaluation"
             until(lambda: down.poll() is not None or verified in rehearsal.log(), "the archive is verified")
             down.send_signal(signal.SIGINT)
             down.wait(timeout=HUNG_S)
+            seen.consent = rehearsal.log().removeprefix(before)
+            os.close(keyboard)
+            os.close(terminal)
             rehearsal.run(*shell, "up", "--yes")
             seen.destroy = rehearsal.run(*shell, "destroy", "--yes")
             seen.down = rehearsal.run("down", rehearsal.name, "--yes")
@@ -75,6 +100,29 @@ def test_ctrl_c_ends_the_driver_and_says_how_to_go_on(ended: Ended) -> None:
     assert ended.interrupted == 130
     assert "run the same command again to continue" in ended.rehearsal.log()
     assert "Traceback" not in ended.rehearsal.log()
+
+
+def test_the_status_of_a_campaign_that_trains_has_its_money_in_two_parts_and_both_move(ended: Ended) -> None:
+    earlier, later = ended.money
+    for status in ended.money:
+        assert status["stage"] == "in supervise" and status["training"]["step"] > 0
+        assert status["spent_usd"] == pytest.approx(status["metered_usd"] + status["estimated_usd"], abs=2e-4)
+        assert status["bills_usd_per_hour"] > 0
+    assert later["metered_usd"] > earlier["metered_usd"] and later["estimated_usd"] >= earlier["estimated_usd"]
+
+
+def test_a_no_on_the_terminal_leaves_training_as_it_was_and_a_yes_ends_it(ended: Ended) -> None:
+    code, text = ended.refused
+    assert code != 0 and "Tear it down?" in text and "nothing was changed" in text, text
+    step = re.search(r"training +step (\d+) of 5000, (committed step \d+|no committed checkpoint)", text)
+    assert step is not None and int(step[1]) >= 30, text
+    assert re.search(r"stands +bills now: [0-9.]+ USD/h \(.*GPU nodes", text), text
+    assert re.search(r"keeping +[0-9.,]+ USD a day, [0-9.,]+ USD so far", text), text
+    assert re.search(r"lost +what is not committed; the rest is archived first", text), text
+    if step[2].startswith("committed"):
+        assert f"newest checkpoint known: {step[2].removeprefix('committed ')}" in text, text
+    assert ended.trained_on > int(step[1])
+    assert "Tear it down?" in ended.consent and "read back; evaluation" in ended.consent, ended.consent
 
 
 def test_every_line_of_the_readmes_walk_works_by_hand(ended: Ended) -> None:

@@ -79,8 +79,8 @@ def _refuse_unknown(manifest: dict[str, Any]) -> None:
         raise ValueError("another version wrote it: format {}, {}".format(manifest["format"], sorted(manifest)[:40]))
     if any(type(manifest[name]) is not int for name in _WHOLE):
         raise ValueError("one of {} is no whole number".format(", ".join(_WHOLE)))
-    if any(not isinstance(manifest.get(name), (int, float, type(None))) for name in _LOSSES):
-        raise ValueError("a loss is no number")
+    if any(type(manifest.get(name)) not in (float, type(None)) for name in _LOSSES):
+        raise ValueError("a loss is no number with a fraction")
     files = [shard["file"] for shard in manifest["shards"]]
     for shard in manifest["shards"]:
         if _SHARD.fullmatch(shard["file"]) is None:

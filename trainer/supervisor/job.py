@@ -160,7 +160,7 @@ class Job(Running):
             self.emit("unset_variables", names=sorted(self.launcher.unset))
         if self.stopping:
             return self._signal_end()
-        if start_error := self._start(words, environment):
+        if start_error := self.launcher.missing_program(environment) or self._start(words, environment):
             return End(USER, start_error)
         # Sealing reads all of a checkpoint, which takes minutes: life signs go on meanwhile.
         sealing_thread = threading.Thread(target=self._seal_while_it_runs, name="sealing", daemon=True)

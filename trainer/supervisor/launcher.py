@@ -86,6 +86,11 @@ class Launcher:
             **({"PATH": programs} if packages else {}),
         }
 
+    def missing_program(self, environment: Mapping[str, str]) -> str:
+        """Return which program of the launcher's own this container lacks, in words; empty if none. `environment`: the
+        job's whole one."""
+        return ""
+
     def hear(self, line: str) -> None:
         """Take a line of the launcher's or the job's."""
 
@@ -176,6 +181,12 @@ class Mpirun(Launcher):
             "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
             "OMPI_MCA_orte_leave_session_attached": "true",  # its daemons stay below the supervisor, which counts them
         }
+
+    def missing_program(self, environment: Mapping[str, str]) -> str:
+        # Each node looks for itself: without `mpirun` on node 0, the others would wait for its call without end.
+        if shutil.which("mpirun", path=environment.get("PATH")):
+            return ""
+        return "the job's container has no `mpirun`: its image needs Open MPI 4 for launcher `mpirun`"
 
     def hear(self, line: str) -> None:
         if self._culprit is not None or self.place.node_rank:

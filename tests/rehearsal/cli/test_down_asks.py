@@ -82,6 +82,16 @@ def test_what_is_at_stake_follows_the_record(camped: CampaignSite) -> None:
     assert shown(camped, abandon=True)["lost"] == "nothing: the archive has it"
 
 
+def test_a_checkpoint_that_the_steward_has_told_of_is_known_before_its_attempt_ends(camped: CampaignSite) -> None:
+    with camped.opened() as context:
+        context.store.put_json(LIVE, FIGURES | {"committed_step": 29})
+    trains = shown(camped, abandon=True)
+    assert trains["training"] == "step 30 of 100, committed step 29"
+    assert trains["lost"] == (
+        "all that is not archived: 1 attempts, newest checkpoint known: step 29, no verified archive"
+    )
+
+
 def test_without_a_yes_nothing_is_touched_and_a_person_sees_what_is_at_stake(camped: CampaignSite) -> None:
     before = record(camped)
     code, said = on_terminal(DOWN, "n\n", os.environ, ROOT)

@@ -225,15 +225,61 @@ def test_an_end_is_recorded_and_only_a_steward_that_still_trains_is_asked_to_sto
 ) -> None:
     for kind, data in (LAUNCHED,) if trains else (*ARCHIVED, AT_ZERO):
         store.append(payload_of(kind, data))
-    context, ends = SimpleNamespace(enters_cluster=True), list[Any]()
+    context, ends, engines = SimpleNamespace(enters_cluster=True), list[Any](), list[str]()
     monkeypatch.setattr(close, "_set_to_zero", lambda *_: None)
-    monkeypatch.setattr(close.target, "have_engine", lambda: None)
+    monkeypatch.setattr(close.target, "have_engine", lambda: engines.append("fetched"))
     monkeypatch.setattr(close.target, "site_facts", lambda: None)
     monkeypatch.setattr(close, "stored_spec", lambda store: "spec")
     monkeypatch.setattr(close, "stored_plan", lambda store, spec: "plan")
     monkeypatch.setattr(close, "opened", lambda *_: nullcontext(context))
     monkeypatch.setattr(close, "end", ends.append)
     close._end(store, closing.look(store, NOON), "the deadline has passed", Console(file=StringIO()))
-    assert ends == [context] and context.enters_cluster is False
+    assert ends == [context] and context.enters_cluster is False and engines == ["fetched"]
     assert store.events()[-1].payload == Closing(why="the deadline has passed")
     assert (store.get_json(STOP) is not None) == trains
+
+
+@pytest.mark.parametrize(
+    ("act", "people_hear"), [(Act.LEAVE, True), (Act.GIVE_BACK, True), (Act.END, False)], ids=lambda word: str(word)
+)
+def test_each_act_ends_well_and_people_hear_of_a_campaign_that_stays(
+    store: CampaignStore, monkeypatch: pytest.MonkeyPatch, act: Act, people_hear: bool
+) -> None:
+    calls = list[str]()
+    monkeypatch.setattr(close, "record_of", lambda campaign, region: store)
+    monkeypatch.setattr(close, "judge", lambda view: (act, "[because]"))
+    for name, replaced in (("_end", "end"), ("_set_to_zero", "zero"), ("attend", "told")):
+        monkeypatch.setattr(close, name, lambda *_, call=replaced: calls.append(call))
+    said = StringIO()
+    assert close.close_command("train", "us-east-1", Console(file=said, width=20)) == 0
+    assert calls == {Act.LEAVE: ["told"], Act.GIVE_BACK: ["zero", "told"], Act.END: ["end"]}[act]
+    assert "[because]" in said.getvalue() and said.getvalue().count("\n") == 1, "one line, as it is"
+
+
+@pytest.mark.parametrize("by", ["driver", "end"])
+def test_nobody_is_told_of_a_campaign_that_somebody_drives_or_that_has_ended(
+    store: CampaignStore, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    if by == "driver":
+        store.lease(DRIVER_LEASE, TTL, NEXT).acquire()
+    else:
+        store.append(StageFinished(stage="report", seconds=1.0))
+    monkeypatch.setattr(close, "record_of", lambda campaign, region: store)
+    monkeypatch.setattr(close, "judge", lambda view: (Act.LEAVE, "stays"))
+    monkeypatch.setattr(close, "attend", lambda *_: pytest.fail("people are told"))
+    assert close.close_command("train", "us-east-1", Console(file=StringIO())) == 0
+
+
+@pytest.mark.parametrize(
+    ("any_node", "recorded_up", "rows"),
+    [(True, True, ["because"]), (True, False, ["because"]), (False, True, [None]), (False, False, [])],
+)
+def test_nodes_are_at_zero_on_record_with_the_reason_if_some_were_given_back(
+    store: CampaignStore, monkeypatch: pytest.MonkeyPatch, any_node: bool, recorded_up: bool, rows: list[str | None]
+) -> None:
+    if recorded_up:
+        store.append(StageStarted(stage="preflight"))
+    monkeypatch.setattr(close, "give_back", lambda *_: any_node)
+    close._set_to_zero(store, closing.look(store, NOON), "because", Console(file=StringIO()))
+    zeros = [event.data for event in store.events() if event.kind == "nodes.at-zero"]
+    assert [row.get("why") for row in zeros] == rows and all("gpu" in row["group"] for row in zeros)

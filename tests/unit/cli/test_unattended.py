@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from infra.campaign.repairs import lost_storage
 from infra.cli.end import close
@@ -18,7 +21,7 @@ from infra.record.payloads import payload_of
 from infra.record.payloads.attempts import AttemptLaunched
 from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.record.payloads.stages import StageStarted
-from infra.record.payloads.training import FileSystemReplaced
+from infra.record.payloads.training import FileSystemLost, FileSystemReplaced, TrainingFinished
 from infra.record.store import CampaignStore
 from infra.spec.notify import Change
 from tests.worlds.s3 import FakeS3, Time
@@ -121,3 +124,56 @@ def test_a_file_system_that_is_there_or_that_nothing_trains_on_is_not_called_los
         store.append(payload_of(kind, data))
     close.note_loss(store, store.state(), lose(monkeypatch, word))
     assert not [event for event in store.events() if event.kind == "file-system.lost"]
+
+
+@pytest.mark.parametrize("known", ["lost", "given to a driver", "over"])
+def test_a_loss_is_recorded_once_and_not_of_a_training_that_is_over(
+    store: CampaignStore, monkeypatch: pytest.MonkeyPatch, known: str
+) -> None:
+    store.append(payload_of(LAUNCHED[0], LAUNCHED[1]))
+    if known == "over":
+        store.append(TrainingFinished(outcome="done", why="", committed_step=60))
+    else:
+        repair = known == "given to a driver"
+        store.append(FileSystemLost(id="fs-0", word="x", copied=-1, repair=repair, why="earlier"))
+    close.note_loss(store, store.state(), lose(monkeypatch, "does not exist"))
+    lost = [event.data["id"] for event in store.events() if event.kind == "file-system.lost"]
+    assert lost == {"lost": ["fs-0"], "given to a driver": ["fs-0", "fs-1"], "over": []}[known]
+
+
+def test_a_file_system_that_is_away_for_one_look_is_not_called_lost(
+    store: CampaignStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.append(payload_of(LAUNCHED[0], LAUNCHED[1]))
+    context, words = lose(monkeypatch, ""), iter(("does not exist", ""))
+    monkeypatch.setattr(lost_storage.FileSystemLoss, "_word", lambda self: next(words))
+    close.note_loss(store, store.state(), context)
+    monkeypatch.setattr(lost_storage.FileSystemLoss, "_word", lambda self: "does not exist")
+    monkeypatch.setattr(close, "turns", lambda seconds, interval: range(1))
+    close.note_loss(store, store.state(), context)
+    assert not [event for event in store.events() if event.kind == "file-system.lost"], "nor for the only one"
+
+
+def test_what_is_due_is_noted_before_people_are_told(store: CampaignStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[str]()
+
+    class Sends:
+        def __init__(self, *_: object) -> None: ...
+
+        def tell(self, bill: Callable[[], str]) -> int:
+            calls.append(bill())
+            return 3
+
+    monkeypatch.setattr(close, "stored_spec", lambda store: SimpleNamespace(notify=(), campaign="train"))
+    monkeypatch.setattr(close, "read_only_context", lambda *_: "context")
+    monkeypatch.setattr(close, "ways", lambda spec: ())
+    monkeypatch.setattr(close, "Outbox", Sends)
+    monkeypatch.setattr(close, "note_loss", lambda store, state, context: calls.append(f"loss by {context}"))
+    bill = SimpleNamespace(sentence=lambda campaign: f"bill of {campaign}")
+    monkeypatch.setattr(close, "billing", SimpleNamespace(bill=lambda context: bill))
+    said = StringIO()
+    assert close.attend(store, Console(file=said)) == 3
+    assert len(failures(store)) == 1 and calls == ["loss by context", "bill of train"]
+    assert said.getvalue() == "people were told of train: 3\n"
+    monkeypatch.setattr(Sends, "tell", lambda self, bill: 0)
+    assert close.attend(store, Console(file=said)) == 0 and said.getvalue().count("\n") == 1

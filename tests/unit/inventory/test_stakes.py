@@ -13,8 +13,13 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 from infra.inventory import LOOKS, stakes
 from infra.kinds import Thing
+from infra.record.events import CampaignState, Stage
+from infra.record.payloads.attempts import AttemptLaunched, AttemptRecord
+from infra.record.payloads.checkpoints import CheckpointUnrecognised
+from infra.record.payloads.outputs import StageOutput
+from infra.record.payloads.training import ArchiveVerified
 from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG
-from tests.worlds.s3 import refusal
+from tests.worlds.s3 import NOON, refusal
 
 NOBODY = SimpleNamespace()
 FAR = EndpointConnectionError(endpoint_url="https://ec2")
@@ -30,6 +35,9 @@ def test_what_may_hold_checkpoints_is_known_by_its_kind() -> None:
     assert {look.name for look in LOOKS} >= stakes.MAY_HOLD, "each of them is listed"
     kept = {"file system", "volume", "snapshot", "bucket", "subnet", "VPC", "security group", "key"}
     assert not kept & stakes.NEVER_HOLD
+    assert {"instance", "Auto Scaling group", "cluster", "NAT gateway", "elastic address"} <= stakes.NEVER_HOLD, (
+        "what bills most is not kept for a record that is lost"
+    )
     assert {look.name for look in LOOKS} >= stakes.NEVER_HOLD
 
 
@@ -185,3 +193,30 @@ def test_a_mistake_of_ours_is_no_weather(monkeypatch: pytest.MonkeyPatch) -> Non
         stakes.may_hold_checkpoints(NOBODY, "train")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a mistake"):
         proven(Archive(ValueError("a mistake")))
+
+
+TRAINS = AttemptRecord(launched=AttemptLaunched(attempt=1, committed_step=20), launched_at=NOON)
+ARCHIVED = ArchiveVerified(manifest="m", step=40)
+NOTHING = {"closed": True, "committed_at_finish": -1, "unrecognised": CheckpointUnrecognised(files=0, bytes=0, why="")}
+OVER = AttemptRecord(launched=AttemptLaunched(attempt=1, committed_step=-1), launched_at=NOON)
+
+
+@pytest.mark.parametrize(
+    ("facts", "kept"),
+    [
+        ({}, True),  # its record has no events
+        ({"begun_with": Stage.BAKE}, False),
+        ({"begun_with": Stage.BAKE, "running_stage": Stage.PROVISION}, True),
+        ({"begun_with": Stage.BAKE, "finished_stages": {Stage.PROVISION: StageOutput()}}, True),
+        ({"begun_with": Stage.BAKE, "finished_stages": {Stage.BAKE: StageOutput()}}, False),
+        ({"attempts": (TRAINS,)}, True),
+        ({"attempts": (TRAINS,), "archive": ARCHIVED}, False),
+        ({"attempts": (TRAINS,), "archive": ArchiveVerified(manifest="m", step=19)}, True),
+        ({"attempts": (TRAINS,), "abandoned": True}, False),
+        ({"attempts": (OVER,), **NOTHING}, False),
+    ],
+)
+def test_a_stack_is_protected_while_it_holds_or_will_hold_what_is_nowhere_else(
+    facts: dict[str, Any], kept: bool
+) -> None:
+    assert stakes.at_stake(CampaignState(**facts), None) is kept

@@ -70,6 +70,17 @@ def modules_of(task: dict[str, Any]) -> set[str]:
     return {key.removeprefix("ansible.builtin.") for key in task}
 
 
+def test_a_loop_that_fails_is_told_in_the_words_of_its_first_item_that_failed(tmp_path: Path) -> None:
+    command = {"argv": ["sh", "-c", "echo the registry says {{ item.code }} >&2; exit {{ item.code }}"]}
+    loop = {"loop": [{"name": "one", "code": 0}, {"name": "two", "code": 3}, {"name": "three", "code": 4}]}
+    label = {"loop_control": {"label": "{{ item.name }}"}}
+    done = apply([{"name": "Push", "ansible.builtin.command": command, **loop, **label}], tmp_path / "loop", {})
+    assert done.failure == "task 'Push' for two: non-zero return code the registry says 3"
+    failing = {"name": "Push", "ansible.builtin.command": {"argv": ["sh", "-c", "echo no >&2; exit 3"]}}
+    alone = apply([failing], tmp_path / "one", {})
+    assert alone.failure == "task 'Push': non-zero return code no"
+
+
 @pytest.mark.parametrize("name", ROLES)
 def test_every_role_validates_installs_and_configures(name: str) -> None:
     for part in ("validate", "install", "configure"):

@@ -13,6 +13,7 @@ from tests.tables import Table
 from trainer.contract import Manifest, Shard, attempt_folder, parse_manifest
 from trainer.contract import sealed as rules
 from trainer.contract.rows import row_of
+from trainer.contract.training import ParallelConfig
 
 TABLE = Table(__file__)
 
@@ -34,6 +35,20 @@ def row(content: bytes) -> dict[str, Any]:
 def test_what_a_restore_reads_is_committed() -> None:
     assert parse_manifest(sealed_with(), 20, "tiny").shards == (SHARD,)
     assert row(sealed_with())["committed"] and row(sealed_with())["why"] == ""
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 5])
+def test_each_format_that_ever_was_is_read(number: int) -> None:
+    content = manifest_of(20, (SHARD,)).model_copy(update={"format": number}).serialize()
+    assert parse_manifest(content, 20, "tiny", "own").format == number
+    assert rules.read_manifest(content, 20, "tiny", "own")["format"] == number and row(content)["committed"]
+
+
+def test_a_manifest_with_every_field_of_the_model_is_read() -> None:
+    every = {"format": 5, "generation": 1, "parallel": ParallelConfig(tensor=2), "evaluation_loss": 0.5}
+    content = manifest_of(20, (SHARD,)).model_copy(update=every).serialize()
+    assert set(json.loads(content)) == rules._FIELDS == set(rules.read_manifest(content, 20, "tiny"))
+    assert parse_manifest(content).generation == 1
 
 
 @TABLE.cases

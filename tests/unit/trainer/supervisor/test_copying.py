@@ -75,6 +75,7 @@ def test_shared_blocks_are_read_back_and_not_written_again(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def clones(file: int, request: int, other: int) -> int:
+        assert request == (1 << 30) | (4 << 16) | (0x94 << 8) | 9, "_IOW(0x94, 9, int) of <linux/fs.h>"
         os.pwrite(file, CONTENT, 0)  # what the file system would do with blocks
         return 0
 
@@ -97,3 +98,74 @@ def test_a_link_and_a_pipe_are_no_files_of_a_checkpoint(source: Path, tmp_path: 
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError):
         copying.digest_of(tmp_path / "pipe")
+
+
+def test_a_file_is_read_in_pieces_of_a_few_mib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sparse, preadv, sizes = tmp_path / "sparse", os.preadv, list[int]()
+    with sparse.open("wb") as file:
+        file.truncate(16 * 2**20)
+
+    def reads(file: int, buffers: Any, offset: int) -> int:
+        sizes.append(sum(map(len, buffers)))
+        return preadv(file, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", reads)
+    assert copying.digest_of(sparse)[0] == 16 * 2**20
+    assert min(sizes) >= 2**19 and max(sizes) <= 4 * 2**20, "two of them lie in memory"
+    sizes.clear()
+    (tmp_path / "small").write_bytes(b"x")
+    copying.digest_of(tmp_path / "small")
+    assert max(sizes) == os.sysconf("SC_PAGE_SIZE"), "a small file takes little"
+
+
+def test_who_copies_sees_the_source_before_and_after(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times, fsync = list[int](), os.fsync
+
+    def meanwhile(file: int) -> None:
+        fsync(file)
+        os.utime(source, ns=(7, 7))
+
+    os.utime(source, ns=(5, 5))
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    copying.copy(source, tmp_path / "copy", lambda status: times.append(status.st_mtime_ns))
+    assert times == [5, 7]
+
+
+def test_a_copy_takes_no_path_that_is_taken_and_leaves_no_file_open(source: Path, tmp_path: Path) -> None:
+    target, descriptors = tmp_path / "taken", os.listdir("/proc/self/fd")
+    target.write_text("another's")
+    with pytest.raises(FileExistsError):
+        copying.copy(source, target)
+    with pytest.raises(FileNotFoundError):
+        copying.copy(tmp_path / "gone", tmp_path / "copy")
+    assert target.read_text() == "another's" and not (tmp_path / "copy").exists()
+    copying.copy(source, tmp_path / "copy")
+    copying.digest_of(source)
+    assert os.listdir("/proc/self/fd") == descriptors
+
+
+def test_direct_writing_is_switched_only_where_it_is_otherwise_and_the_file_system_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flags, sets = [os.O_RDWR], list[int]()
+
+    def control(file: int, request: int, value: int = 0) -> int:
+        if request == copying.fcntl.F_GETFL:
+            return flags[0]
+        sets.append(value)
+        flags[0] = value
+        return 0
+
+    monkeypatch.setattr(copying.fcntl, "fcntl", control)
+    assert [copying._set_direct(9, direct) for direct in (False, True, True, False)] == [False, True, False, True]
+    assert sets == [os.O_RDWR | os.O_DIRECT, os.O_RDWR]
+
+    def refuses(file: int, request: int, value: int = 0) -> int:
+        if request == copying.fcntl.F_GETFL:
+            return os.O_RDWR
+        raise OSError(errno.EINVAL, "no such writes")
+
+    monkeypatch.setattr(copying.fcntl, "fcntl", refuses)
+    assert copying._set_direct(9, True) is False

@@ -230,3 +230,13 @@ def test_two_supervisors_carry_a_job_that_mpirun_starts_and_the_one_whose_rank_f
     if any(ends):
         assert [camp.ended(rank).reason for rank in range(2)] == ["peer-lost", "user"]
         assert camp.ended(1).exit_code == ExitCode.USER
+
+
+def test_without_mpirun_each_node_says_so_at_once_and_none_waits_for_another(tmp_path: Path) -> None:
+    camp = Supervisors(tmp_path, nodes=2, launcher="mpirun")
+    (tmp_path / "bin").mkdir()
+    nodes = [camp.start(1, "anything", steps=9, rank=rank, env={"PATH": f"{tmp_path}/bin"}) for rank in range(2)]
+    for rank, node in enumerate(nodes):
+        node.communicate(timeout=HUNG_S)
+        assert (node.returncode, camp.ended(rank).reason) == (ExitCode.USER, "user")
+        assert "has no `mpirun`" in camp.ended(rank).detail and "Open MPI 4" in camp.ended(rank).detail
