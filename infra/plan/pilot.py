@@ -22,7 +22,7 @@ def pilot_first(spec: Spec) -> bool:
     reservation or a block bills in any case, and a block's time runs: there all nodes start at once, as in a cluster
     that stands.
     """
-    if spec.cluster is not None:
+    if spec.borrows_nodes:
         return False
     choice = spec.preflight.pilot
     if choice == "auto":

@@ -205,6 +205,11 @@ class Spec(Section):
         return self.workload.on(self.target)
 
     @property
+    def borrows_nodes(self) -> bool:
+        """The nodes stand before the campaign and stay after it."""
+        return self.cluster is not None
+
+    @property
     def links(self) -> dict[str, str]:
         """Name -> S3 prefix of all that the file system shows at `/mounts`."""
         if self.training is not None:

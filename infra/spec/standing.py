@@ -120,9 +120,10 @@ def fill(raw: Any) -> Any:
     cluster = content.get("cluster")
     shared = cluster.get("shared") if isinstance(cluster, dict) else None
     if isinstance(shared, dict) and "storage" not in content:
-        sizes = [shared.get(name) for name in ("capacity_gib", "write_mb_s")]
-        if all(type(size) is int and size > 0 for size in sizes):
-            content["storage"] = {"shared": shared_tier(*sizes)}
+        capacity, rate = shared.get("capacity_gib"), shared.get("write_mb_s")
+        # Other values are refused by the section itself.
+        if isinstance(capacity, int) and isinstance(rate, int) and capacity > 0 and rate > 0:
+            content["storage"] = {"shared": shared_tier(capacity, rate)}
     return content
 
 

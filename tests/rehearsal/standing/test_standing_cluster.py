@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.authorization_v1 import SelfSubjectRulesReview
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Node, Pod, Secret, ServiceAccount
+from typer.testing import CliRunner
 
+from infra.cli.main import app
 from infra.cluster import attempts
 from infra.cluster.kubernetes import JobSet
 from infra.plan.standing_facts import SeenCluster
@@ -35,7 +38,8 @@ from tests.worlds.control_plane import client, config, plane, release_secret, st
 
 __all__ = ["client", "config", "plane"]
 pytestmark = [pytest.mark.nightly, pytest.mark.inside("net", "pid")]
-SPEC: dict[str, Any] = yaml.safe_load((ROOT / "tests/unit/standing/standing.yaml").read_text())
+SPEC_FILE = "tests/unit/standing/standing.yaml"
+SPEC: dict[str, Any] = yaml.safe_load((ROOT / SPEC_FILE).read_text())
 SPACE, OTHERS, STRANGER = "team-a", "team-b", "stranger"
 Grants = set[tuple[str, str, str, str]]
 """(verb, group, resource, name or *)."""
@@ -95,8 +99,10 @@ def cluster(
     admin.create(ServiceAccount(metadata=ObjectMeta(name=STRANGER, namespace=OTHERS)))
     for _ in range(2):
         cluster.kubectl("apply", "-f", "-", text=grant_text(spec(), section, Subject()))
+    login = cluster.folder / "login.env"
+    login.write_text("AWS_ACCESS_KEY_ID=a\n")
     for name, space in (("s3-login", SPACE), ("payroll", SPACE), ("s3-login", OTHERS)):
-        admin.create(Secret(metadata=ObjectMeta(name=name, namespace=space), stringData={"AWS_ACCESS_KEY_ID": "a"}))
+        cluster.kubectl("-n", space, "create", "secret", "generic", name, "--from-env-file", str(login))
     claim = {
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "scratch", "namespace": SPACE},
         "spec": {"accessModes": ["ReadWriteMany"], "storageClassName": "lustre",
@@ -235,6 +241,18 @@ def test_check_hears_all_that_the_cluster_would_refuse_and_makes_nothing(
     assert len(seen.dry_runs) == 5 and {one.refusal for one in seen.dry_runs} == {""}
     for kind in (Pod, JobSet, Deployment):
         assert list(tenant.list(kind)) == []
+
+
+def test_the_command_shows_the_clusters_answers_at_the_fields(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One node of four, which no kubelet has made ready, and a Secret that lacks a key."""
+    install_jobset(cluster)
+    cluster.tenant(monkeypatch)
+    shown = CliRunner().invoke(app, ["check", str(ROOT / SPEC_FILE), "--online", "--json"])
+    findings = {row["field"]: row for row in json.loads(shown.stdout)["findings"] if row["level"] == "error"}
+    assert set(findings) == {"cluster.nodes", "cluster.s3"} and shown.exit_code == 64
+    assert "0 of 4; rack-1: not Ready" in findings["cluster.nodes"]["seen"]
 
 
 def test_check_hears_that_the_cluster_has_no_jobset(cluster: Cluster) -> None:

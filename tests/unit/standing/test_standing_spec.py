@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -13,6 +14,7 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import ENVIRONMENTS, survey
 from infra.spec.campaign import Spec, SpecError, SpecFile
 from infra.spec.standing import PLACEHOLDERS
+from tests.root import ROOT
 from tests.unit.standing.conftest import SPEC
 
 Standing = Callable[..., SpecFile]
@@ -55,6 +57,11 @@ GIVEN: dict[str, Any] = {
 def test_the_spec_has_25_lines_at_most_and_passes(found: Found) -> None:
     assert len(SPEC.read_text().splitlines()) <= 25
     assert found() == {}
+
+
+def test_the_page_shows_this_spec() -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/kubernetes.md").read_text(), re.DOTALL)
+    assert shown == SPEC.read_text()
 
 
 @pytest.mark.parametrize("field", GIVEN)
