@@ -79,20 +79,20 @@ def _parts(spec: Spec, cluster: StandingCluster, driver: Subject) -> Iterator[Pa
         )
     table = rights(spec, cluster)
     for account, subject in ((DRIVER_ACCOUNT, driver), (STEWARD_ACCOUNT, Subject(name=STEWARD_ACCOUNT))):
-        own = [right for right in table if right.account == account]
-        yield from _role(account, subject, [right for right in own if not right.everywhere], cluster, everywhere=False)
-        yield from _role(account, subject, [right for right in own if right.everywhere], cluster, everywhere=True)
+        for everywhere in (False, True):
+            own_rights = [right for right in table if (right.account, right.everywhere) == (account, everywhere)]
+            yield from _role(account, subject, own_rights, cluster, everywhere=everywhere)
     yield from _local_volume(cluster)
 
 
 def _accounts(driver: Subject) -> tuple[tuple[str, bool], ...]:
-    own = ((DRIVER_ACCOUNT, False),) if driver.kind == "ServiceAccount" else ()
-    return (*own, (STEWARD_ACCOUNT, True), (TRAINER_ACCOUNT, False), (ARCHIVE_ACCOUNT, False))
+    driver_account = ((DRIVER_ACCOUNT, False),) if driver.kind == "ServiceAccount" else ()
+    return (*driver_account, (STEWARD_ACCOUNT, True), (TRAINER_ACCOUNT, False), (ARCHIVE_ACCOUNT, False))
 
 
 def _quota(spec: Spec, cluster: StandingCluster) -> Object:
     count = spec.nodes.count
-    devices = {f"requests.{name}": str(count * each) for name, each in cluster.nodes.devices.items()}
+    devices = {f"requests.{name}": str(count * per_pod) for name, per_pod in cluster.nodes.devices.items()}
     hard = {**devices, "pods": str(2 * count + _PODS_BESIDE)}
     return {
         "apiVersion": "v1",

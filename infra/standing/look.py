@@ -40,10 +40,10 @@ def look(
     progress(f"{cluster.context} knows you as {user}")
     missing = tuple(_missing(client, cluster))
     progress(f"{len(missing)} rights are missing")
-    seen = SeenCluster(user=user, missing_rights=missing)
+    answers = SeenCluster(user=user, missing_rights=missing)
     if missing:
-        return seen  # what follows would be refused for the same reason
-    return seen.model_copy(
+        return answers  # what follows would be refused for the same reason
+    return answers.model_copy(
         update={
             "nodes": tuple(_node(node, cluster) for node in client.list(Node, labels=dict(cluster.nodes.labels))),
             "volume": _volume(client, cluster),
@@ -72,10 +72,10 @@ def _user(client: Client, cluster: StandingCluster) -> str:
 def _missing(client: Client, cluster: StandingCluster) -> Iterator[str]:
     """Yield the driver's rights that the API server denies to this login."""
     for right in driver_rights(cluster):
-        denied = [verb for verb in right.verbs if not all(_may(client, cluster, right, verb))]
-        if denied:
+        denied_verbs = [verb for verb in right.verbs if not all(_may(client, cluster, right, verb))]
+        if denied_verbs:
             place = "the cluster" if right.everywhere else f"namespace {cluster.namespace}"
-            yield f"{', '.join(denied)} {right.kinds} in {place}"
+            yield f"{', '.join(denied_verbs)} {right.kinds} in {place}"
 
 
 def _may(client: Client, cluster: StandingCluster, right: Right, verb: str) -> Iterator[bool]:
@@ -108,10 +108,10 @@ def _obstacles(node: Node, cluster: StandingCluster) -> Iterator[str]:
         # Kubernetes' own taints follow from what is told above.
         if taint.effect in _HOLDING and not is_tolerated and not taint.key.startswith("node.kubernetes.io/"):
             yield f"tainted {taint.key}{'=' + taint.value if taint.value else ''}:{taint.effect}"
-    has = (node.status.allocatable if node.status else None) or {}
+    allocatable = (node.status.allocatable if node.status else None) or {}
     for device, count in cluster.nodes.devices.items():
-        if int(has.get(device, "0")) < count:
-            yield f"{has.get(device, 'no')} {device} of {count}"
+        if int(allocatable.get(device, "0")) < count:
+            yield f"{allocatable.get(device, 'no')} {device} of {count}"
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

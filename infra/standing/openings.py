@@ -69,8 +69,8 @@ def _object(version: str, kind: str, name: str, cluster: StandingCluster, labels
 
 
 def _pod(name: str, cluster: StandingCluster, labels: dict[str, str], pod: Object) -> Object:
-    once = {**pod, "restartPolicy": "Never"}
-    return _object("v1", "Pod", name, cluster, labels) | {"spec": once}
+    single_pod = {**pod, "restartPolicy": "Never"}
+    return _object("v1", "Pod", name, cluster, labels) | {"spec": single_pod}
 
 
 def _claim(spec: Spec, cluster: StandingCluster) -> Object:

@@ -30,9 +30,9 @@ def gang_pod(pod: Object, cluster: StandingCluster, labels: dict[str, str]) -> O
     pod = _in_cluster(pod, cluster, labels[CAMPAIGN_LABEL])
     nodes = cluster.nodes
     pod["nodeSelector"] = dict(nodes.labels)
-    tolerated = [toleration.model_dump(exclude_none=True) for toleration in nodes.tolerations]
+    own_tolerations = [toleration.model_dump(exclude_none=True) for toleration in nodes.tolerations]
     # The steward alone ends a gang, as on EKS.
-    pod["tolerations"] = [*tolerated, *leaving_a_dead_node(None)]
+    pod["tolerations"] = [*own_tolerations, *leaving_a_dead_node(None)]
     # A node with more devices than the gang's pod takes must not get two of its pods.
     peers = {"matchLabels": {name: labels[name] for name in (CAMPAIGN_LABEL, ATTEMPT_LABEL)}}
     apart = {"labelSelector": peers, "topologyKey": "kubernetes.io/hostname"}
@@ -92,6 +92,6 @@ def shared_folder(campaign: str) -> str:
 def _resources(resources: Object, cluster: StandingCluster) -> Object:
     """Return the resources with the cluster's devices in the place of EKS's."""
     devices = {name: str(count) for name, count in cluster.nodes.devices.items()}
-    gone = {GPU, *_OF_EKS}
-    kept = {name: value for name, value in resources["requests"].items() if name not in gone}
-    return {"limits": devices, "requests": {**devices, **kept}}
+    eks_devices = {GPU, *_OF_EKS}
+    other_requests = {name: value for name, value in resources["requests"].items() if name not in eks_devices}
+    return {"limits": devices, "requests": {**devices, **other_requests}}
