@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from infra.errors import UserError
 from infra.extras import refuse_missing
 from infra.folders import cache_root
+from infra.spec.standing import NOT_YET
 
 if TYPE_CHECKING:
     from infra.console.tables import Listing
+    from infra.plan.facts import Facts
     from infra.spec.campaign import Spec
 
 _INSIDE = "BIVOUAC_SITE"
@@ -25,8 +27,12 @@ def in_site() -> bool:
     return _INSIDE in os.environ
 
 
-def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
-    """Enter the spec's target. A rehearsal replaces this process by the same command inside the site."""
+def enter_for(spec: Spec, progress: Callable[[str], None], *, looks: bool = False) -> None:
+    """Enter the spec's target. A rehearsal replaces this process by the same command inside the site. `looks`: the
+    command only asks. Raises `UserError` if the command does not work at the target yet."""
+    if looks and spec.cluster is not None:
+        return
+    refuse_unfinished(spec)
     if in_site():
         give_inputs(spec)
         return
@@ -51,6 +57,24 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
     site = handle.ensure(campaigns.SITE, progress, note)
     note(Path(site.folder))
     handle.enter(site, command_line())
+
+
+def refuse_unfinished(spec: Spec) -> None:
+    """Raise `UserError` for a target at which only checks and plans are made yet."""
+    if spec.cluster is not None:
+        cure = "`bivouac check SPEC --online` shows what the cluster would say to this campaign"
+        raise UserError(NOT_YET, seen=f"{spec.campaign} in context {spec.cluster.context}", cure=cure)
+
+
+def ask_cluster(spec: Spec, facts: Facts, progress: Callable[[str], None]) -> Facts | None:
+    """Return the facts with the answers of the spec's existing cluster; None where AWS is to be asked."""
+    if spec.cluster is None:
+        return None
+    from infra.standing.look import look
+    from infra.standing.openings import openings
+
+    seen = look(spec.cluster, openings(spec, spec.cluster), progress)
+    return facts.model_copy(update={"cluster": seen})
 
 
 def _choose_packages(spec: Spec, progress: Callable[[str], None]) -> None:

@@ -30,6 +30,7 @@ from infra.cli.prepare.commands import (
     block,
     catalogue,
     check,
+    grant,
     images,
     init,
     offers,
@@ -56,8 +57,8 @@ def token(cluster: Annotated[str, typer.Option()], region: Annotated[str, typer.
 
 PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Prepare": dict(
-        init=init, check=check, plan=plan, offers=offers, catalogue=catalogue, block=block, bake=bake, images=images,
-        stack=stack, schema=schema,
+        init=init, check=check, plan=plan, grant=grant, offers=offers, catalogue=catalogue, block=block, bake=bake,
+        images=images, stack=stack, schema=schema,
     ),
     "Run": dict(preview=preview, rehearse=rehearse, run=run, relaunch=relaunch, repair=repair),
     "Look": dict(

@@ -62,6 +62,13 @@ def _is_first_today(label: str) -> bool:
         return True
 
 
+_MADE = "Cost and clock are AWS's; a rehearsal spends nothing and goes faster."
+_BORROWED = (
+    "Cost is nodes.usd_per_hour alone: cluster, volumes, S3 and network are on their owner's bill. No campaign has met "
+    "such a cluster yet: the clock is an estimate, without waits for nodes that are in use."
+)
+
+
 def print_plan(console: Console, plan: Plan) -> None:
     """Print cost, clock, tiers and cadence, each figure with its formula."""
     shape = plan.layout
@@ -76,7 +83,7 @@ def print_plan(console: Console, plan: Plan) -> None:
     for table in _plan_tables(plan):
         console.print()
         table.show(console)
-    console.print(Text("Cost and clock are AWS's; a rehearsal spends nothing and goes faster.", "dim"))
+    console.print(Text(_MADE if plan.makes_cluster else _BORROWED, "dim"))
 
 
 def _plan_tables(plan: Plan) -> Iterable[Listing]:
@@ -87,7 +94,11 @@ def _plan_tables(plan: Plan) -> Iterable[Listing]:
     clock.add_section()
     longest, until_archived = longest_seconds(plan.clock), longest_seconds(plan.clock, *UNTIL_ARCHIVED)
     clock.row(
-        "all stages", _seconds(plan.totals.clock.value), _seconds(longest), "if AWS takes its longest", style="bold"
+        "all stages",
+        _seconds(plan.totals.clock.value),
+        _seconds(longest),
+        "if AWS takes its longest" if plan.makes_cluster else "",
+        style="bold",
     )
     deadline = f"deadline {duration.text(plan.deadline)}"
     clock.row("until archived", _seconds(plan.totals.gpu_clock.value), _seconds(until_archived), deadline)
@@ -121,7 +132,8 @@ def _cost(plan: Plan) -> Listing:
         table.row(line.name, f"{line.usd:,}" if line.priced else "unknown", line.formula)
     table.add_section()
     totals = plan.totals
-    table.row("planned", f"{cents(totals.usd.value):,}", f"prices as of {plan.prices_as_of}", style="bold")
+    source = f"prices as of {plan.prices_as_of}" if plan.makes_cluster else "spec: nodes.usd_per_hour, or no price"
+    table.row("planned", f"{cents(totals.usd.value):,}", source, style="bold")
     table.row("budget", f"{cents(plan.budget_usd):,}", "spec: money.budget_usd")
     for figure in (totals.usd_per_hour, totals.usd_per_hour_idle):
         table.row(figure.name, f"{cents(figure.value):,}/h", figure.formula)

@@ -6,6 +6,7 @@ from datetime import date
 from decimal import Decimal
 
 from infra.plan.catalogue import InstanceType, Prices, Quota
+from infra.plan.standing_facts import SeenCluster
 from infra.spec.campaign import Capacity
 from trainer.contract.frozen import Frozen
 
@@ -205,6 +206,8 @@ class Environment(Frozen):
     """The driver is in another network than the cluster."""
     inputs: bool
     """The account has the secrets and S3 prefixes that a job names; else they come from files of this machine."""
+    makes_cluster: bool = True
+    """The campaign makes nodes, cluster, network and file system, and AWS bills them; else it borrows them."""
 
 
 class Facts(Frozen):
@@ -256,6 +259,9 @@ class Facts(Frozen):
     None: it can, or was not looked up."""
     node_base: BaseImage | None = None
     """The image from which the nodes' is baked; None: nothing is baked, it is not there, or was not looked up."""
+
+    cluster: SeenCluster | None = None
+    """What the existing cluster of the spec answers; None: it has none, or was not asked."""
 
     @property
     def offer(self) -> Offer | None:

@@ -19,8 +19,11 @@ def pilot_first(spec: Spec) -> bool:
     """Return whether one GPU node starts before the others.
 
     Waiting nodes bill on demand and on spot, so a fault that all share costs the time of one instead of all. A
-    reservation or a block bills in any case, and a block's time runs: there all nodes start at once.
+    reservation or a block bills in any case, and a block's time runs: there all nodes start at once, as in a cluster
+    that stands.
     """
+    if spec.borrows_nodes:
+        return False
     choice = spec.preflight.pilot
     if choice == "auto":
         return spec.nodes.count >= PILOT_FROM and spec.nodes.capacity not in RESERVED

@@ -71,6 +71,8 @@ class Plan(Frozen):
     checkpoint: CheckpointConfig
     """Configuration of the ranks: the spec's own section if it has one, else derived."""
     checkpoint_derived: bool
+    makes_cluster: bool = True
+    """As of `Environment`: else nodes, cluster and file system are borrowed."""
 
     @property
     def unpriced(self) -> tuple[str, ...]:
@@ -116,6 +118,7 @@ def _plan(spec: Spec, facts: Facts) -> Plan:
         cadence=guess.saving.figures,
         checkpoint=guess.saving.checkpoint,
         checkpoint_derived=guess.saving.derived,
+        makes_cluster=facts.environment.makes_cluster,
     )
 
 

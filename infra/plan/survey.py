@@ -18,6 +18,15 @@ from infra.spec.workload.workload import GIB
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest
 from trainer.contract.recipe import FOREIGN
 
+ENVIRONMENTS = {
+    "aws": Environment(hardware=True, claims=True, public_registries=True, driver_outside=True, inputs=True),
+    # Its nodes share one machine and network with the driver and have all images.
+    "rehearsal": Environment(hardware=False, claims=False, public_registries=False, driver_outside=False, inputs=False),
+    "kubernetes": Environment(
+        hardware=True, claims=False, public_registries=True, driver_outside=True, inputs=True, makes_cluster=False
+    ),
+}
+"""Target -> what it offers: the seam between targets, see docs/decisions/0046-standing-cluster.md."""
 BYTES_PER_TOKEN = 3.0
 """Measured: 3.02 with a standard library and a vocabulary of 2,048. A larger vocabulary has more, so epochs are
 underestimated."""
@@ -62,9 +71,8 @@ def survey(spec: Spec, account: str | None = None, *, complete: bool = True) -> 
 
 
 def environment(spec: Spec) -> Environment:
-    """Return the environment; a rehearsal's nodes share one machine and network with the driver and have all images."""
-    real = spec.target == "aws"
-    return Environment(hardware=real, claims=real, public_registries=real, driver_outside=real, inputs=real)
+    """Return what the spec's target offers."""
+    return ENVIRONMENTS[spec.target]
 
 
 def _measured_gb_s(spec: Spec) -> float | None:
@@ -208,13 +216,14 @@ def catalogue_offers(spec: Spec) -> tuple[Offer, ...]:
     """Return an offer at the spec's own price, else at the catalogue's on-demand price.
 
     A reservation bills the on-demand rate; for spot that rate is an upper bound. A capacity block is quoted per
-    offering and paid upfront, so it has no price here unless the spec has one.
+    offering and paid upfront, and borrowed nodes are not AWS's: they have no price here unless the spec has one.
     """
     types = {item.name: item for item in catalogue.instance_types()}
     item = types.get(spec.nodes.instance_type)
     if item is None:
         return ()
-    price = item.price_usd_per_hour if spec.nodes.capacity is not Capacity.CAPACITY_BLOCK else None
+    has_price = environment(spec).makes_cluster and spec.nodes.capacity is not Capacity.CAPACITY_BLOCK
+    price = item.price_usd_per_hour if has_price else None
     return (
         Offer(
             instance_type=item.name,

@@ -10,7 +10,7 @@ from datetime import timedelta
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field, ValidationError, model_validator
 
@@ -43,6 +43,8 @@ from infra.spec.sections import Recovery as Recovery
 from infra.spec.sections import SharedStorage as SharedStorage
 from infra.spec.sections import Storage as Storage
 from infra.spec.sections import Subnets as Subnets
+from infra.spec.standing import StandingCluster as StandingCluster
+from infra.spec.standing import fill, refuse_misplaced
 from infra.spec.training import Training as Training
 from infra.spec.workload.workload import Workload as Workload
 from trainer.contract.frozen import Frozen
@@ -85,7 +87,8 @@ class Nodes(Section):
     count: int = Field(ge=1)
     """Number of GPU nodes; all of them train."""
     instance_type: str
-    """EC2 instance type of the GPU nodes; `bivouac catalogue` lists the known ones."""
+    """EC2 instance type of the GPU nodes; `bivouac catalogue` lists the known ones. In an existing cluster the type
+    with the same accelerators."""
     capacity: Capacity = Capacity.ON_DEMAND
     """Purchase option of the GPU nodes."""
     reservation_id: str | None = None
@@ -119,8 +122,9 @@ class Spec(Section):
     takes letters, digits, spaces and `_ . : / = + - @`."""
     purpose: str = Field(min_length=3)
     """Purpose of the campaign in a few words; printed in the report."""
-    target: Literal["aws", "rehearsal"]
-    """Place where the campaign runs: AWS, or a rehearsal on this machine."""
+    target: Literal["aws", "rehearsal", "kubernetes"]
+    """Place where the campaign runs: AWS, a rehearsal on this machine, or an existing Kubernetes cluster, which has no
+    account, region and zone."""
     account: Annotated[str, Field(pattern=r"^[0-9]{12}$", description="the 12 digits, in quotes")]
     """The AWS account. Credentials of another account are refused."""
     region: str
@@ -139,6 +143,8 @@ class Spec(Section):
     """People to tell of what happens, and the way."""
     nodes: Nodes
     """Number, type and purchase of the nodes."""
+    cluster: StandingCluster | None = None
+    """The existing cluster of target kubernetes."""
     network: Network = Network()
     """The campaign's VPC and its access to AWS and the internet."""
     storage: Storage = Storage()
@@ -167,12 +173,18 @@ class Spec(Section):
     hold_for: Duration = timedelta(minutes=60)
     """Time that the warm cluster waits for `bivouac relaunch`; it bills meanwhile."""
     rehearsal: Rehearsal | None = None
-    """Faults and behaviour of a rehearsal. AWS refuses this section."""
+    """Faults and behaviour of a rehearsal. Other targets refuse this section."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_for_the_target(cls, raw: Any) -> Any:
+        return fill(raw)
 
     @model_validator(mode="after")
-    def _rehearsal_only_there(self) -> Spec:
-        if self.target == "aws" and self.rehearsal is not None:
-            raise ValueError("section `rehearsal` has no meaning with target aws: remove it")
+    def _sections_of_the_target(self) -> Spec:
+        if self.target != "rehearsal" and self.rehearsal is not None:
+            raise ValueError(f"section `rehearsal` has no meaning with target {self.target}: remove it")
+        refuse_misplaced(self.target, self.cluster)
         return self
 
     @model_validator(mode="after")
@@ -191,6 +203,11 @@ class Spec(Section):
         if self.workload is None:
             raise AttributeError("training")
         return self.workload.on(self.target)
+
+    @property
+    def borrows_nodes(self) -> bool:
+        """The nodes stand before the campaign and stay after it."""
+        return self.cluster is not None
 
     @property
     def links(self) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 from infra.errors import UserError
 from infra.spec.campaign import MAX_NAME, Capacity, Spec
 from infra.spec.sections import THIS_MACHINE
+from infra.spec.standing import NOT_YET
 from trainer.contract import ModelConfig, ParallelConfig
 from trainer.contract.frozen import Frozen
 
@@ -51,6 +52,9 @@ def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, 
     `faults`: `kill-node@40%` kills the last node after that share of the steps, `kill-rank@40%` one of its ranks.
     Raises `UserError` for a spec that is a rehearsal already, and for another fault.
     """
+    if spec.cluster is not None:
+        cure = "write a spec with target: rehearsal and without section `cluster`"
+        raise UserError(NOT_YET, seen=spec.campaign, cure=cure)
     if spec.target != "aws":
         raise UserError("this spec is a rehearsal already", seen=spec.campaign, cure="`bivouac run` runs it")
     draft = _Made(copy.deepcopy(document))

@@ -92,6 +92,8 @@ def _spec(stack: str, settings: Mapping[str, str], root: Path, preview: bool) ->
     if check.spec is not None and check.spec.target == "rehearsal" and target.site_facts() is None:
         cure = f"bivouac shell {path} -- pulumi ..."
         raise UserError("a rehearsal's account is in its site", seen="a shell outside of the site", cure=cure)
+    if check.spec is not None:
+        target.refuse_unfinished(check.spec)
     check = check if preview else with_answers(check, _QUIET)
     if failed(check.findings) or check.spec is None:
         errors = "; ".join(str(finding) for finding in check.findings if finding.level is Level.ERROR)

@@ -15,14 +15,14 @@ from infra.plan.checks import Finding, failed
 
 
 def check_command(path: Path, json: bool, console: Console, online: bool = False) -> int:
-    """Check a spec. Exit code 0, or 64 when nothing may be started. `json`: one object on stdout. `online`: ask AWS too
-    if the spec alone has no error."""
+    """Check a spec. Exit code 0, or 64 when nothing may be started. `json`: one object on stdout. `online`: ask AWS,
+    or the existing cluster, too if the spec alone has no error."""
     result = with_memory(checked(path), stderr)
     if online and result.spec is not None and not failed(result.findings):
         from infra import target
         from infra.cli.prepare.checked import with_answers
 
-        target.enter_for(result.spec, site_steps(stderr))
+        target.enter_for(result.spec, site_steps(stderr), looks=True)
         result = with_answers(result, stderr)
     show(path, result.findings, json, console)
     return UserError.exit_code if failed(result.findings) else 0

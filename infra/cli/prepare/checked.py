@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from infra import target
 from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.plan import memory
@@ -53,7 +54,8 @@ def with_memory(result: Checked, console: Console) -> Checked:
 
 
 def with_answers(result: Checked, console: Console) -> Checked:
-    """Return the findings with AWS's answers; reads only. To be called where the spec's target is.
+    """Return the findings with the answers of AWS or of an existing cluster; makes nothing. To be called where the
+    spec's target is.
 
     A campaign that has begun is not checked: it uses its quota itself, and its zones and images are chosen. Raises
     `UserError` for foreign credentials, and for a name that a campaign in another region has.
@@ -65,6 +67,9 @@ def with_answers(result: Checked, console: Console) -> Checked:
 
     if result.file is None or result.spec is None or result.facts is None:
         return result
+    facts = target.ask_cluster(result.spec, result.facts, Progress(console).note)
+    if facts is not None:
+        return replace(result, facts=facts, findings=check(result.file, facts, datetime.now(UTC).date()))
     account = Account(result.spec.region)
     account.refuse_foreign(result.spec.account)
     if has_begun(account, result.spec):

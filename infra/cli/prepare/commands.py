@@ -19,7 +19,7 @@ def check(
     path: SpecPath,
     json: Json = False,
     online: Annotated[
-        bool, typer.Option("--online", help="Also ask AWS: zones, quota, base image. Reads only.")
+        bool, typer.Option("--online", help="Also ask AWS, or the existing cluster. Makes nothing.")
     ] = False,
 ) -> None:
     """List all errors of a spec at once. Offline, unless `--online`."""
@@ -28,6 +28,15 @@ def check(
 @runs("prepare.plan:plan_command")
 def plan(path: SpecPath, json: Json = False) -> None:
     """Show cost, time, checkpoint cadence and risk, then each figure with its formula. Offline."""
+
+
+@runs("prepare.grant:grant_command")
+def grant(
+    path: SpecPath,
+    user: Annotated[str, typer.Option(help="User of the cluster who runs bivouac; default: an account.")] = "",
+    group: Annotated[str, typer.Option(help="Group of the cluster whose members run bivouac.")] = "",
+) -> None:
+    """Print what an admin of an existing cluster applies once, each object with its reason. Offline."""
 
 
 @runs("prepare.offers:offers_command")

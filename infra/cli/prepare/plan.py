@@ -70,9 +70,11 @@ def _cost(plan: Plan) -> str:
 
 
 def _time(plan: Plan) -> str:
+    longest = f"{_text(longest_seconds(plan.clock, *UNTIL_ARCHIVED))} if AWS takes its longest; "
+    longest = longest if plan.makes_cluster else ""
     return (
         f"{_text(plan.totals.clock.value)} in all, {_text(plan.totals.gpu_clock.value)} until archived, "
-        f"{_text(longest_seconds(plan.clock, *UNTIL_ARCHIVED))} if AWS takes its longest; "
+        f"{longest}"
         f"the deadline is {duration.text(plan.deadline)}"
     )
 
@@ -103,7 +105,7 @@ def _decisions(plan: Plan, spec: Spec) -> str:
     defaults = [
         ("checkpoint cadence derived", plan.checkpoint_derived),
         (f"deadline {duration.text(plan.deadline)}", "money.deadline" not in explicit),
-        (f"nodes {spec.nodes.capacity}", "capacity" not in spec.nodes.model_fields_set),
+        (f"nodes {spec.nodes.capacity}", plan.makes_cluster and "capacity" not in spec.nodes.model_fields_set),
         (f"on an error {spec.on_stop}", "on_stop" not in explicit),
         (f"one node lost in {spec.recovery.node_mtbf_hours:g} h",
          "node_mtbf_hours" not in spec.recovery.model_fields_set),

@@ -18,6 +18,7 @@ from infra.plan.checks import (
     recovery,
     services,
     source,
+    standing,
     storage,
     training,
     variables,
@@ -27,6 +28,7 @@ from infra.plan.checks.finding import Case, Draft, Finding, Level, Rule, error, 
 from infra.plan.estimates.step_time import with_step_time
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, SpecError, SpecFile
+from infra.spec.standing import STANDING
 
 __all__ = ["RULES", "WORKLOAD_RULES", "Finding", "Level", "check", "failed", "shape_findings"]
 
@@ -38,6 +40,38 @@ RULES: tuple[Rule, ...] = (
     *WORKLOAD_RULES,
     *rules_of("case", nccl, storage, services, money, recovery, people),
 )
+STANDING_RULES: tuple[Rule, ...] = (
+    *rules_of("case", standing),
+    nodes.known_instance_type,
+    nodes.supported_accelerator,
+    nodes.ranks_per_accelerator,
+    nodes.preflight_profile,
+    nodes.one_bandwidth_floor,
+    *BUILT_IN_RULES,
+    workload.workload_source,
+    workload.script_source,
+    workload.evaluation_programs,
+    workload.evaluation_of_export,
+    workload.mpirun_in_image,
+    *rules_of("case", variables, source),
+    nccl.documented_nccl_settings,
+    storage.shared_tier_size,
+    storage.shared_tier_speed,
+    storage.save_overhead,
+    storage.emergency_save_time,
+    storage.shared_checkpoint,
+    storage.older_checkpoint,
+    money.cost_within_budget,
+    money.cost_at_deadline,
+    money.deadline_margin,
+    recovery.timeout_order,
+    recovery.timeout_length,
+    recovery.plausible_step_time,
+    recovery.loss_limits,
+)
+"""The rules of an existing cluster: its own, and those that need nothing of AWS."""
+RULES_OF: dict[str, tuple[Rule, ...]] = {STANDING: STANDING_RULES}
+"""Target -> its rules; `RULES` where it is not named."""
 SHAPE_RULE = "shape"
 
 
@@ -67,7 +101,7 @@ def check(file: SpecFile, facts: Facts, today: date, *, complete: bool = True) -
 def _rules(spec: Spec) -> tuple[Rule, ...]:
     """Leave out the rules about what the spec does not have: the built-in trainer, or a workload."""
     absent = BUILT_IN_RULES if getattr(spec, "workload", None) is not None else WORKLOAD_RULES
-    return tuple(rule for rule in RULES if rule not in absent)
+    return tuple(rule for rule in RULES_OF.get(getattr(spec, "target", ""), RULES) if rule not in absent)
 
 
 def _drafts(rule: Rule, case: Case, complete: bool) -> Iterator[Draft]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
-from infra.plan.estimates.clock import StageTime, clock
+from infra.plan.estimates.clock import StageTime, borrowed, clock
 from infra.plan.estimates.cost import CostLine, cost, hours, total_usd, usd_at_deadline
 from infra.plan.estimates.preparing import preparing_time
 from infra.plan.estimates.saving import Saving, saving
@@ -33,6 +33,7 @@ def estimate(spec: Spec, facts: Facts, world_size: int) -> Estimate:
     spec = with_step_time(spec, facts)
     cadence = saving(spec, facts, world_size)
     stages = clock(spec, cadence, world_size, preparing_time(spec, facts))
+    stages = stages if facts.environment.makes_cluster else borrowed(stages)
     lines = cost(spec, facts, stages)
     return Estimate(
         saving=cadence,

@@ -34,6 +34,13 @@ TYPICAL_MINUTES = {
     "certify": (2, "every service, with retries for eventual consistency"),
 }
 """Typical minutes on AWS from general knowledge, used until events of real campaigns replace them."""
+BORROWED_MINUTES = {
+    "provision": (1, "objects in the namespace; images that no node has yet take longer"),
+    "preflight": (5, "pods start 1, probes and all-reduce 4; nodes that are in use are waited for"),
+    "teardown": (2, "objects of the campaign, and its folders"),
+    "certify": (1, "namespace and bucket"),
+}
+"""Typical minutes at a cluster that stands, from general knowledge: no campaign has met such a cluster yet."""
 _SLOW = ("p", "trn")
 """Beginnings of the types that boot as slowly as bare metal."""
 WITHOUT_NODE_IMAGE = (10, "trainer image; nothing where the inputs were baked before")
@@ -53,6 +60,16 @@ def clock(spec: Spec, saving: Saving, world_size: int, preparing: PreparingTime 
         _supervise(spec, saving, world_size) if stage == "supervise" else _stage(stage, spec, preparing)
         for stage in (*BEFORE_TRAINING, "supervise", "archive", "teardown", "certify")
     )
+
+
+def borrowed(stages: tuple[StageTime, ...]) -> tuple[StageTime, ...]:
+    """Return the stages of a campaign that makes no cluster: nothing is baked, and AWS takes no time."""
+    times = {
+        name: StageTime(stage=name, seconds=round_to(60 * minutes, 0), formula=formula)
+        for name, (minutes, formula) in BORROWED_MINUTES.items()
+    }
+    left = [stage for stage in stages if stage.stage not in BEFORE_STACK]
+    return tuple(times.get(stage.stage, stage.model_copy(update={"longest": None})) for stage in left)
 
 
 def seconds(stages: tuple[StageTime, ...], *names: str) -> Decimal:

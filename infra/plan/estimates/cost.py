@@ -115,6 +115,8 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
         pilot = ", and while a pilot proves itself" if pilot_seconds(spec) else ""
         nodes = nodes.model_copy(update={"formula": f"{nodes.formula} (one node while the archive runs{pilot})"})
     yield nodes
+    if not facts.environment.makes_cluster:
+        return  # all else is on its owner's bill
     if spec.nodes.capacity is Capacity.CAPACITY_BLOCK and spec.nodes.block_fee_usd is not None:
         yield _block_line(spec.nodes.block_fee_usd, nodes)
     reservation = own_reservation(spec.nodes)

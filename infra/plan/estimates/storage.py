@@ -44,14 +44,16 @@ class TierSize(Frozen):
 
 def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[TierSize, ...]:
     size, formula = checkpoint_bytes(spec), _formula(spec)
-    nvme = facts.instance.nvme_count * facts.instance.nvme_gb * 10**9 if facts.instance else None
+    makes_disks = facts.environment.makes_cluster
+    nvme = facts.instance.nvme_count * facts.instance.nvme_gb * 10**9 if facts.instance and makes_disks else None
     if nvme is not None and spec.storage.local.layout == "RAID10":
         nvme //= 2
     shared = spec.storage.shared
     keep = checkpoint.keep_shared if spec.workload is None else spec.workload.checkpoints.keep
     place, room = "S3, from every node", None
     if shared is not None:
-        place, room = f"FSx for Lustre, {shared.capacity_gib} GiB", shared.capacity_gib * sizing.GIB
+        name = "FSx for Lustre" if makes_disks else "the shared claim"
+        place, room = f"{name}, {shared.capacity_gib} GiB", shared.capacity_gib * sizing.GIB
     of_node = f"weights + optimizer / {spec.nodes.count} nodes"
     keep_local = checkpoint.keep_local
     if spec.workload is not None:
@@ -59,8 +61,9 @@ def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[TierS
             f"{formula}, since a restart makes it whole on each node",
             spec.workload.checkpoints.keep_local,
         )
+    disk = "NVMe of each node" if makes_disks else "folder of each node"
     own_on = {"local" if on_disks(spec) else "shared"} if spec.workload is not None else set()
-    local = _tier("local", "NVMe of each node", _node_bytes(spec), keep_local, nvme, of_node, "local" in own_on)
+    local = _tier("local", disk, _node_bytes(spec), keep_local, nvme, of_node, "local" in own_on)
     return (
         *([local] if spec.workload is None or on_disks(spec) else []),
         _with_export(_tier("shared", place, size, keep, room, formula, "shared" in own_on), spec),

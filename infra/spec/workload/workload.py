@@ -160,9 +160,9 @@ class Workload(Section):
             raise ValueError("warm: only launcher `torchrun`, with checkpoints on the shared tier, has it")
         return self
 
-    def on(self, target: Literal["aws", "rehearsal"]) -> Self:
+    def on(self, target: Literal["aws", "rehearsal", "kubernetes"]) -> Self:
         """Return the workload as it runs on a target."""
-        if target == "aws":
+        if target != "rehearsal":
             return self
         small = self.rehearsal
         return self.model_copy(

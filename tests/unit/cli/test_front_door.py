@@ -33,7 +33,19 @@ from tests.tables import Table
 TABLE = Table(__file__)
 
 LIFE = {
-    "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "stack", "schema"],
+    "Prepare": [
+        "init",
+        "check",
+        "plan",
+        "grant",
+        "offers",
+        "catalogue",
+        "block",
+        "bake",
+        "images",
+        "stack",
+        "schema",
+    ],
     "Run": ["preview", "rehearse", "run", "relaunch", "repair"],
     "Look": ["list", "status", "logs", "events", "alerts", "exec", "cp", "profile", "report", "shell"],
     "End": ["down", "sweep"],
@@ -43,6 +55,7 @@ LIFE = {
 SAYS_NOTHING_TO_MACHINES = {
     "close",  # speaks into a build's log
     "init",  # writes a file and tells its name
+    "grant",  # YAML is for machines
     "cp",  # the copy is what it tells
     "exec",  # what runs in the container speaks for itself
     "logs",  # what pods printed, line by line

@@ -87,7 +87,7 @@ def test_ten_mistakes_are_all_shown_with_their_lines_and_cures(tmp_path: Path) -
     wanted = {
         "campaign": (1, "small letters"),
         "owner": (2, "3 characters"),
-        "target": (4, "'aws' or 'rehearsal'"),
+        "target": (4, "'aws', 'rehearsal' or 'kubernetes'"),
         "account": (5, "quotes"),
         "zone": (8, "keep one"),
         "money.budget_usd": (10, "more than 0"),

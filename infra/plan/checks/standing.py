@@ -1,0 +1,202 @@
+"""Rules about an existing cluster: what belongs to AWS alone, images, devices, namespace and inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any
+
+from infra.plan.checks.finding import Case, Draft, error, info, warning
+from infra.spec.campaign import Spec, Storage
+from infra.spec.image_reference import ImageReference
+from infra.spec.section import Section
+from infra.spec.standing import PLACEHOLDERS, shared_tier
+from infra.spec.workload.links import INIT
+
+GPU = "nvidia.com/gpu"
+_CLUSTER = "the cluster's owner decides it"
+AWS_ONLY = {
+    "account": "the bucket of cluster.s3 keeps record and archive",
+    "region": "cluster.s3.region is the one that requests to S3 are signed for",
+    "zone": "cluster.nodes.labels choose the nodes",
+    "second_zone": _CLUSTER,
+    "kubernetes": _CLUSTER,
+    "access": _CLUSTER,
+    "nodes.capacity": "nodes are borrowed and not bought",
+    "nodes.reservation_id": "nodes are borrowed and not bought",
+    "nodes.block_end": "nodes are borrowed and not bought",
+    "nodes.block_fee_usd": "nodes.usd_per_hour is their price",
+    "nodes.placement_group": _CLUSTER,
+    "nodes.system_instance_type": "cluster.system_labels choose the steward's nodes",
+    "nodes.system_count": "the Deployment is made anew where its node dies",
+    "money.alarm_email": "no AWS Budget watches borrowed nodes; the steward guards the budget",
+    "money.alarm_topic_arn": "no AWS Budget watches borrowed nodes; the steward guards the budget",
+    "money.freeze_roles": "no AWS Budget watches borrowed nodes; the steward guards the budget",
+    "notify.topic": "there is no SNS topic",
+    "notify.webhook": "its address lies in AWS",
+    "notify.email": "there is no SNS topic",
+    "network": _CLUSTER,
+    "encryption": "volumes and bucket are encrypted by their owner",
+    "addons": _CLUSTER,
+    "image.nodes": _CLUSTER,
+    "image.builders": "nothing is baked",
+    "preflight.pilot": "nodes that stand bill in any case, so all start at once",
+}
+"""Field -> why it has no meaning at a cluster that stands."""
+_OTHERS = ("default", "kube-node-lease", "kube-public", "kube-system")
+
+
+def field_of_aws(case: Case) -> Iterator[Draft]:
+    """No field is given that means something on AWS only."""
+    for field, reason in AWS_ONLY.items():
+        value = reduce(getattr, field.split("."), case.spec)
+        if value != _default(field):
+            yield _misplaced(field, _words(value), f"remove it: {reason}")
+    cluster = case.spec.cluster
+    if cluster is not None:
+        shared = shared_tier(cluster.shared.capacity_gib, cluster.shared.write_mb_s)
+        if case.spec.storage != Storage.model_validate({"shared": shared}):
+            yield _misplaced("storage", "a section", "remove it: cluster.shared and cluster.local are the tiers")
+
+
+def _misplaced(field: str, value: str, cure: str) -> Draft:
+    return error(field, "has no meaning with target kubernetes", seen=value, cure=cure)
+
+
+def _default(field: str) -> Any:
+    """Return the field's value in a spec that does not have it."""
+    if field in PLACEHOLDERS:
+        return PLACEHOLDERS[field]
+    model: type[Section] = Spec
+    *sections, name = field.split(".")
+    for section in sections:
+        annotation = model.model_fields[section].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, Section), f"{section} is a section"
+        model = annotation
+    return model.model_fields[name].get_default(call_default_factory=True)
+
+
+def _words(value: Any) -> str:
+    return "a section" if isinstance(value, Section) else str(value)
+
+
+def image_digest(case: Case) -> Iterator[Draft]:
+    """Nothing is baked: the images hold the project, lie in a registry that nodes reach, and are named by digest."""
+    image = case.spec.image
+    names = {"image.base": image.base, "image.steward_base": image.steward_base, "workload.image": case.spec.job_image}
+    for field, name in names.items():
+        if name is None:
+            continue
+        try:
+            reference = ImageReference.parse(name)
+        except ValueError:
+            reference = None
+        if reference is None or not reference.which.startswith("sha256:") or reference.registry not in name:
+            cure = "write registry/repository@sha256:..., an image with the project in it, pushed there by you"
+            message = "nothing is baked for an existing cluster: the image is named with its registry and by digest"
+            yield error(field, message, seen=name, cure=cure)
+
+
+def device_count(case: Case) -> Iterator[Draft]:
+    """Each pod takes as many GPUs as the nodes' type has: the ranks are counted by them."""
+    cluster, instance = case.spec.cluster, case.facts.instance
+    if cluster is None or instance is None:
+        return
+    count = cluster.nodes.devices.get(GPU)
+    if count != instance.accelerators:
+        seen = f"{'none' if count is None else count}; {instance.name} has {instance.accelerators}"
+        cure = f"write {GPU}: {instance.accelerators}, or the instance_type whose accelerators the nodes have"
+        yield error("cluster.nodes.devices", f"a pod takes all {GPU} of a node of this type", seen=seen, cure=cure)
+
+
+def own_namespace(case: Case) -> Iterator[Draft]:
+    """The namespace is no one that every cluster has: rights and quota are given by namespace."""
+    cluster = case.spec.cluster
+    if cluster is not None and cluster.namespace in _OTHERS:
+        cure = "name one of your team's; `bivouac grant` prints what makes it"
+        yield error("cluster.namespace", "is no tenant's namespace", seen=cluster.namespace, cure=cure)
+
+
+def own_price(case: Case) -> Iterator[Draft]:
+    """Without a price of the spec's own neither plan nor budget counts anything."""
+    if case.spec.nodes.usd_per_hour is None:
+        yield info(
+            "nodes.usd_per_hour",
+            "borrowed nodes have no price: the plan cannot price them, and the budget never ends",
+            seen="nothing",
+            cure="write what one node costs you by the hour, if you want cost and budget",
+        )
+
+
+def job_inputs(case: Case) -> Iterator[Draft]:
+    """The job names nothing that only AWS's services hand out."""
+    workload = case.spec.workload
+    if case.spec.prepares_data:
+        yield _misplaced("data.prepare", "where: cluster", "prepare the data on the driver's machine")
+    if workload is None:
+        return
+    cures = {
+        "secrets": "make a Secret of the namespace; jobs cannot name one yet",
+        "pull_secret": "name the Secret in cluster.pull_secrets",
+        "mounts": "put the files on the shared claim",
+    }
+    for field, cure in cures.items():
+        if value := getattr(workload, field):
+            seen = ", ".join(value) if isinstance(value, dict) else "a login in AWS"
+            yield _misplaced(f"workload.{field}", seen, cure)
+    if INIT in workload.links:
+        cure = "give a folder of this machine"
+        yield _misplaced("workload.init_from", str(workload.init_from), cure)
+
+
+def encrypted_s3(case: Case) -> Iterator[Draft]:
+    """The way to S3 is encrypted: without TLS, who listens can change checkpoints."""
+    cluster = case.spec.cluster
+    endpoint = None if cluster is None else cluster.s3.endpoint
+    if endpoint is not None and endpoint.startswith("http://"):
+        message = "record and checkpoints pass to S3 without TLS"
+        cure = "write https://, with the service's own CA in cluster.s3.ca"
+        yield warning("cluster.s3.endpoint", message, seen=endpoint, cure=cure)
+
+
+def granted_rights(case: Case) -> Iterator[Draft]:
+    """The login has each right of the grant, if the cluster was asked."""
+    seen = case.facts.cluster
+    for right in seen.missing_rights if seen is not None else ():
+        cure = f"have an admin apply what `bivouac grant` prints; the cluster knows you as {seen.user if seen else ''}"
+        yield error("cluster.namespace", "a right is missing", seen=right, cure=cure)
+
+
+def fit_nodes(case: Case) -> Iterator[Draft]:
+    """As many nodes have the labels, devices and taints of the spec as the gang has pods, if they were looked up."""
+    nodes = None if case.facts.cluster is None else case.facts.cluster.nodes
+    if nodes is None:
+        return
+    fit, wanted = [node for node in nodes if not node.obstacle], case.spec.nodes.count
+    if len(fit) < wanted:
+        rest = "; ".join(f"{node.name}: {node.obstacle}" for node in nodes if node.obstacle)
+        seen = f"{len(fit)} of {wanted}{'; ' + rest if rest else ', and no other has the labels'}"
+        cure = "write fewer nodes, other labels or tolerations, or have the nodes mended"
+        yield error("cluster.nodes", "the cluster has too few nodes that can take the gang", seen=seen, cure=cure)
+
+
+def shared_volume(case: Case) -> Iterator[Draft]:
+    """All pods can mount the shared claim, and its storage class exists, if they were looked up."""
+    if case.facts.cluster is not None and case.facts.cluster.volume:
+        cure = "name a claim of the namespace with access mode ReadWriteMany, or a storage class that exists"
+        yield error("cluster.shared", "is no shared tier", seen=case.facts.cluster.volume, cure=cure)
+
+
+def readable_bucket(case: Case) -> Iterator[Draft]:
+    """The Secret's login reads the bucket from this machine, if it was tried."""
+    if case.facts.cluster is not None and case.facts.cluster.bucket:
+        cure = "mend endpoint, bucket, CA or the Secret; record and archive lie there"
+        yield error("cluster.s3", "the bucket cannot be read", seen=case.facts.cluster.bucket, cure=cure)
+
+
+def accepted_objects(case: Case) -> Iterator[Draft]:
+    """The API server would make each object with which the campaign opens, if it was asked."""
+    for answer in case.facts.cluster.dry_runs if case.facts.cluster is not None else ():
+        if answer.refusal:
+            cure = "mend what the cluster names; without JobSet there, have an admin install it"
+            yield error("cluster", f"the cluster would refuse {answer.what}", seen=answer.refusal, cure=cure)

@@ -1,0 +1,36 @@
+"""What the API server of an existing cluster has answered."""
+
+from __future__ import annotations
+
+from trainer.contract.frozen import Frozen
+
+
+class SeenNode(Frozen):
+    """A node with the labels of the spec."""
+
+    name: str
+    obstacle: str
+    """Why no pod of the gang can be placed on it, whoever uses it now; empty if one can."""
+
+
+class DryRun(Frozen):
+    """An object that the API server was sent, and did not make."""
+
+    what: str
+    """The object, in words."""
+    refusal: str
+    """The server's reason; empty if it would be made."""
+
+
+class SeenCluster(Frozen):
+    user: str
+    """Name by which the API server knows the driver."""
+    missing_rights: tuple[str, ...] = ()
+    """Rights that the driver needs and lacks, in words."""
+    nodes: tuple[SeenNode, ...] | None = None
+    """Nodes with the spec's labels; None: they were not looked up."""
+    volume: str = ""
+    """What is wrong with the shared claim or its storage class; empty if nothing is known to be."""
+    bucket: str = ""
+    """Why the bucket cannot be read with the login of the Secret; empty if nothing is known to keep from it."""
+    dry_runs: tuple[DryRun, ...] = ()

@@ -1,0 +1,163 @@
+"""Ask an existing cluster what it would say to a campaign. Nothing is made: objects are sent as a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import httpx2
+from botocore.exceptions import BotoCoreError, ClientError
+from lightkube import Client
+from lightkube.codecs import from_dict
+from lightkube.core.exceptions import ApiError
+from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
+from lightkube.models.core_v1 import Taint
+from lightkube.resources.authentication_v1 import SelfSubjectReview
+from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
+from lightkube.resources.core_v1 import Node, PersistentVolumeClaim
+from lightkube.resources.storage_v1 import StorageClass
+
+from infra.errors import UserError, first_line
+from infra.plan.standing_facts import DryRun, SeenCluster, SeenNode
+from infra.spec.standing import StandingCluster, Toleration
+from infra.standing.connection import LOGIN_KEYS, connect, login_of, s3_client
+from infra.standing.rights import Right, driver_rights
+
+Object = dict[str, Any]
+SHARED_MODE = "ReadWriteMany"
+_HOLDING = ("NoSchedule", "NoExecute")
+
+
+def look(
+    cluster: StandingCluster, documents: Sequence[tuple[str, Object]], progress: Callable[[str], None]
+) -> SeenCluster:
+    """Return the answers. `documents`: (words, manifest) of what the campaign makes first.
+
+    Raises `UserError` if the cluster cannot be reached, or does not know the login.
+    """
+    client = connect(cluster)
+    user = _user(client, cluster)
+    progress(f"{cluster.context} knows you as {user}")
+    missing = tuple(_missing(client, cluster))
+    progress(f"{len(missing)} rights are missing")
+    answers = SeenCluster(user=user, missing_rights=missing)
+    if missing:
+        return answers  # what follows would be refused for the same reason
+    return answers.model_copy(
+        update={
+            "nodes": tuple(_node(node, cluster) for node in client.list(Node, labels=dict(cluster.nodes.labels))),
+            "volume": _volume(client, cluster),
+            "bucket": _bucket(client, cluster),
+            "dry_runs": tuple(_dry_run(connect(cluster, dry_run=True), *document) for document in documents),
+        }
+    )
+
+
+def _user(client: Client, cluster: StandingCluster) -> str:
+    """Return the name by which the API server knows the driver."""
+    try:
+        review = client.create(SelfSubjectReview())
+    except ApiError as error:
+        if error.status.code != 401:
+            raise
+        cure = f"log in until `kubectl --context {cluster.context} auth whoami` works"
+        raise UserError("the cluster does not know this login", seen=error.status.message, cure=cure) from error
+    except httpx2.TransportError as error:
+        cure = f"see that `kubectl --context {cluster.context} version` works: network, VPN, proxy"
+        raise UserError("the cluster does not answer", seen=f"{cluster.context}: {error}", cure=cure) from error
+    user = review.status.userInfo if review.status else None
+    return (user.username if user else None) or "nobody"
+
+
+def _missing(client: Client, cluster: StandingCluster) -> Iterator[str]:
+    """Yield the driver's rights that the API server denies to this login."""
+    for right in driver_rights(cluster):
+        denied_verbs = [verb for verb in right.verbs if not all(_may(client, cluster, right, verb))]
+        if denied_verbs:
+            place = "the cluster" if right.everywhere else f"namespace {cluster.namespace}"
+            yield f"{', '.join(denied_verbs)} {right.kinds} in {place}"
+
+
+def _may(client: Client, cluster: StandingCluster, right: Right, verb: str) -> Iterator[bool]:
+    for resource in right.resources:
+        kind, _, part = resource.partition("/")
+        for name in right.names or (None,):
+            attributes = ResourceAttributes(
+                group=right.group, resource=kind, subresource=part or None, verb=verb, name=name,
+                namespace=None if right.everywhere else cluster.namespace,
+            )  # fmt: skip
+            spec = SelfSubjectAccessReviewSpec(resourceAttributes=attributes)
+            review = client.create(SelfSubjectAccessReview(spec=spec))
+            yield bool(review.status and review.status.allowed)
+
+
+def _node(node: Node, cluster: StandingCluster) -> SeenNode:
+    name = str(node.metadata.name if node.metadata else "")
+    return SeenNode(name=name, obstacle="; ".join(_obstacles(node, cluster)))
+
+
+def _obstacles(node: Node, cluster: StandingCluster) -> Iterator[str]:
+    """Yield what keeps the gang's pods off a node, whoever uses it now."""
+    conditions = (node.status.conditions if node.status else None) or []
+    if not any(condition.type == "Ready" and condition.status == "True" for condition in conditions):
+        yield "not Ready"
+    if node.spec and node.spec.unschedulable:
+        yield "cordoned"
+    for taint in (node.spec.taints if node.spec else None) or ():
+        is_tolerated = any(_tolerates(toleration, taint) for toleration in cluster.nodes.tolerations)
+        # Kubernetes' own taints follow from what is told above.
+        if taint.effect in _HOLDING and not is_tolerated and not taint.key.startswith("node.kubernetes.io/"):
+            yield f"tainted {taint.key}{'=' + taint.value if taint.value else ''}:{taint.effect}"
+    allocatable = (node.status.allocatable if node.status else None) or {}
+    for device, count in cluster.nodes.devices.items():
+        if int(allocatable.get(device, "0")) < count:
+            yield f"{allocatable.get(device, 'no')} {device} of {count}"
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    is_value = toleration.operator == "Exists" or (toleration.value or "") == (taint.value or "")
+    return toleration.key == taint.key and is_value and toleration.effect in (None, taint.effect)
+
+
+def _volume(client: Client, cluster: StandingCluster) -> str:
+    """Return what is wrong with the shared claim, or with the storage class; empty if nothing is."""
+    shared = cluster.shared
+    try:
+        if shared.storage_class is not None:
+            client.get(StorageClass, shared.storage_class)
+            return ""
+        claim = client.get(PersistentVolumeClaim, str(shared.claim))
+    except ApiError as error:
+        return f"{shared.claim or shared.storage_class}: {error.status.message}"
+    modes = (claim.spec.accessModes if claim.spec else None) or []
+    return "" if SHARED_MODE in modes else f"{shared.claim} is {', '.join(modes)} and not {SHARED_MODE}"
+
+
+def _bucket(client: Client, cluster: StandingCluster) -> str:
+    """Return why the driver cannot read the bucket with the Secret's login; empty if it can."""
+    place = cluster.s3
+    try:
+        login = login_of(client, place)
+    except ApiError as error:
+        return f"Secret {place.secret}: {error.status.message}"
+    if lacking := [key for key in LOGIN_KEYS if key not in login]:
+        return f"Secret {place.secret} has no {' and no '.join(lacking)}"
+    try:
+        s3_client(place, login).list_objects_v2(Bucket=place.bucket, MaxKeys=1)
+    except (ClientError, BotoCoreError) as error:
+        return f"{place.bucket} at {place.endpoint or 'AWS'}: {error}"
+    return ""
+
+
+def _dry_run(client: Client, what: str, document: Object) -> DryRun:
+    """Send an object that the server checks and does not make."""
+    try:
+        client.create(from_dict(document))
+    except ApiError as error:
+        if error.status.code == 409:  # it is there already, and so may be made
+            return DryRun(what=what, refusal="")
+        return DryRun(what=what, refusal=error.status.message or str(error))
+    except httpx2.HTTPStatusError as error:
+        # Not an error of an object: the server has no such resource, or a proxy stands before it.
+        return DryRun(what=what, refusal=f"{document['apiVersion']} {document['kind']}: {first_line(error)}")
+    return DryRun(what=what, refusal="")

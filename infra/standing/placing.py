@@ -1,0 +1,97 @@
+"""Pods of a campaign as they are placed in an existing cluster. Pure, on manifests that EKS gets too."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from infra.cluster.confinement import leaving_a_dead_node
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset
+from infra.plan.checks.standing import GPU
+from infra.spec.names import PROJECT, SHARED_CLAIM
+from infra.spec.standing import StandingCluster
+
+Object = dict[str, Any]
+_OF_EKS = ("vpc.amazonaws.com/efa", "hugepages-2Mi")
+"""Resources that a node has only where its image was made for EFA."""
+
+
+def gang(job: GangJob, cluster: StandingCluster) -> Object:
+    """Return the gang's JobSet in the cluster's namespace, one pod on each of its nodes."""
+    document = jobset(job)
+    document["metadata"]["namespace"] = cluster.namespace
+    template = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    template["spec"] = gang_pod(template["spec"], cluster, template["metadata"]["labels"])
+    return document
+
+
+def gang_pod(pod: Object, cluster: StandingCluster, labels: dict[str, str]) -> Object:
+    """Return a pod of the gang with `labels`: on the spec's nodes, with their devices."""
+    pod = _in_cluster(pod, cluster, labels[CAMPAIGN_LABEL])
+    nodes = cluster.nodes
+    pod["nodeSelector"] = dict(nodes.labels)
+    own_tolerations = [toleration.model_dump(exclude_none=True) for toleration in nodes.tolerations]
+    # The steward alone ends a gang, as on EKS.
+    pod["tolerations"] = [*own_tolerations, *leaving_a_dead_node(None)]
+    # A node with more devices than the gang's pod takes must not get two of its pods.
+    peers = {"matchLabels": {name: labels[name] for name in (CAMPAIGN_LABEL, ATTEMPT_LABEL)}}
+    apart = {"labelSelector": peers, "topologyKey": "kubernetes.io/hostname"}
+    pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    if nodes.runtime_class is not None:
+        pod["runtimeClassName"] = nodes.runtime_class
+    if cluster.priority_class is not None:
+        pod["priorityClassName"] = cluster.priority_class
+    pod.pop("resourceClaims", None)
+    for container in pod["containers"]:
+        container["resources"] = _resources(container["resources"], cluster)
+    return pod
+
+
+def steward_pod(pod: Object, cluster: StandingCluster, campaign: str) -> Object:
+    """Return the steward's pod: on the nodes for it, with the way to S3."""
+    pod = _in_cluster(pod, cluster, campaign)
+    pod.pop("nodeSelector", None)
+    if cluster.system_labels:
+        pod["nodeSelector"] = dict(cluster.system_labels)
+    place = cluster.s3
+    endpoint = {} if place.endpoint is None else {"AWS_ENDPOINT_URL_S3": place.endpoint}
+    for container in pod["containers"]:
+        settings = {"AWS_REGION": place.region, **endpoint}
+        container["env"] += [{"name": name, "value": value} for name, value in settings.items()]
+        container["envFrom"] = [{"secretRef": {"name": place.secret}}]
+    return pod
+
+
+def _in_cluster(pod: Object, cluster: StandingCluster, campaign: str) -> Object:
+    """Return a copy that names the cluster's own claim and secrets, and no priority that EKS has."""
+    pod = copy.deepcopy(pod)
+    pod.pop("priorityClassName", None)
+    logins = [{"name": name} for name in cluster.pull_secrets]
+    if logins:
+        pod["imagePullSecrets"] = [*pod.get("imagePullSecrets", ()), *logins]
+    for volume in pod["volumes"]:
+        if volume["name"] == SHARED_CLAIM:
+            volume["persistentVolumeClaim"] = {"claimName": shared_claim(cluster, campaign)}
+    for container in [*pod["containers"], *pod.get("initContainers", ())]:
+        for mount in container.get("volumeMounts", ()):
+            if mount["name"] == SHARED_CLAIM:
+                mount["subPath"] = f"{shared_folder(campaign)}/{mount['subPath']}"
+    return pod
+
+
+def shared_claim(cluster: StandingCluster, campaign: str) -> str:
+    """Return the name of the shared tier's claim: the spec's, or that which the campaign makes."""
+    return cluster.shared.claim or f"{PROJECT}-{campaign}"
+
+
+def shared_folder(campaign: str) -> str:
+    """Return the campaign's folder on the shared claim, which may be other people's too."""
+    return f"{PROJECT}/{campaign}"
+
+
+def _resources(resources: Object, cluster: StandingCluster) -> Object:
+    """Return the resources with the cluster's devices in the place of EKS's."""
+    devices = {name: str(count) for name, count in cluster.nodes.devices.items()}
+    eks_devices = {GPU, *_OF_EKS}
+    other_requests = {name: value for name, value in resources["requests"].items() if name not in eks_devices}
+    return {"limits": devices, "requests": {**devices, **other_requests}}

@@ -1,0 +1,96 @@
+"""The rights of a campaign at a cluster that stands: what `bivouac grant` prints and `check --online` asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infra.cluster.gang import MPI_GROUP
+from infra.spec.campaign import Spec
+from infra.spec.names import STEWARD_ACCOUNT
+from infra.spec.standing import StandingCluster
+from infra.spec.workload.workload import by_mpirun
+
+DRIVER_ACCOUNT = "driver"
+"""Who runs `bivouac`: this account, or a user or group that the cluster knows."""
+_LOOK = ("get", "list", "watch")
+_CHANGE = (*_LOOK, "create", "delete", "patch", "update")
+
+
+@dataclass(frozen=True)
+class Right:
+    """Verbs on resources of one API group, for one account."""
+
+    account: str
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    reason: str
+    names: tuple[str, ...] = ()
+    """The only objects that it is for. Empty: all."""
+    everywhere: bool = False
+    """For the whole cluster, since the resource has no namespace; else for the campaign's namespace."""
+
+    @property
+    def kinds(self) -> str:
+        """The resources, and the only objects of them."""
+        kinds = ", ".join(f"{name}.{self.group}" if self.group else name for name in self.resources)
+        return " ".join([kinds, *self.names])
+
+
+def rights(spec: Spec, cluster: StandingCluster) -> tuple[Right, ...]:
+    """Return every right, of the driver and of the steward. No other account of the campaign has one."""
+    return (*driver_rights(cluster), *steward_rights(by_mpirun(spec.workload)))
+
+
+def driver_rights(cluster: StandingCluster) -> tuple[Right, ...]:
+    """Return the rights of who runs `bivouac`."""
+    shared = cluster.shared
+
+    def right(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], reason: str) -> Right:
+        return Right(DRIVER_ACCOUNT, group, resources, verbs, reason)
+
+    claims = ("get", "list") if shared.storage_class is None else ("get", "list", "create", "delete")
+    volumes = (
+        right("", ("persistentvolumeclaims",), claims, "the shared tier is there, or is claimed and given back"),
+        *(
+            Right(
+                DRIVER_ACCOUNT, "storage.k8s.io", ("storageclasses",), ("get",), "the storage class of the spec exists",
+                names=(shared.storage_class,), everywhere=True,
+            )
+            for _ in filter(None, [shared.storage_class])
+        ),
+    )  # fmt: skip
+    return (
+        right("apps", ("deployments",), _CHANGE, "start, change and remove the steward"),
+        right("", ("configmaps",), _CHANGE, "configuration of the steward and of the health check"),
+        right("jobset.x-k8s.io", ("jobsets",), _CHANGE, "run the health check; remove the gang at the end"),
+        right("batch", ("jobs",), ("get", "list", "delete"), "remove the Jobs of archive and copies at the end"),
+        right("", ("pods",), ("get", "list", "watch", "create", "delete"), "prove a node first; see the pods"),
+        right("", ("pods/log",), ("get",), "last words of a pod that failed"),
+        right("", ("events",), _LOOK, "why a pod does not start"),
+        Right(
+            DRIVER_ACCOUNT, "", ("secrets",), ("get",), "the login to S3, which keeps the record",
+            names=(cluster.s3.secret,),
+        ),
+        *volumes,
+        Right(DRIVER_ACCOUNT, "", ("nodes",), ("get", "list"), "see which nodes are fit", everywhere=True),
+    )  # fmt: skip
+
+
+def steward_rights(by_mpirun: bool = False) -> tuple[Right, ...]:
+    """Return the steward's rights: those that it has at EKS, but that it never changes a node."""
+
+    def right(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], reason: str) -> Right:
+        return Right(STEWARD_ACCOUNT, group, resources, verbs, reason)
+
+    return (
+        *([right(MPI_GROUP, ("mpijobs",), _CHANGE, "launch and end attempts by mpirun")] if by_mpirun else []),
+        right("jobset.x-k8s.io", ("jobsets",), _CHANGE, "launch and end attempts"),
+        right("batch", ("jobs",), _CHANGE, "archive and copies"),
+        right("", ("configmaps",), _CHANGE, "configuration of an attempt"),
+        right("", ("pods",), ("delete", *_LOOK), "see the ranks; end a gang that is broken"),
+        right("", ("pods/log",), ("get",), "ship the logs"),
+        right("", ("events", "services", "endpoints"), _LOOK, "why a pod does not start"),
+        right("events.k8s.io", ("events",), _LOOK, "why a pod does not start"),
+        Right(STEWARD_ACCOUNT, "", ("nodes",), _LOOK, "a silent pod is dead only if its node says so", everywhere=True),
+    )

@@ -1,0 +1,205 @@
+"""What an admin is given to apply, and the pods that it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lightkube.codecs import from_dict
+from typer.testing import CliRunner
+
+from infra.cli.main import app
+from infra.cluster.gang import GangJob, jobset
+from infra.spec.campaign import SpecFile
+from infra.spec.standing import StandingCluster
+from infra.stack.cluster.workloads import node_rules, steward_rules
+from infra.standing import look, placing
+from infra.standing.grant import Subject, grant_text
+from infra.standing.openings import health_gang, openings
+from infra.standing.rights import steward_rights
+from tests.unit.standing.conftest import SPEC, bent
+
+Standing = Callable[..., SpecFile]
+CLUSTER: dict[str, Any] = yaml.safe_load(SPEC.read_text())["cluster"]
+
+
+def cluster(**changes: Any) -> StandingCluster:
+    return StandingCluster.model_validate(bent(CLUSTER, changes))
+
+
+def granted(standing: Standing, subject: Subject | None = None, **changes: Any) -> list[dict[str, Any]]:
+    file = standing(changes)
+    assert file.spec.cluster is not None
+    return list(yaml.safe_load_all(grant_text(file.spec, file.spec.cluster, subject or Subject())))
+
+
+def of_kind(documents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [document for document in documents if document["kind"] == kind]
+
+
+@pytest.mark.parametrize("by_mpirun", [False, True])
+def test_the_steward_has_the_rights_that_it_has_on_eks_but_changes_no_node(by_mpirun: bool) -> None:
+    eks = {
+        (rule["api_groups"][0], resource): set(rule["verbs"])
+        for rule in map(_plain, steward_rules(by_mpirun))
+        for resource in rule["resources"]
+    }
+    nodes = {verb for rule in map(_plain, node_rules()) for verb in rule["verbs"]} - {"patch"}
+    table = {
+        (right.group, resource): set(right.verbs) for right in steward_rights(by_mpirun) for resource in right.resources
+    }
+    assert table == eks | {("", "nodes"): nodes}
+
+
+def _plain(rule: Any) -> dict[str, Any]:
+    return {"api_groups": rule.api_groups, "resources": rule.resources, "verbs": rule.verbs}
+
+
+def test_each_object_has_a_reason_and_only_three_kinds_lie_outside_the_namespace(standing: Standing) -> None:
+    file = standing()
+    assert file.spec.cluster is not None
+    text = grant_text(file.spec, file.spec.cluster, Subject())
+    documents = list(yaml.safe_load_all(text))
+    assert all(part.startswith("\n# ") for part in text.split("\n---")[1:])
+    outside = {one["kind"] for one in documents if one["metadata"].get("namespace") != "team-a"}
+    assert outside == {"Namespace", "ClusterRole", "ClusterRoleBinding", "PersistentVolume"}
+    for role in of_kind(documents, "ClusterRole"):
+        assert [rule["resources"] for rule in role["rules"]] == [["nodes"]]
+
+
+def test_the_quota_is_the_specs_nodes(standing: Standing) -> None:
+    (quota,) = of_kind(granted(standing), "ResourceQuota")
+    assert quota["spec"]["hard"] == {"requests.nvidia.com/gpu": "32", "requests.rdma/hca": "32", "pods": "18"}
+
+
+def test_a_group_of_people_drives_in_the_place_of_an_account(standing: Standing) -> None:
+    documents = granted(standing, Subject("Group", "ml-team"))
+    assert "driver" not in [one["metadata"]["name"] for one in of_kind(documents, "ServiceAccount")]
+    subjects = [
+        binding["subjects"][0]
+        for kind in ("RoleBinding", "ClusterRoleBinding")
+        for binding in of_kind(documents, kind)
+        if binding["roleRef"]["name"].endswith("driver")
+    ]
+    assert subjects == 2 * [{"kind": "Group", "name": "ml-team", "apiGroup": "rbac.authorization.k8s.io"}]
+
+
+def test_a_storage_class_is_looked_up_and_claimed_from(standing: Standing) -> None:
+    shared = {"storage_class": "lustre", "capacity_gib": 1000, "write_mb_s": 1000}
+    documents = granted(standing, **{"cluster.shared": shared})
+    rules = {
+        one["metadata"]["name"]: one["rules"] for kind in ("Role", "ClusterRole") for one in of_kind(documents, kind)
+    }
+    assert {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "resourceNames": ["lustre"],
+            "verbs": ["get"]} in rules["bivouac-team-a-driver"]  # fmt: skip
+    (claims,) = [rule for rule in rules["driver"] if rule["resources"] == ["persistentvolumeclaims"]]
+    assert "create" in claims["verbs"]
+    spec = standing({"cluster.shared": shared}).spec
+    assert spec.cluster is not None
+    claim = dict(openings(spec, spec.cluster))["the shared claim"]
+    assert claim["metadata"]["name"] == "bivouac-on-racks" and claim["spec"]["storageClassName"] == "lustre"
+
+
+def test_the_command_prints_the_grant_and_refuses_a_spec_without_a_cluster(campaigns: Path) -> None:
+    shown = CliRunner().invoke(app, ["grant", str(SPEC), "--user", "ada@example.org"])
+    assert shown.exit_code == 0 and "kind: ClusterRole\n" in shown.stdout and "name: ada@example.org" in shown.stdout
+    refused = CliRunner().invoke(app, ["grant", str(campaigns / "rehearsal.yaml")])
+    assert "names no existing cluster" in str(refused.exception)
+
+
+@pytest.mark.parametrize("command", ["run", "bake", "offers", "preview", "rehearse"])
+def test_a_command_that_does_not_work_there_yet_says_so(command: str, tmp_path: Path) -> None:
+    refused = CliRunner().invoke(app, [command, str(SPEC)], env={"BIVOUAC_RESULTS": str(tmp_path)})
+    assert "`check`, `plan` and `grant` work" in str(refused.exception)
+
+
+def gang_pod(section: StandingCluster, **fields: Any) -> dict[str, Any]:
+    job = GangJob(
+        name="on-racks-a1", campaign="on-racks", attempt=1, image="i@sha256:0", code_digest="c", nodes=4,
+        ranks_per_node=8, accelerators=8, command=("true",), config_map="c", grace_seconds=1,
+        **({"efa_interfaces": 32} | fields),
+    )  # fmt: skip
+    document = placing.gang(job, section)
+    assert document["metadata"]["namespace"] == section.namespace
+    pod: dict[str, Any] = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return pod
+
+
+def test_a_pod_of_the_gang_takes_the_clusters_devices_and_nothing_of_eks() -> None:
+    pod = gang_pod(cluster())
+    resources = pod["containers"][0]["resources"]
+    assert resources["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "8"}
+    assert resources["requests"] == {"nvidia.com/gpu": "8", "rdma/hca": "8", "cpu": "100m"}
+    assert "claims" not in gang_pod(cluster(), efa_by_claim=True)["containers"][0]["resources"]
+    assert "resourceClaims" not in gang_pod(cluster(), efa_by_claim=True)
+    assert pod["nodeSelector"] == {"gpu": "h100"} and "priorityClassName" not in pod
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
+
+
+def test_a_pod_has_the_clusters_own_classes_and_logins() -> None:
+    fields = {"nodes.runtime_class": "nvidia", "priority_class": "research", "pull_secrets": ["registry"]}
+    pod = gang_pod(cluster(**fields))
+    assert (pod["runtimeClassName"], pod["priorityClassName"]) == ("nvidia", "research")
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_a_pod_writes_to_folders_of_its_campaign_on_a_claim_that_others_use_too() -> None:
+    pod = gang_pod(cluster())
+    claims = {one["name"]: one.get("persistentVolumeClaim", {}).get("claimName") for one in pod["volumes"]}
+    assert (claims["shared"], claims["local"]) == ("scratch", "local")
+    folders = {one["subPath"] for one in pod["containers"][0]["volumeMounts"] if one["name"] == "shared"}
+    assert folders == {"bivouac/on-racks/data", "bivouac/on-racks/checkpoints"}
+
+
+def test_placing_leaves_the_gang_of_eks_as_it_is(standing: Standing) -> None:
+    job = health_gang(standing().spec)
+    before = jobset(job)
+    placing.gang(job, cluster())
+    assert jobset(job) == before and before["metadata"]["namespace"] == "campaign"
+
+
+def test_the_steward_reaches_s3_by_the_secret_alone(standing: Standing) -> None:
+    spec = standing({"cluster.system_labels": {"pool": "cpu"}}).spec
+    assert spec.cluster is not None
+    documents = dict(openings(spec, spec.cluster))
+    pod = documents["the steward"]["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert container["envFrom"] == [{"secretRef": {"name": "s3-login"}}] and pod["nodeSelector"] == {"pool": "cpu"}
+    values = {row["name"]: row["value"] for row in container["env"]}
+    assert values["AWS_ENDPOINT_URL_S3"] == "https://minio.example.org" and values["AWS_REGION"] == "us-east-1"
+
+
+NODE = {
+    "apiVersion": "v1", "kind": "Node", "metadata": {"name": "rack-1"},
+    "spec": {"taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]},
+    "status": {"conditions": [{"type": "Ready", "status": "True"}],
+               "allocatable": {"nvidia.com/gpu": "8", "rdma/hca": "8"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "obstacle"),
+    [
+        ({}, ""),
+        ({"status.conditions": [{"type": "Ready", "status": "Unknown"}]}, "not Ready"),
+        ({"status.conditions": []}, "not Ready"),
+        ({"spec.unschedulable": True}, "cordoned"),
+        ({"spec.taints": [{"key": "team", "value": "b", "effect": "NoSchedule"}]}, "tainted team=b:NoSchedule"),
+        ({"spec.taints": [{"key": "nvidia.com/gpu", "effect": "NoExecute"}]}, "tainted nvidia.com/gpu:NoExecute"),
+        ({"spec.taints": [{"key": "team", "effect": "PreferNoSchedule"}]}, ""),
+        ({"status.allocatable": {"nvidia.com/gpu": "4", "rdma/hca": "8"}}, "4 nvidia.com/gpu of 8"),
+        ({"status.allocatable": {"nvidia.com/gpu": "8"}}, "no rdma/hca of 8"),
+    ],
+)
+def test_a_node_that_no_pod_of_the_gang_fits_says_why(changes: dict[str, Any], obstacle: str) -> None:
+    assert look._node(from_dict(bent(NODE, changes)), cluster()).obstacle == obstacle  # type: ignore[arg-type]
+
+
+def test_a_toleration_with_a_value_is_for_that_value() -> None:
+    tainted = bent(NODE, {"spec.taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]})
+    for value, obstacle in (("a", ""), ("b", "tainted team=a:NoSchedule")):
+        section = cluster(**{"nodes.tolerations": [{"key": "team", "operator": "Equal", "value": value}]})
+        assert look._node(from_dict(tainted), section).obstacle == obstacle  # type: ignore[arg-type]
