@@ -63,6 +63,24 @@ def events(
     """Print a campaign's record in sentences, oldest first; for one that is gone, from the results folder."""
 
 
+@runs("look.explain:explain_command", enters=("campaign",))
+def explain(
+    campaign: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Name of a campaign; else all classes.", autocompletion=known_campaigns),
+    ] = None,
+    event: Annotated[
+        str | None,
+        typer.Argument(
+            help="Number of an event, or its time, as `bivouac events` prints them; else the last decision."
+        ),
+    ] = None,
+    region: Region = "us-east-1",
+    as_json: Json = False,
+) -> None:
+    """Say what the steward does after each kind of failure, or why it decided an event of a campaign."""
+
+
 @runs("look.alerts:alerts_command", enters=("campaign",))
 def alerts(campaign: Name, region: Region = "us-east-1", as_json: Json = False) -> None:
     """Print a campaign's alerts, which fire and which have ended, with their runbooks."""
