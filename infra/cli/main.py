@@ -34,6 +34,7 @@ from infra.cli.look.commands import (
     report,
     shell,
     status,
+    watch,
 )
 from infra.cli.options import Json, console, runs, stderr
 from infra.cli.prepare.commands import (
@@ -73,7 +74,7 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     ),
     "Run": dict(preview=preview, rehearse=rehearse, run=run, relaunch=relaunch, repair=repair),
     "Look": dict(
-        list=list_campaigns, status=status, logs=logs, events=events, explain=explain, alerts=alerts,
+        list=list_campaigns, status=status, watch=watch, logs=logs, events=events, explain=explain, alerts=alerts,
         exec=execute, cp=cp, profile=profile, report=report, shell=shell,
     ),
     "End": dict(down=down, close=close, sweep=sweep),

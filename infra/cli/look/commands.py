@@ -24,6 +24,15 @@ def status(
     """Show a campaign's stage, driver, steward and cost."""
 
 
+@runs("look.watch.watch:watch_command", enters=("campaign",))
+def watch(
+    campaign: Name,
+    region: Region = "us-east-1",
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+) -> None:
+    """Show a campaign live until it has ended or `q` is pressed; without a terminal, or once it has ended, as it is."""
+
+
 @runs("look.report:report_command", enters=("campaign",))
 def report(
     campaign: Name,

@@ -6,7 +6,7 @@ this table cannot differ from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple, get_args
@@ -90,21 +90,20 @@ def _row(way: Way, recovery: Recovery) -> Row:
     hold_text, end_text = (_deeds(way, end, _policy(recovery, on_stop=on_stop)) for on_stop in ("hold", "teardown"))
     follows = hold_text if hold_text == end_text else f"{hold_text} (`on_stop: hold`), else {end_text}"
     goes_on = not _ends_training(way, end, _policy(recovery))
-    limits = [
-        name
-        for name in LIMITS
-        # An attempt without progress counts as one, so that a limit of one is the least that a spec may have.
-        if goes_on and _ends_training(way, end, _policy(recovery, **{name: int(name == "attempts_without_progress")}))
-    ]
+    # An attempt without progress counts as one, so that a limit of one is the least that a spec may have.
+    least = {name: {name: int(name == "attempts_without_progress")} for name in LIMITS}
+    limits = [name for name in LIMITS if goes_on and _ends_training(way, end, _policy(recovery, limits=least[name]))]
     return Row(way.how, end.failure, follows, tuple(limits))
 
 
-def _policy(recovery: Recovery, on_stop: Literal["hold", "teardown"] = "hold", **limits: int) -> Policy:
+def _policy(
+    recovery: Recovery, on_stop: Literal["hold", "teardown"] = "hold", limits: Mapping[str, int] | None = None
+) -> Policy:
     """Return the policy of a spec whose limits nothing has reached, but for those given."""
     shared = {name: value for name in Policy.model_fields if (value := getattr(recovery, name, None)) is not None}
     fields: dict[str, Any] = {"capacity_timeout": timedelta(hours=1), **shared, **dict.fromkeys(LIMITS, _ENOUGH)}
     money = {"budget_usd": Decimal(_ENOUGH), "interval_and_archive": timedelta(hours=1)}
-    return Policy(**{**fields, **limits}, **money, on_stop=on_stop)
+    return Policy(**{**fields, **(limits or {})}, **money, on_stop=on_stop)
 
 
 def _actions(way: Way, end: EndAttempt, policy: Policy) -> Iterator[Action]:
