@@ -1,22 +1,37 @@
-"""`bivouac alerts NAME`: the alerts of a campaign, by its record: those that fire now, and those that have ended."""
+"""`bivouac alerts NAME`: the alerts of a campaign, by its record: those that fire now, and those that have ended.
+
+With `--test` it sends one message by each route of the spec's `notify` instead.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from rich.console import Console
 
+from infra.aws.account import Account
 from infra.cli.answers import write_json
 from infra.cli.records import kept_record, record_of
 from infra.console.plain_console import say
 from infra.console.tables import Listing
-from infra.console.words import clock
+from infra.console.words import clock, moment
 from infra.errors import UserError
+from infra.notices.notice import Notice
+from infra.notices.ways import SHORT, TOPIC, NotSent, recipients, ways
 from infra.record.payloads.alerts import AlertsUnseen
+from infra.session.session import stored_spec
 from infra.steward.monitoring.alerts import FiredAlert, history
 
 
-def alerts_command(campaign: str, region: str, as_json: bool, console: Console) -> int:
-    """Print the alerts, the newest last. Raises `UserError` if neither the account nor the results folder has the
-    campaign."""
+def alerts_command(
+    campaign: str, region: str, as_json: bool, console: Console, *, route: str | None = None, test: bool = False
+) -> int:
+    """Print the alerts, the newest last; or test the routes. Raises `UserError` if neither the account nor the results
+    folder has the campaign, or it has no such route."""
+    if test:
+        return _test_routes(campaign, region, route, as_json, console)
+    if route is not None:
+        raise UserError("a route is named for a test only", seen=route, cure="write --test before it, or leave it out")
     try:
         events = record_of(campaign, region).events()
     except UserError as error:
@@ -40,6 +55,36 @@ def alerts_command(campaign: str, region: str, as_json: bool, console: Console) 
         table.row(at, lasts, payload.severity, payload.alert, payload.summary, payload.runbook)
     table.show(console)
     return 0
+
+
+def _test_routes(campaign: str, region: str, route: str | None, as_json: bool, console: Console) -> int:
+    """Send one message by each route, or by the named one; return 1 if one did not take it. The record has no trace of
+    it: nothing happened to the campaign."""
+    try:
+        spec = stored_spec(record_of(campaign, region))
+    except UserError as error:
+        spec = kept_record(campaign, region, error).spec
+    routes = ways(spec)
+    if route is not None and route not in routes:
+        raise UserError("the spec's `notify` has no such route", seen=route, cure=f"one of: {', '.join(routes)}")
+    subject = f"bivouac {campaign}: a test of this route, nothing has happened"
+    text = f"Somebody typed `bivouac alerts {campaign} --test` at {moment(datetime.now(UTC))}. Nobody needs to act."
+    answers = dict[str, tuple[bool, str]]()
+    for name in routes if route is None else [route]:
+        try:
+            answers[name] = True, str(routes[name](Notice(subject, text)))
+        except NotSent as error:
+            answers[name] = False, str(error)
+    if answers.get(TOPIC, (False, ""))[0]:
+        answers[TOPIC] = True, f"{answers[TOPIC][1]}; {recipients(Account(spec.region, SHORT), spec.notices_topic)}"
+    if as_json:
+        write_json(console, [{"route": name, "sent": sent, "answer": why} for name, (sent, why) in answers.items()])
+    else:
+        table = Listing("route", "sent", "~answer")
+        for name, (sent, why) in answers.items():
+            table.row(name, "yes" if sent else "no", why)
+        table.show(console)
+    return 0 if all(sent for sent, _ in answers.values()) else 1
 
 
 def _row(alert: FiredAlert) -> dict[str, object]:

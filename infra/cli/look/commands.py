@@ -91,8 +91,19 @@ def explain(
 
 
 @runs("look.alerts:alerts_command", enters=("campaign",))
-def alerts(campaign: Name, region: Region = "us-east-1", as_json: Json = False) -> None:
-    """Print a campaign's alerts, which fire and which have ended, with their runbooks."""
+def alerts(
+    campaign: Name,
+    route: Annotated[
+        str | None,
+        typer.Argument(help="With --test: only this route.", autocompletion=lambda: ["topic", "webhook"]),
+    ] = None,
+    region: Region = "us-east-1",
+    as_json: Json = False,
+    test: Annotated[
+        bool, typer.Option("--test", help="Send one message by each route of `notify`, and print what each answers.")
+    ] = False,
+) -> None:
+    """Print a campaign's alerts, which fire and which have ended, with their runbooks; or test the routes to people."""
 
 
 @runs("look.shell:shell_command", announces=False)
