@@ -68,17 +68,17 @@ def publish(account: Account, topic: str, notice: Notice) -> str:
 
 
 def recipients(account: Account, topic: str) -> str:
-    """Return whom a topic passes a message on to, and who has not confirmed yet, in words. An address stays with those
-    who may list the topic's."""
+    """Return whom a topic passes a message on to, in words; not to those who have not confirmed."""
     try:
         rows = list(every(account.client("sns"), "list_subscriptions_by_topic", "Subscriptions", TopicArn=topic))
     except (ClientError, BotoCoreError) as error:
         code = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
         return f"its subscribers cannot be listed: {code}"
-    names = [f"{row['Protocol']} {row['Endpoint']}" for row in rows]
-    waiting = [name for name, row in zip(names, rows, strict=True) if row["SubscriptionArn"] == _UNCONFIRMED]
-    texts = [f"it goes to {', '.join(name for name in names if name not in waiting) or 'nobody'}"]
-    return "; ".join(texts + ([f"not confirmed, so without it: {', '.join(waiting)}"] if waiting else []))
+    names = [
+        f"{row['Protocol']} {row['Endpoint']}" + (" (not confirmed)" if row["SubscriptionArn"] == _UNCONFIRMED else "")
+        for row in rows
+    ]
+    return f"it goes to {', '.join(names) or 'nobody'}"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

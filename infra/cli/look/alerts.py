@@ -69,22 +69,23 @@ def _test_routes(campaign: str, region: str, route: str | None, as_json: bool, c
         raise UserError("the spec's `notify` has no such route", seen=route, cure=f"one of: {', '.join(routes)}")
     subject = f"bivouac {campaign}: a test of this route, nothing has happened"
     text = f"Somebody typed `bivouac alerts {campaign} --test` at {moment(datetime.now(UTC))}. Nobody needs to act."
-    answers = dict[str, tuple[bool, str]]()
+    rows = list[dict[str, object]]()
     for name in routes if route is None else [route]:
         try:
-            answers[name] = True, str(routes[name](Notice(subject, text)))
+            answer, sent = str(routes[name](Notice(subject, text))), True
         except NotSent as error:
-            answers[name] = False, str(error)
-    if answers.get(TOPIC, (False, ""))[0]:
-        answers[TOPIC] = True, f"{answers[TOPIC][1]}; {recipients(Account(spec.region, SHORT), spec.notices_topic)}"
+            answer, sent = str(error), False
+        if name == TOPIC and sent:
+            answer += f"; {recipients(Account(spec.region, SHORT), spec.notices_topic)}"
+        rows.append({"route": name, "sent": sent, "answer": answer})
     if as_json:
-        write_json(console, [{"route": name, "sent": sent, "answer": why} for name, (sent, why) in answers.items()])
+        write_json(console, rows)
     else:
         table = Listing("route", "sent", "~answer")
-        for name, (sent, why) in answers.items():
-            table.row(name, "yes" if sent else "no", why)
+        for row in rows:
+            table.row(str(row["route"]), "yes" if row["sent"] else "no", str(row["answer"]))
         table.show(console)
-    return 0 if all(sent for sent, _ in answers.values()) else 1
+    return 0 if all(row["sent"] for row in rows) else 1
 
 
 def _row(alert: FiredAlert) -> dict[str, object]:

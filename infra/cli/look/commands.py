@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from infra.cli.options import Json, Name, Region, known_campaigns, runs, stderr
+from infra.cli.options import Json, MaybeName, Name, Region, known_campaigns, runs, stderr
 
 
 @runs("look.list:list_command")
@@ -74,16 +74,8 @@ def events(
 
 @runs("look.explain:explain_command", enters=("campaign",))
 def explain(
-    campaign: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="Name of a campaign; else all classes.", autocompletion=known_campaigns),
-    ] = None,
-    event: Annotated[
-        str | None,
-        typer.Argument(
-            help="Number of an event, or its time, as `bivouac events` prints them; else the last decision."
-        ),
-    ] = None,
+    campaign: MaybeName = None,
+    event: Annotated[str | None, typer.Argument(help="Its number or time in `bivouac events`.")] = None,
     region: Region = "us-east-1",
     as_json: Json = False,
 ) -> None:
@@ -93,15 +85,10 @@ def explain(
 @runs("look.alerts:alerts_command", enters=("campaign",))
 def alerts(
     campaign: Name,
-    route: Annotated[
-        str | None,
-        typer.Argument(help="With --test: only this route.", autocompletion=lambda: ["topic", "webhook"]),
-    ] = None,
+    route: Annotated[str | None, typer.Argument(help="With --test: only this route.")] = None,
     region: Region = "us-east-1",
     as_json: Json = False,
-    test: Annotated[
-        bool, typer.Option("--test", help="Send one message by each route of `notify`, and print what each answers.")
-    ] = False,
+    test: Annotated[bool, typer.Option("--test", help="Send one message by each route of `notify`.")] = False,
 ) -> None:
     """Print a campaign's alerts, which fire and which have ended, with their runbooks; or test the routes to people."""
 

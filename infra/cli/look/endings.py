@@ -6,10 +6,11 @@ this table cannot differ from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple, get_args
+from signal import SIGSEGV
+from typing import Any, Literal, NamedTuple
 
 from infra.spec.sections import Recovery
 from infra.steward.decide import (
@@ -30,7 +31,6 @@ from trainer.contract import ExitCode
 from trainer.contract.exits import REASONS
 
 _NOW = datetime(2000, 1, 1, tzinfo=UTC)
-_SEGFAULT = 139
 _ENOUGH = 10**6
 """A limit that no history of this table reaches."""
 DEEDS = {
@@ -78,63 +78,53 @@ def causes(failure: str, recovery: Recovery) -> list[Row]:
     return [row for row in rows(recovery) if row.failure == failure]
 
 
-def limits_of(failure: str, recovery: Recovery) -> tuple[str, ...]:
-    """Return all limits that a class counts against."""
-    return tuple(name for name in LIMITS if any(name in row.limits for row in causes(failure, recovery)))
-
-
 def _row(way: Way, recovery: Recovery) -> Row:
     end = decide(way.running, _policy(recovery), History())
     if not isinstance(end, EndAttempt):
         return Row(way.how, None, DEEDS[end.kind], ())
-    hold_text, end_text = (_deeds(way, end, _policy(recovery, on_stop=on_stop)) for on_stop in ("hold", "teardown"))
-    follows = hold_text if hold_text == end_text else f"{hold_text} (`on_stop: hold`), else {end_text}"
-    goes_on = not _ends_training(way, end, _policy(recovery))
-    # An attempt without progress counts as one, so that a limit of one is the least that a spec may have.
-    least = {name: {name: int(name == "attempts_without_progress")} for name in LIMITS}
-    limits = [name for name in LIMITS if goes_on and _ends_training(way, end, _policy(recovery, limits=least[name]))]
+    actions = _actions(way, end, _policy(recovery))
+    if_held, if_not = _words(actions), _words(_actions(way, end, _policy(recovery, on_stop="teardown")))
+    follows = if_held if if_held == if_not else f"{if_held} (`on_stop: hold`), else {if_not}"
+    if isinstance(actions[-1], Finish):
+        return Row(way.how, end.failure, follows, ())
+    limits = [name for name in LIMITS if isinstance(_actions(way, end, _policy(recovery, least=name))[-1], Finish)]
     return Row(way.how, end.failure, follows, tuple(limits))
 
 
-def _policy(
-    recovery: Recovery, on_stop: Literal["hold", "teardown"] = "hold", limits: Mapping[str, int] | None = None
-) -> Policy:
-    """Return the policy of a spec whose limits nothing has reached, but for those given."""
+def _words(actions: Sequence[Action]) -> str:
+    return ", then ".join(DEEDS[action.kind] for action in actions)
+
+
+def _policy(recovery: Recovery, on_stop: Literal["hold", "teardown"] = "hold", least: str = "") -> Policy:
+    """Return the policy of a spec of whose limits none is reached, but for `least`, which is as low as it may be."""
     shared = {name: value for name in Policy.model_fields if (value := getattr(recovery, name, None)) is not None}
     fields: dict[str, Any] = {"capacity_timeout": timedelta(hours=1), **shared, **dict.fromkeys(LIMITS, _ENOUGH)}
+    if least:  # an attempt without progress counts as one
+        fields[least] = int(least == "attempts_without_progress")
     money = {"budget_usd": Decimal(_ENOUGH), "interval_and_archive": timedelta(hours=1)}
-    return Policy(**{**fields, **(limits or {})}, **money, on_stop=on_stop)
+    return Policy(**fields, **money, on_stop=on_stop)
 
 
-def _actions(way: Way, end: EndAttempt, policy: Policy) -> Iterator[Action]:
-    """Yield what the steward does after the end of an attempt that committed nothing new, up to the next launch."""
+def _actions(way: Way, end: EndAttempt, policy: Policy) -> list[Action]:
+    """Return what the steward does after the end of an attempt that committed nothing new, up to the next launch."""
     attempt = Attempt(
         number=1, failure=end.failure, ended_at=_NOW, committed_at_launch=-1, committed_at_end=-1,
         dead_nodes=end.dead_nodes, first_failed=end.first_failed,
     )  # fmt: skip
     history, view = History(attempts=(attempt,)), way.between
-    for _ in get_args(Action):
-        action = decide(view, policy, history)
-        yield action
-        if not isinstance(action, Replace):
-            return
-        nodes = tuple(node for node in view.nodes if node.name not in action.nodes)
-        view = view.model_copy(update={"nodes": (*nodes, *map(_node, range(2, 2 + len(action.nodes))))})
-
-
-def _deeds(way: Way, end: EndAttempt, policy: Policy) -> str:
-    return ", then ".join(DEEDS[action.kind] for action in _actions(way, end, policy))
-
-
-def _ends_training(way: Way, end: EndAttempt, policy: Policy) -> bool:
-    return isinstance(list(_actions(way, end, policy))[-1], Finish)
+    actions = [decide(view, policy, history)]
+    if isinstance(replacement := actions[0], Replace):
+        nodes = tuple(node for node in view.nodes if node.name not in replacement.nodes)
+        view = view.model_copy(update={"nodes": (*nodes, *map(_node, range(2, 2 + len(replacement.nodes))))})
+        actions.append(decide(view, policy, history))
+    return actions
 
 
 def _ways(recovery: Recovery) -> Iterator[Way]:
     for code in ExitCode:
         if code is not ExitCode.DONE:
             yield _way(f"a pod exits with {code.value} ({REASONS.get(code, code.name.lower())})", _failure_of(code))
-    yield _way("a pod exits with any other code, or dies of a signal", _failure_of(_SEGFAULT))
+    yield _way("a pod exits with any other code, or dies of a signal", _failure_of(128 + SIGSEGV))
     silent_for = 2 * recovery.heartbeat_timeout
     yield _way(
         "a pod is silent for `heartbeat_timeout`, and Kubernetes, EC2 or a failed peer calls its node dead",

@@ -43,9 +43,8 @@ def print_events(
     as_json: bool = False,
     pause: Callable[[], object] = lambda: time.sleep(_LOOK_S),
 ) -> None:
-    """Print a record's events with their numbers, each once, also those that come late: these then have the numbers of
-    others that were printed before. `writer`: only those of this role. `since_s`:
-    only those from this time on, seconds since the epoch."""
+    """Print a record's events with their numbers, each once, also those that come late. `writer`: only those of this
+    role. `since_s`: only those from this time on, seconds since the epoch."""
     ids = set[tuple[str, int]]()
     while True:
         events = read()

@@ -35,10 +35,8 @@ def explain_command(campaign: str | None, event: str | None, region: str, as_jso
     if as_json:
         write_json(console, [line._asdict() for line in lines])
         return 0
-    newest_label = ""
     for line in lines:
-        say(console, f"{line.label if line.label != newest_label else '':<8} {line.text}")
-        newest_label = line.label
+        say(console, f"{line.label:<8} {line.text}")
     return 0
 
 
@@ -52,11 +50,10 @@ def _print_table(recovery: Recovery, as_json: bool, console: Console) -> None:
         listing.row(row.failure or "none", row.how, row.follows, ", ".join(row.limits) or "nothing")
     listing.show(console)
     defaults = ", ".join(f"{name} {getattr(recovery, name)}" for name in LIMITS)
-    window = f"{LIMITS_WINDOW / timedelta(hours=1):g} hours"
     signals = " and ".join(signal.name for signal in HARDWARE_SIGNALS)
     for text in (
         f"Limits are fields of the spec's `recovery`: {defaults} by default. Restarts and replacements count within "
-        f"{window}. Once a limit is passed, the steward archives what is sound and ends the training.",
+        f"{LIMITS_WINDOW // timedelta(hours=1)} hours. Once a limit is passed, the steward archives what is sound and ends the training.",
         f"Before an attempt ends, a rank's end by {', '.join(RESTARTABLE)} on a well node restarts all ranks in place, "
         f"up to `restarts_in_place` ({recovery.restarts_in_place}) times in an attempt of the built-in trainer; "
         f"{signals} do not, since they may be the hardware's. It counts against no other limit.",

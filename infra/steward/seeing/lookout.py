@@ -36,8 +36,8 @@ _EVERY_S = 5.0
 """Longest time between two writes: the spent money grows while nothing else changes."""
 _LATE_S = 5.0
 """Longest time without a sign of life that says nothing; of a rank, beside three steps."""
-_MOST_RANKS = 16
-"""Of one pod, that are named."""
+_MOST_RANKS, _LONGEST = 16, 80
+"""Of one pod, that are named; and characters of how one ended."""
 _ALWAYS_NEW = ("at", "spent_usd", "step_seconds")
 
 
@@ -67,12 +67,11 @@ class Keeper:
 
 
 def _figures_of(pod: PodView, step_s: float | None) -> dict[str, Any]:
-    """Return what people see of a pod. `ranks`: rank -> how long it has given no sign of life, or how it ended; empty
-    while all are well. `silent_s`: since its last answer, or 0 for a short time. `step_s`: seconds of a step; None: not
-    known, and then no rank is late."""
+    """Return what people see of a pod, with those of its ranks that are late or have ended. `step_s`: seconds of a
+    step; None: not known, and then no rank is late."""
     longest_s = inf if step_s is None or pod.trainer_phase is not Phase.TRAINING else 3 * step_s + _LATE_S
     ranks = {
-        rank.rank: str(rank.end) if rank.end != Sign.RUNS else f"no sign of life for {int(rank.age_s or 0)} s"
+        rank.rank: rank.end[:_LONGEST] if rank.end != Sign.RUNS else f"no sign of life for {int(rank.age_s or 0)} s"
         for rank in pod.ranks
         if rank.end != Sign.RUNS or (rank.age_s or 0) > longest_s
     }

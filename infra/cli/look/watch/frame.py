@@ -6,18 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from infra.cli.look.status import stage_text
-from infra.cli.look.watch.grid import grid, ready_text
-from infra.cli.look.watch.snapshot import Peak, Snapshot
+from infra.cli.look.watch.grid import grid
+from infra.cli.look.watch.snapshot import Machines, Snapshot
 from infra.console.visible import visible
 from infra.console.words import clock, plural, share, usd
-from infra.errors import UserError
-from infra.plan.layout import layout
-from infra.record.events import Event
 from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.steward.monitoring.alerts import history
 
@@ -25,30 +21,25 @@ LABEL = 9
 """Columns of a row's label, with the gap behind it."""
 WIDEST = 120
 _BARS = "▁▂▃▄▅▆▇█"
-_MOST_DECISIONS, _MOST_ALERTS = 6, 4
-_LINES = 2
-"""Most lines of a decision or an alert."""
+_MOST_EVENTS, _MOST_ALERTS = 6, 4
 STALE = timedelta(seconds=30)
 """Age from which the steward's figures are shown in red: it writes them every five seconds."""
 
 Row = tuple[str, Text]
 
 
-def frame(
-    snapshot: Snapshot, now: datetime, width: int, peak: Peak, trouble: str = "", height: int | None = None
-) -> Group:
-    """Return a frame that is no wider than `width`. `trouble`: why the record cannot be read now; `height`: lines that
-    there are, for which decisions are left out."""
+def frame(snapshot: Snapshot, now: datetime, width: int, machines: Machines, trouble: str = "") -> Table:
+    """Return a frame that is no wider than `width`. `trouble`: why the record cannot be read now.
+
+    A low terminal cuts the end off: alerts come first, and the oldest events last.
+    """
     body = max(min(width, WIDEST) - LABEL, 10)
-    # A low terminal cuts the end off: alerts come first.
-    fixed_rows = [*_head(snapshot, now, trouble), *_alerts(snapshot, now, body), *_rows(snapshot, now, body, peak)]
-    decisions = list(_decisions(snapshot.record.events, body))
-    console = Console(width=width, color_system=None, force_terminal=False)
-    for count in range(len(decisions), 0, -1):
-        table = _table([*fixed_rows, *decisions[-count:]], width)
-        if height is None or len(console.render_lines(table, pad=False)) <= height:
-            return Group(table)
-    return Group(_table([*fixed_rows, *decisions[-1:]], width))
+    rows = [*_head(snapshot, now, trouble), *_alerts(snapshot, now, body), *_rows(snapshot, now, body, machines)]
+    # Events that a driver prints, too.
+    newest_events = [event for event in reversed(snapshot.record.events) if event.payload.watched][:_MOST_EVENTS]
+    for event in newest_events:
+        rows.append(("events", _cut(f"{event.at:%H:%M:%S} {event.sentence().removeprefix('decided: ')}", body)))
+    return _table(rows, width)
 
 
 def _table(rows: Sequence[Row], width: int) -> Table:
@@ -84,15 +75,19 @@ def _age(now: datetime, then: datetime) -> float:
     return max((now - then).total_seconds(), 0.0)
 
 
-def _rows(snapshot: Snapshot, now: datetime, body: int, peak: Peak) -> Iterator[Row]:
+def _rows(snapshot: Snapshot, now: datetime, body: int, machines: Machines) -> Iterator[Row]:
     yield from _loss(snapshot, body)
-    yield from _training(snapshot, now, body, peak)
+    yield from _training(snapshot, now, body, machines)
     if snapshot.page is not None and snapshot.page.goodput is not None:
         old = "" if snapshot.gone else f", by the report of {clock(_age(now, snapshot.page.made_at))} ago"
         yield "goodput", Text(f"{share(snapshot.page.goodput)} of paid time is new training{old}")
-    elif snapshot.page is None:
+    else:
         yield "goodput", Text("not known: a driver or `bivouac report` writes the report that has it", "dim")
-    yield from _nodes(snapshot, body)
+    if snapshot.live and snapshot.state.outcome is None:
+        nodes, wanted = snapshot.live.get("nodes") or (), snapshot.record.spec.nodes.count
+        ready = sum(node.get("ready") is True for node in nodes)
+        yield "nodes", Text(f"{ready} of {plural(wanted, 'node')} ready, {len(nodes)} there")
+        yield from (("nodes", line) for line in grid(snapshot.live, machines.ranks_per_node))
     yield from _saved(snapshot, now)
     yield from _money(snapshot)
 
@@ -122,7 +117,7 @@ def sparkline(values: Mapping[int, float], width: int) -> str:
     return "".join(" " if mean is None else _BARS[round(top * (mean - least) / (spread or 1))] for mean in means)
 
 
-def _training(snapshot: Snapshot, now: datetime, body: int, peak: Peak) -> Iterator[Row]:
+def _training(snapshot: Snapshot, now: datetime, body: int, machines: Machines) -> Iterator[Row]:
     state, training = snapshot.state, snapshot.training
     if hold := state.hold:
         yield "held", Text(visible(f"until {hold.until}: {hold.cause}", lines=False), "bold red")
@@ -146,7 +141,7 @@ def _training(snapshot: Snapshot, now: datetime, body: int, peak: Peak) -> Itera
     if pace:
         tokens = training["tokens_per_second"]
         rate = f"{clock(pace)} a step" + (f", {tokens:,} tokens/s" if tokens else "")
-        yield "pace", Text(f"{rate}, ").append_text(_mfu(peak, pace))
+        yield "pace", Text(f"{rate}, ").append_text(_mfu(machines, pace))
         end = now + timedelta(seconds=training["seconds_to_end"])
         ends.append(f"in {clock(training['seconds_to_end'])} by this pace, {end:%d %b %H:%M} UTC")
     if snapshot.deadline is not None:
@@ -156,11 +151,11 @@ def _training(snapshot: Snapshot, now: datetime, body: int, peak: Peak) -> Itera
     yield "ends", ends if ends else Text("not known", "dim")
 
 
-def _mfu(peak: Peak, pace: float) -> Text:
-    if peak.mfu_seconds is None:
+def _mfu(machines: Machines, pace: float) -> Text:
+    if machines.mfu_seconds is None:
         return Text("MFU not known for this precision and job", "dim")
-    mfu = peak.mfu_seconds / pace
-    return Text(f"MFU {share(mfu)} of {peak.words}") if mfu <= 1 else Text(f"MFU above {peak.words}?", "yellow")
+    mfu = machines.mfu_seconds / pace
+    return Text(f"MFU {share(mfu)} of {machines.peak}") if mfu <= 1 else Text(f"MFU above {machines.peak}?", "yellow")
 
 
 def _bar(step: int, steps: int, body: int) -> Text:
@@ -170,25 +165,12 @@ def _bar(step: int, steps: int, body: int) -> Text:
     return Text.assemble(("━" * done, "green"), ("─" * (length - done), "dim"), f" {share(part)}")
 
 
-def _nodes(snapshot: Snapshot, body: int) -> Iterator[Row]:
-    live, spec = snapshot.live, snapshot.record.spec
-    if snapshot.state.outcome is not None or not live:
-        return
-    yield "nodes", Text(ready_text(live.get("nodes") or (), spec.nodes.count))
-    try:
-        ranks_per_node = layout(spec).ranks_per_node
-    except UserError:
-        ranks_per_node = 1
-    for line in grid(live, ranks_per_node, body):
-        yield "nodes", line
-
-
 def _saved(snapshot: Snapshot, now: datetime) -> Iterator[Row]:
     """Yield the newest committed step of each tier. A tier's age is what a restart from it would train again."""
     state, training, places = snapshot.state, snapshot.training, list[Text]()
     if state.outcome is None:
         newest: dict[str, int] = {}
-        for row in snapshot.tiers or ():
+        for row in snapshot.tiers:
             if row.committed:
                 newest[row.tier] = max(row.step, newest.get(row.tier, -1))
         if snapshot.live.get("committed_step", -1) >= 0:
@@ -229,24 +211,16 @@ def _money(snapshot: Snapshot) -> Iterator[Row]:
 
 
 def _alerts(snapshot: Snapshot, now: datetime, body: int) -> Iterator[Row]:
-    firing = [alert for alert in history(snapshot.record.events) if alert.ended is None]
-    if snapshot.ended:
-        return
-    if not firing:
+    firing = [alert for alert in history(snapshot.record.events) if alert.ended is None and not snapshot.ended]
+    if not firing and not snapshot.ended:
         yield "alerts", Text("none fires, by the record", "dim")
     for alert in firing[-_MOST_ALERTS:]:
-        age = clock(_age(now, alert.fired))
-        text = f"{alert.payload.alert} ({alert.payload.severity}), {age}: {alert.payload.summary}"
-        yield "alerts", _cut(text, body, "bold red" if alert.payload.severity == "page" else "yellow")
-
-
-def _decisions(events: Sequence[Event], body: int) -> Iterator[Row]:
-    """Yield the newest events that a driver prints too, the newest last."""
-    for event in [event for event in events if event.payload.watched][-_MOST_DECISIONS:]:
-        yield "events", _cut(f"{event.at:%H:%M:%S} {event.sentence().removeprefix('decided: ')}", body)
+        head = f"{alert.payload.alert} ({alert.payload.severity}), {clock(_age(now, alert.fired))}"
+        style = "bold red" if alert.payload.severity == "page" else "yellow"
+        yield "alerts", _cut(f"{head}: {alert.payload.summary}", body, style)
 
 
 def _cut(text: str, body: int, style: str = "") -> Text:
     plain = visible(text, lines=False)
-    longest = _LINES * body - 1
+    longest = 2 * body - 1  # two lines
     return Text(plain if len(plain) <= longest else f"{plain[: longest - 1]}…", style)

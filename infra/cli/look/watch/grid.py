@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from infra.console.words import plural
 from infra.record.payloads.attempts import short
 from trainer.contract import Phase
 
@@ -40,19 +39,20 @@ _OF_POD = {
 }
 
 
-def grid(live: Mapping[str, Any], ranks_per_node: int, width: int) -> Iterator[Text]:
-    """Yield the lines of the grid, its legend, and those nodes, pods and ranks that are not well. `live`: the
-    steward's figures; what they do not tell of a rank is taken from its pod."""
+def grid(live: Mapping[str, Any], ranks_per_node: int) -> Iterator[Text]:
+    """Yield the grid, its legend, and those nodes, pods and ranks that are not well. `live`: the steward's figures;
+    what they do not tell of a rank is taken from its pod."""
     pods: Sequence[Mapping[str, Any]] = sorted(live.get("pods") or (), key=_place)
-    per_rank = len(pods) <= MOST_NODES
-    cells = [_marks(pod, ranks_per_node) if per_rank else [_worst(pod, ranks_per_node)] for pod in pods]
-    yield from _rows(cells, width, " " if per_rank and ranks_per_node > 1 else "")
-    if marks := list(dict.fromkeys(mark for cell in cells for mark in cell)):
-        unit = "rank" if per_rank else "node"
-        legend = Text(f"each {unit}: ", "dim")
-        for number, mark in enumerate(marks):
-            legend.append(", " if number else "").append(mark.sign, mark.style).append(f" {mark.word}")
-        yield legend
+    cells, unit, gap = [_marks(pod, ranks_per_node) for pod in pods], "rank", " " if ranks_per_node > 1 else ""
+    if len(pods) > MOST_NODES:
+        cells, unit, gap = [[_SICK] if _SICK in cell else cell[:1] for cell in cells], "node", ""
+    if cells:
+        yield Text(gap).join(Text.assemble(*((mark.sign, mark.style) for mark in cell)) for cell in cells)
+        legend = Text(", ").join(
+            Text.assemble((mark.sign, mark.style), f" {mark.word}")
+            for mark in dict.fromkeys(mark for cell in cells for mark in cell)
+        )
+        yield Text(f"each {unit}: ", "dim").append_text(legend)
     troubles = [*_pod_troubles(pods), *_node_troubles(live.get("nodes") or ())]
     yield from (Text(trouble, "yellow") for trouble in troubles[:_MOST_TROUBLES])
     if len(troubles) > _MOST_TROUBLES:
@@ -70,11 +70,6 @@ def _marks(pod: Mapping[str, Any], ranks_per_node: int) -> list[Mark]:
     return [_SICK if str(first_rank + number) in sick_ranks else mark for number in range(ranks_per_node)]
 
 
-def _worst(pod: Mapping[str, Any], ranks_per_node: int) -> Mark:
-    marks = _marks(pod, ranks_per_node)
-    return _SICK if _SICK in marks else marks[0]
-
-
 def _mark(pod: Mapping[str, Any]) -> Mark:
     if pod.get("phase") != "Running":
         return _OF_POD.get(str(pod.get("phase")), _SILENT)
@@ -84,19 +79,6 @@ def _mark(pod: Mapping[str, Any]) -> Mark:
     if phase is None:  # a steward of an earlier version
         return _WELL if pod.get("step") else _OF_PHASE[Phase.STARTING]
     return _OF_PHASE.get(phase, _WELL)
-
-
-def _rows(cells: Sequence[Sequence[Mark]], width: int, gap: str) -> Iterator[Text]:
-    line = Text()
-    for cell in cells:
-        if line and len(line) + len(gap) + len(cell) > width:
-            yield line
-            line = Text()
-        line.append(gap if line else "")
-        for mark in cell:
-            line.append(mark.sign, mark.style)
-    if line:
-        yield line
 
 
 def _pod_troubles(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -118,9 +100,3 @@ def _node_troubles(nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         words += [f"its instance is {state}"] if state in ("impaired", "gone") else []
         if text := ", ".join(filter(None, words)):
             yield f"{short(node.get('name'))}: {text}"
-
-
-def ready_text(nodes: Sequence[Mapping[str, Any]], wanted: int) -> str:
-    """Return how many nodes are there and ready."""
-    ready = sum(node.get("ready") is True for node in nodes)
-    return f"{ready} of {plural(wanted, 'node')} ready" + (f", {len(nodes)} there" if len(nodes) != wanted else "")

@@ -35,9 +35,7 @@ def _wait(seconds: float) -> str:
 
 
 def _key(descriptor: int, seconds: float) -> str:
-    ready, _, _ = select.select([descriptor], [], [], seconds)
-    if not ready:
+    if not select.select([descriptor], [], [], seconds)[0]:
         return ""
-    if not (typed := os.read(descriptor, 1)):
-        return _wait(seconds)  # nobody can type any more
-    return typed.decode(errors="replace")
+    typed = os.read(descriptor, 1)
+    return typed.decode(errors="replace") if typed else _wait(seconds)  # at the end nobody can type any more

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import AwareDatetime, BaseModel, FiniteFloat
+from pydantic import AliasPath, AwareDatetime, BaseModel, Field
 
 from infra.campaign.report import JSON
 from infra.checkpoints.find import TIERS, TIERS_EVERY_S
@@ -24,6 +24,7 @@ from infra.record.events import CampaignState, fold
 from infra.record.store import CampaignStore, live_figures
 from infra.report.build import build
 from infra.report.record import Record
+from infra.report.trained import Losses
 from infra.session.session import stored_deadline, stored_plan, stored_spec
 from infra.spec.campaign import Spec
 from trainer.contract.listing import Listed, Listing
@@ -32,38 +33,22 @@ _PAGE_EVERY_S = 60.0
 """A driver writes the report as often."""
 
 
-class _Point(BaseModel):
-    step: int
-    loss: FiniteFloat
-
-
-class _Series(BaseModel):
-    points: tuple[_Point, ...] = ()
-
-
-class _Trained(BaseModel):
-    losses: tuple[_Series, ...] = ()
-
-
 class PageFigures(BaseModel):
-    """What the newest report says; of any version."""
+    """What the newest report says."""
 
     made_at: AwareDatetime
     goodput: float | None = None
     """Useful new training time / paid time."""
-    training: _Trained = _Trained()
-
-    def losses(self) -> dict[int, float]:
-        """Return step -> loss; of a step that was trained twice, the later one."""
-        return {point.step: point.loss for series in self.training.losses for point in series.points}
+    series: tuple[Losses, ...] = Field(default=(), validation_alias=AliasPath("training", "losses"))
 
 
-@dataclass(frozen=True)
-class Peak:
-    """The denominator of MFU."""
+class Machines(NamedTuple):
+    """What the spec and the catalogue say of the gang."""
 
-    words: str
-    mfu_seconds: float | None
+    ranks_per_node: int = 1
+    peak: str = ""
+    """The denominator of MFU, in words."""
+    mfu_seconds: float | None = None
     """MFU x seconds of a step; None: no peak is known."""
 
 
@@ -75,8 +60,8 @@ class Snapshot:
     live: Mapping[str, Any] = field(default_factory=dict)
     """The steward's newest figures; empty: there are none."""
     page: PageFigures | None = None
-    tiers: tuple[Listed, ...] | None = None
-    """The steward's newest listing; None: there is none."""
+    tiers: tuple[Listed, ...] = ()
+    """The steward's newest listing."""
     deadline: datetime | None = None
     live_losses: Mapping[int, float] = field(default_factory=dict)
     """Step -> loss, of the steward's figures since the watch began."""
@@ -99,22 +84,24 @@ class Snapshot:
 
     @cached_property
     def losses(self) -> dict[int, float]:
-        """Step -> loss, in the order of steps."""
-        known_losses = {} if self.page is None else self.page.losses()
-        return dict(sorted({**known_losses, **self.live_losses}.items()))
+        """Step -> loss, in the order of steps; of a step that was trained twice, the later one."""
+        series = () if self.page is None else self.page.series
+        page_losses = {point.step: point.loss for attempt in series for point in attempt.points}
+        return dict(sorted({**page_losses, **self.live_losses}.items()))
 
 
-def peak_of(spec: Spec) -> Peak:
-    """Return the denominator of MFU by the catalogue. Pure."""
+def machines_of(spec: Spec) -> Machines:
+    """Return what is known of a spec's machines. Pure."""
     facts = survey(spec)
     try:
-        world = layout(spec).world_size
-        mfu = implied_mfu(spec, facts, world)
+        shape = layout(spec)
+        mfu, peak = implied_mfu(spec, facts, shape.world_size), peak_tflops(spec.training, facts)
     except UserError:
-        return Peak("", None)
-    peak = peak_tflops(spec.training, facts)
-    words = f"{world} x {peak:g} TFLOP/s, dense bfloat16" if peak else ""
-    return Peak(words, None if mfu is None else mfu * seconds_of(spec))
+        return Machines()
+    if mfu is None:
+        return Machines(shape.ranks_per_node)
+    words = f"{shape.world_size} x {peak:g} TFLOP/s, dense bfloat16"
+    return Machines(shape.ranks_per_node, words, mfu * seconds_of(spec))
 
 
 def source(campaign: str, region: str) -> Callable[[], Snapshot]:
@@ -145,18 +132,18 @@ class Source:
         version = fold(events).version
         if self._base is None or self._base[0] != version:
             spec = stored_spec(self._store)
-            base_record = Record(spec, stored_plan(self._store, spec), events, datetime.now(UTC))
-            self._base = version, base_record, stored_deadline(self._store)
-        _, base_record, deadline = self._base
+            record = Record(spec, stored_plan(self._store, spec), events, datetime.now(UTC))
+            self._base = version, record, stored_deadline(self._store)
+        _, record, deadline = self._base
         live = live_figures(self._store) or {}
         if live and live["loss"] is not None and live["step"] > 0:
             self._losses[live["step"]] = live["loss"]
         listing = self._seldom(TIERS, Listing, TIERS_EVERY_S)
         return Snapshot(
-            record=Record(base_record.spec, base_record.plan, events, datetime.now(UTC)),
+            record=replace(record, events=events, at=datetime.now(UTC)),
             live=live,
             page=self._seldom(JSON, PageFigures, _PAGE_EVERY_S),
-            tiers=None if listing is None else listing.rows,
+            tiers=() if listing is None else listing.rows,
             deadline=deadline,
             live_losses=dict(self._losses),
         )

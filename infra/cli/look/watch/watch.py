@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -14,13 +12,14 @@ from rich.live import Live
 
 from infra.cli.look.watch.frame import frame
 from infra.cli.look.watch.keys import pressed_keys
-from infra.cli.look.watch.snapshot import Peak, Snapshot, peak_of, source
+from infra.cli.look.watch.snapshot import Machines, Snapshot, machines_of, source
 from infra.errors import BivouacError, first_line
 
 READ_EVERY_S = 2.0
 """Between two looks into the record, at least."""
 _REDRAW_S = 0.5
 _QUIT = ("q", "Q")
+_STANDARD_INPUT = 0
 
 
 def watch_command(campaign: str, region: str, once: bool, console: Console) -> int:
@@ -28,39 +27,33 @@ def watch_command(campaign: str, region: str, once: bool, console: Console) -> i
     folder has it."""
     read = source(campaign, region)
     newest = read()
-    peak = peak_of(newest.record.spec)
+    machines = machines_of(newest.record.spec)
     if not once and console.is_terminal and not newest.ended:
-        newest = _follow(read, newest, peak, console)
-    console.print(frame(newest, datetime.now(UTC), console.width, peak))
+        newest = _follow(read, newest, machines, console)
+    console.print(frame(newest, datetime.now(UTC), console.width, machines))
     return 0
 
 
-def _follow(read: Callable[[], Snapshot], first: Snapshot, peak: Peak, console: Console) -> Snapshot:
+def _follow(read: Callable[[], Snapshot], first: Snapshot, machines: Machines, console: Console) -> Snapshot:
     """Draw until the campaign has ended or somebody quits; return the newest snapshot."""
     with (
         Looks(read, first) as looks,
-        pressed_keys(_standard_input()) as key,
+        pressed_keys(_STANDARD_INPUT) as key,
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
         while True:
             snapshot, trouble = looks.newest
             now = datetime.now(UTC)
-            live.update(frame(snapshot, now, console.width, peak, trouble, console.height), refresh=True)
+            live.update(frame(snapshot, now, console.width, machines, trouble), refresh=True)
             if snapshot.ended or key(_REDRAW_S) in _QUIT:
                 return snapshot
-
-
-def _standard_input() -> int:
-    with suppress(OSError, ValueError):
-        return sys.stdin.fileno()
-    return -1
 
 
 class Looks:
     """A thread that reads the record, so that keys and ages never wait for it."""
 
-    def __init__(self, read: Callable[[], Snapshot], first: Snapshot, every_s: float = READ_EVERY_S) -> None:
-        self._read, self._every_s, self._over = read, every_s, threading.Event()
+    def __init__(self, read: Callable[[], Snapshot], first: Snapshot) -> None:
+        self._read, self._over = read, threading.Event()
         self.newest: tuple[Snapshot, str] = first, ""
         """The newest snapshot, and why there is no newer one."""
 
@@ -72,7 +65,7 @@ class Looks:
         self._over.set()
 
     def _run(self) -> None:
-        while not self._over.wait(self._every_s):
+        while not self._over.wait(READ_EVERY_S):
             self.look()
 
     def look(self) -> None:

@@ -17,7 +17,7 @@ from infra.cli.look.watch import snapshot, watch
 from infra.cli.look.watch.frame import frame, sparkline
 from infra.cli.look.watch.grid import MOST_NODES, grid
 from infra.cli.look.watch.keys import pressed_keys
-from infra.cli.look.watch.snapshot import Peak, Snapshot, Source, peak_of
+from infra.cli.look.watch.snapshot import Machines, Snapshot, Source, machines_of
 from infra.cli.look.watch.watch import Looks
 from infra.console.plain_console import PlainConsole
 from infra.record.payloads import payload_of
@@ -32,7 +32,7 @@ from trainer.contract import Phase
 from trainer.contract.culprit import RankSeen
 
 FRAMES = Path(__file__).with_name("frames")
-PEAK = Peak("16 x 989 TFLOP/s, dense bfloat16", 0.2)
+MACHINES = Machines(8, "16 x 989 TFLOP/s, dense bfloat16", 0.2)
 
 
 def pod(index: int, **fields: Any) -> dict[str, Any]:
@@ -52,8 +52,8 @@ LIVE: dict[str, Any] = {
 PAGE: dict[str, Any] = {
     "made_at": (NOON + timedelta(seconds=60)).isoformat(), "goodput": 0.625,
     "training": {"losses": [
-        {"points": [{"step": step, "loss": 7.0 - step / 20} for step in range(1, 41)]},
-        {"points": [{"step": 30, "loss": 5.5}]},
+        {"attempt": 1, "steps": 40, "points": [{"step": step, "loss": 7.0 - step / 20} for step in range(1, 41)]},
+        {"attempt": 2, "steps": 1, "points": [{"step": 30, "loss": 5.5}]},
     ]},
 }  # fmt: skip
 LISTED = {"rows": [
@@ -108,9 +108,11 @@ def trains() -> Snapshot:
     )
 
 
-def lines(shot: Snapshot, width: int, seconds: float = 102, **options: Any) -> list[str]:
+def lines(
+    shot: Snapshot, width: int, seconds: float = 102, machines: Machines = MACHINES, trouble: str = ""
+) -> list[str]:
     output = io.StringIO()
-    picture = frame(shot, NOON + timedelta(seconds=seconds), width, PEAK, **options)
+    picture = frame(shot, NOON + timedelta(seconds=seconds), width, machines, trouble)
     PlainConsole(file=output, width=width, force_terminal=True, color_system=None).print(picture)
     return [line.rstrip() for line in output.getvalue().splitlines()]
 
@@ -125,9 +127,9 @@ def test_no_line_is_wider_than_the_terminal(trains: Snapshot, width: int) -> Non
     assert max(map(len, lines(trains, width))) <= min(width, 120)
 
 
-def test_decisions_give_way_where_the_terminal_is_low(trains: Snapshot) -> None:
-    low, high = lines(trains, 100, height=24), lines(trains, 100)
-    assert len(low) <= 24 < len(high) and low[-1] == high[-1]
+def test_a_low_terminal_keeps_alerts_and_loses_the_oldest_events(trains: Snapshot) -> None:
+    text = lines(trains, 100)
+    assert text[2].startswith("alerts   PodSilent") and text[-1].endswith("ip-9 is dead")
 
 
 def test_a_frame_says_how_old_it_is_and_why_there_is_no_newer_one(trains: Snapshot) -> None:
@@ -143,17 +145,11 @@ def test_what_nobody_tells_is_not_known_and_not_zero(trains: Snapshot) -> None:
     assert "loss     none is known yet" in text and "goodput  not known" in text
     assert "no steward has looked yet" in text and "no step is known to be committed" in text
     assert "nodes" not in text
-    assert "MFU not known for" in "\n".join(lines_with(trains, Peak("", None)))
-
-
-def lines_with(shot: Snapshot, peak: Peak) -> list[str]:
-    output = io.StringIO()
-    PlainConsole(file=output, width=100).print(frame(shot, NOON + timedelta(seconds=102), 100, peak))
-    return output.getvalue().splitlines()
+    assert "MFU not known for" in "\n".join(lines(trains, 100, machines=Machines()))
 
 
 def test_an_mfu_above_one_is_not_shown(trains: Snapshot) -> None:
-    text = "\n".join(lines_with(trains, Peak("16 x 989 TFLOP/s", 0.6)))
+    text = "\n".join(lines(trains, 100, machines=Machines(8, "16 x 989 TFLOP/s", 0.6)))
     assert "MFU above 16 x 989 TFLOP/s?" in text and " % of 16" not in text
 
 
@@ -161,16 +157,16 @@ def test_the_peak_is_the_catalogues_for_a_model_in_bfloat16() -> None:
     training = SPEC.training
     assert training is not None and (training.global_batch, training.model.context) == (256, 256)
 
-    def peak(**fields: Any) -> Peak:
-        return peak_of(SPEC.model_copy(update={"training": training.model_copy(update=fields)}))
+    def machines(**fields: Any) -> Machines:
+        return machines_of(SPEC.model_copy(update={"training": training.model_copy(update=fields)}))
 
-    known, doubled = peak(precision="bfloat16"), peak(precision="bfloat16", global_batch=512)
-    assert known.words == "32 x 989 TFLOP/s, dense bfloat16"
+    known, doubled = machines(precision="bfloat16"), machines(precision="bfloat16", global_batch=512)
+    assert known.ranks_per_node == 8 and known.peak == "32 x 989 TFLOP/s, dense bfloat16"
     assert known.mfu_seconds is not None and doubled.mfu_seconds == pytest.approx(2 * known.mfu_seconds)
     # 6 FLOP per token and parameter, of which the embedding has 4096 x 192 and the layers a few times as many.
     flop_per_token = known.mfu_seconds * 32 * 989e12 / (256 * 256)
     assert 6 * 4096 * 192 < flop_per_token < 6 * 5 * 4096 * 192
-    assert peak(precision="float32") == Peak("", None)
+    assert machines(precision="float32") == Machines(8)
 
 
 def test_a_sparkline_has_the_highest_and_the_lowest_mean_and_gaps() -> None:
@@ -180,8 +176,8 @@ def test_a_sparkline_has_the_highest_and_the_lowest_mean_and_gaps() -> None:
     assert sparkline({1: 1.0, 2: 3.0, 3: 9.0, 4: 9.0}, 2) == "▁█"
 
 
-def texts(live: dict[str, Any], ranks_per_node: int = 4, width: int = 40) -> list[str]:
-    return [line.plain for line in grid(live, ranks_per_node, width)]
+def texts(live: dict[str, Any], ranks_per_node: int = 4) -> list[str]:
+    return [line.plain for line in grid(live, ranks_per_node)]
 
 
 def test_each_rank_has_a_mark_in_the_order_of_ranks() -> None:
@@ -197,9 +193,15 @@ def test_each_rank_has_a_mark_in_the_order_of_ranks() -> None:
 
 def test_a_large_gang_has_a_mark_for_each_node_and_few_troubles() -> None:
     pods = [pod(index, silent_s=9 if index < 6 else 0) for index in range(MOST_NODES + 8)]
-    shown = texts({"pods": pods}, width=30)
-    assert shown[0] == "?" * 6 + "■" * 24 and shown[1] == "■" * 10 and shown[2].startswith("each node: ")
-    assert shown[-1] == "and 2 more, see `bivouac status`" and len(shown) == 8
+    shown = texts({"pods": pods})
+    assert shown[0] == "?" * 6 + "■" * (MOST_NODES + 2) and shown[1] == "each node: ? silent, ■ trains"
+    assert shown[-1] == "and 2 more, see `bivouac status`" and len(shown) == 7
+
+
+def test_a_grid_that_is_wider_than_the_terminal_breaks_between_nodes(trains: Snapshot) -> None:
+    many = Snapshot(trains.record, LIVE | {"pods": [pod(index) for index in range(10)], "nodes": []})
+    start = next(number for number, line in enumerate(lines(many, 40)) if "■" in line and "━" not in line)
+    assert [line.split() for line in lines(many, 40)[start : start + 4]] == [["■" * 8] * 3] * 3 + [["■" * 8]]
 
 
 def test_the_steward_tells_of_ranks_that_are_late_or_have_ended() -> None:
@@ -281,7 +283,7 @@ def test_q_ends_the_view_and_leaves_the_terminal_as_it_was(trains: Snapshot, mon
     ours, theirs = os.openpty()
     before = termios.tcgetattr(theirs)
     during: list[int] = []
-    monkeypatch.setattr(watch, "_standard_input", lambda: theirs)
+    monkeypatch.setattr(watch, "_STANDARD_INPUT", theirs)
 
     def drawn(*arguments: Any, **options: Any) -> Text:
         during.append(termios.tcgetattr(theirs)[3] & termios.ICANON)
@@ -303,7 +305,7 @@ def test_q_ends_the_view_and_leaves_the_terminal_as_it_was(trains: Snapshot, mon
 def test_the_view_ends_with_the_campaign(trains: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     over = Snapshot(trains.record, gone=True)
     monkeypatch.setattr(watch, "_REDRAW_S", 0.0)
-    monkeypatch.setattr(watch, "_standard_input", lambda: -1)
+    monkeypatch.setattr(watch, "_STANDARD_INPUT", -1)
     shots = iter([trains, over])
     monkeypatch.setattr(watch, "source", lambda *_: lambda: next(shots, over))
     output = io.StringIO()
