@@ -128,7 +128,7 @@ def _training(snapshot: Snapshot, now: datetime, body: int, machines: Machines) 
         yield "training", _bar(step, steps, body)
         return
     if training is None:
-        yield "training", Text("no steward has looked yet", "dim")
+        yield "training", Text("nothing is known to have trained", "dim")
         return
     restarts = state.restarted_in_place
     restart_text = f" ({plural(restarts, 'restart')} in place so far)" if restarts else ""

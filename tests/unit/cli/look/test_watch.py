@@ -143,7 +143,7 @@ def test_what_nobody_tells_is_not_known_and_not_zero(trains: Snapshot) -> None:
     bare = Snapshot(trains.record)
     text = "\n".join(lines(bare, 100))
     assert "loss     none is known yet" in text and "goodput  not known" in text
-    assert "no steward has looked yet" in text and "no step is known to be committed" in text
+    assert "nothing is known to have trained" in text and "no step is known to be committed" in text
     assert "nodes" not in text
     assert "MFU not known for" in "\n".join(lines(trains, 100, machines=Machines()))
 
