@@ -58,7 +58,8 @@ def reasons(events: Sequence[Event], number: int, recovery: Recovery, campaign: 
     in force."""
     event, later_events = events[number - 1], events[number:]
     yield Reason("event", f"{number}, {event.at:%Y-%m-%d %H:%M:%S} UTC, by {event.writer}: {event.sentence()}")
-    action, failure = None, None
+    action: str | None = None
+    failure: str | None = None
     match event.payload:
         case Decision(action=action, why=why):
             yield Reason("why", f"the steward {DEEDS.get(action or '', f'decided {action}')}: {why}")
