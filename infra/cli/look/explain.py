@@ -53,7 +53,7 @@ def _print_table(recovery: Recovery, as_json: bool, console: Console) -> None:
     signals = " and ".join(signal.name for signal in HARDWARE_SIGNALS)
     for text in (
         f"Limits are fields of the spec's `recovery`: {defaults} by default. Restarts and replacements count within "
-        f"{LIMITS_WINDOW // timedelta(hours=1)} hours. With a limit passed, the steward archives and ends the training.",
+        f"{LIMITS_WINDOW // timedelta(hours=1)} hours. Past a limit, the steward archives and ends the training.",
         f"Before an attempt ends, a rank's end by {', '.join(RESTARTABLE)} on a well node restarts all ranks in place, "
         f"up to `restarts_in_place` ({recovery.restarts_in_place}) times in an attempt of the built-in trainer; "
         f"{signals} do not, since they may be the hardware's. It counts against no other limit.",
