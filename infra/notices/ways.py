@@ -28,13 +28,16 @@ _TIMEOUT_S = 5.0
 SHORT = Config(retries={"mode": "standard", "total_max_attempts": 2}, connect_timeout=2, read_timeout=_TIMEOUT_S)
 """For AWS: the campaign does not wait for a notice."""
 _WELL = range(200, 300)
+_UNCONFIRMED = "PendingConfirmation"
+"""In the place of a subscription's ARN: https://docs.aws.amazon.com/sns/latest/api/API_Subscription.html"""
 
 
 class NotSent(Exception):
     """A notice did not get through; the text says why, for the record."""
 
 
-Way = Callable[[Notice], None]
+Way = Callable[[Notice], str | None]
+"""Sends one notice, and returns what the other side answered."""
 
 
 def ways(spec: Spec, guard: Callable[[], None] | None = None) -> dict[str, Way]:
@@ -44,23 +47,38 @@ def ways(spec: Spec, guard: Callable[[], None] | None = None) -> dict[str, Way]:
     functions: dict[str, Way] = {TOPIC: lambda notice: publish(account, spec.notices_topic, notice)}
     if (source := spec.notify.webhook) is not None:
 
-        def post_it(notice: Notice) -> None:
+        def post_it(notice: Notice) -> str:
             try:
                 address = value_of(text_of(account, source), source).strip()
             except (SecretRefused, TemporaryError) as error:
                 raise NotSent(f"the webhook's address cannot be read: {error}") from None
-            post(address, notice)
+            return post(address, notice)
 
         functions[WEBHOOK] = post_it
     return functions
 
 
-def publish(account: Account, topic: str, notice: Notice) -> None:
+def publish(account: Account, topic: str, notice: Notice) -> str:
     try:
-        account.client("sns").publish(TopicArn=topic, Subject=notice.subject, Message=notice.text)
+        answer = account.client("sns").publish(TopicArn=topic, Subject=notice.subject, Message=notice.text)
     except (ClientError, BotoCoreError) as error:
         code = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
         raise NotSent(f"{topic}: {code}") from error
+    return f"{topic} took it as message {answer['MessageId']}"
+
+
+def recipients(account: Account, topic: str) -> str:
+    """Return whom a topic passes a message on to, in words; not to those who have not confirmed."""
+    try:
+        rows = list(every(account.client("sns"), "list_subscriptions_by_topic", "Subscriptions", TopicArn=topic))
+    except (ClientError, BotoCoreError) as error:
+        code = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
+        return f"its subscribers cannot be listed: {code}"
+    names = [
+        f"{row['Protocol']} {row['Endpoint']}" + (" (not confirmed)" if row["SubscriptionArn"] == _UNCONFIRMED else "")
+        for row in rows
+    ]
+    return f"it goes to {', '.join(names) or 'nobody'}"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -70,7 +88,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def post(address: str, notice: Notice, trust: ssl.SSLContext | None = None) -> None:
+def post(address: str, notice: Notice, trust: ssl.SSLContext | None = None) -> str:
     """Post as to Slack's incoming webhooks, which take JSON with `text`.
     https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
 
@@ -95,6 +113,7 @@ def post(address: str, notice: Notice, trust: ssl.SSLContext | None = None) -> N
         raise NotSent(f"the webhook cannot be reached: {type(reason).__name__}") from None
     if status not in _WELL:
         raise NotSent(f"the webhook answers with status {status}")
+    return f"the webhook answers with status {status}"
 
 
 def subscribe(account: Account, spec: Spec) -> list[str]:

@@ -34,7 +34,7 @@ from trainer.contract.culprit import Culprit
 
 __all__ = [
     "CONSEQUENCE", "Action", "Attempt", "Consequence", "EndAttempt", "FailureClass", "Finish", "GiveBack", "History",
-    "Hold", "Launch", "NodeView", "Observation", "PodView", "Policy", "Replace", "Wait", "decide",
+    "Hold", "Launch", "NodeView", "Observation", "PodView", "Policy", "Replace", "Wait", "counts", "decide",
 ]  # fmt: skip
 
 
@@ -268,7 +268,7 @@ def _to_replace(view: Observation, policy: Policy, history: History, last_attemp
     sick nodes at once share a cause, and their replacements would have it too."""
     lost_nodes, left = blame.lost_nodes(view.nodes, last_attempt), _repairs_left(view, policy, history)
     if len(lost_nodes) > left:
-        recent = _recent(view, history)
+        recent = counts(view.now, history)["repairs_per_hour"]
         return Finish(outcome="stopped", why=f"{recent} repairs within the hour: our own repairs may be the cause")
     sick = {**blame.ailing(view.nodes, history), **lost_nodes}
     replacements = lost_nodes if blame.shared(view, sick, left) else sick
@@ -279,13 +279,20 @@ def _to_replace(view: Observation, policy: Policy, history: History, last_attemp
     return Replace(nodes=tuple(replacements), reasons=tuple(replacements.values()), why=f"{prefix}{node_text}")
 
 
-def _recent(view: Observation, history: History) -> int:
-    hour_ago = view.now - timedelta(hours=1)
-    return sum(repair_at > hour_ago for repair_at in history.repairs)
+def counts(now: datetime, history: History) -> dict[str, int]:
+    """Return limit of the spec's `recovery` -> what counts against it at `now`."""
+    start, hour_ago = now - LIMITS_WINDOW, now - timedelta(hours=1)
+    restarted = [kind for kind, effect in CONSEQUENCE.items() if effect is Consequence.RESTART]
+    return {
+        "attempts_without_progress": history.without_progress(),
+        "process_restarts": history.count(start, *restarted),
+        "node_replacements": history.count(start, FailureClass.NODE),
+        "repairs_per_hour": sum(repair_at > hour_ago for repair_at in history.repairs),
+    }
 
 
 def _repairs_left(view: Observation, policy: Policy, history: History) -> int:
-    return max(0, policy.repairs_per_hour - _recent(view, history))
+    return max(0, policy.repairs_per_hour - counts(view.now, history)["repairs_per_hour"])
 
 
 def _not_replaced(view: Observation, policy: Policy, history: History) -> list[str]:
@@ -295,12 +302,11 @@ def _not_replaced(view: Observation, policy: Policy, history: History) -> list[s
 
 
 def _class_exhausted(view: Observation, last_attempt: Attempt, policy: Policy, history: History) -> str | None:
-    start = view.now - LIMITS_WINDOW
+    used = counts(view.now, history)
     window_text = f"within {LIMITS_WINDOW / timedelta(hours=1):g} hours"
-    losses = history.count(start, FailureClass.NODE)
+    losses, restarts = used["node_replacements"], used["process_restarts"]
     if last_attempt.failure is FailureClass.NODE and losses > policy.node_replacements:
         return f"{losses} node losses {window_text}, {policy.node_replacements} allowed"
-    restarts = history.count(start, *(kind for kind, effect in CONSEQUENCE.items() if effect is Consequence.RESTART))
     if CONSEQUENCE[last_attempt.failure] is Consequence.RESTART and restarts > policy.process_restarts:
         return f"{restarts} restarts {window_text}, {policy.process_restarts} allowed"
     return None

@@ -1,22 +1,37 @@
-"""`bivouac alerts NAME`: the alerts of a campaign, by its record: those that fire now, and those that have ended."""
+"""`bivouac alerts NAME`: the alerts of a campaign, by its record: those that fire now, and those that have ended.
+
+With `--test` it sends one message by each route of the spec's `notify` instead.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from rich.console import Console
 
+from infra.aws.account import Account
 from infra.cli.answers import write_json
 from infra.cli.records import kept_record, record_of
 from infra.console.plain_console import say
 from infra.console.tables import Listing
-from infra.console.words import clock
+from infra.console.words import clock, moment
 from infra.errors import UserError
+from infra.notices.notice import Notice
+from infra.notices.ways import SHORT, TOPIC, NotSent, recipients, ways
 from infra.record.payloads.alerts import AlertsUnseen
+from infra.session.session import stored_spec
 from infra.steward.monitoring.alerts import FiredAlert, history
 
 
-def alerts_command(campaign: str, region: str, as_json: bool, console: Console) -> int:
-    """Print the alerts, the newest last. Raises `UserError` if neither the account nor the results folder has the
-    campaign."""
+def alerts_command(
+    campaign: str, region: str, as_json: bool, console: Console, *, route: str | None = None, test: bool = False
+) -> int:
+    """Print the alerts, the newest last; or test the routes. Raises `UserError` if neither the account nor the results
+    folder has the campaign, or it has no such route."""
+    if test:
+        return _test_routes(campaign, region, route, as_json, console)
+    if route is not None:
+        raise UserError("a route is named for a test only", seen=route, cure="write --test before it, or leave it out")
     try:
         events = record_of(campaign, region).events()
     except UserError as error:
@@ -40,6 +55,37 @@ def alerts_command(campaign: str, region: str, as_json: bool, console: Console) 
         table.row(at, lasts, payload.severity, payload.alert, payload.summary, payload.runbook)
     table.show(console)
     return 0
+
+
+def _test_routes(campaign: str, region: str, route: str | None, as_json: bool, console: Console) -> int:
+    """Send one message by each route, or by the named one; return 1 if one did not take it. The record has no trace of
+    it: nothing happened to the campaign."""
+    try:
+        spec = stored_spec(record_of(campaign, region))
+    except UserError as error:
+        spec = kept_record(campaign, region, error).spec
+    routes = ways(spec)
+    if route is not None and route not in routes:
+        raise UserError("the spec's `notify` has no such route", seen=route, cure=f"one of: {', '.join(routes)}")
+    subject = f"bivouac {campaign}: a test of this route, nothing has happened"
+    text = f"Somebody typed `bivouac alerts {campaign} --test` at {moment(datetime.now(UTC))}. Nobody needs to act."
+    rows = list[dict[str, object]]()
+    for name in routes if route is None else [route]:
+        try:
+            answer, sent = str(routes[name](Notice(subject, text))), True
+        except NotSent as error:
+            answer, sent = str(error), False
+        if name == TOPIC and sent:
+            answer += f"; {recipients(Account(spec.region, SHORT), spec.notices_topic)}"
+        rows.append({"route": name, "sent": sent, "answer": answer})
+    if as_json:
+        write_json(console, rows)
+    else:
+        table = Listing("route", "sent", "~answer")
+        for row in rows:
+            table.row(str(row["route"]), "yes" if row["sent"] else "no", str(row["answer"]))
+        table.show(console)
+    return 0 if all(row["sent"] for row in rows) else 1
 
 
 def _row(alert: FiredAlert) -> dict[str, object]:

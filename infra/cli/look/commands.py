@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from infra.cli.options import Json, Name, Region, known_campaigns, runs, stderr
+from infra.cli.options import Json, MaybeName, Name, Region, known_campaigns, runs, stderr
 
 
 @runs("look.list:list_command")
@@ -22,6 +22,15 @@ def status(
     refresh: Annotated[bool, typer.Option("--refresh", help="Also compare with AWS; exits 2 on drift.")] = False,
 ) -> None:
     """Show a campaign's stage, driver, steward and cost."""
+
+
+@runs("look.watch.watch:watch_command", enters=("campaign",))
+def watch(
+    campaign: Name,
+    region: Region = "us-east-1",
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+) -> None:
+    """Show a campaign live until it has ended or `q` is pressed; without a terminal, or once it has ended, as it is."""
 
 
 @runs("look.report:report_command", enters=("campaign",))
@@ -63,9 +72,25 @@ def events(
     """Print a campaign's record in sentences, oldest first; for one that is gone, from the results folder."""
 
 
+@runs("look.explain:explain_command", enters=("campaign",))
+def explain(
+    campaign: MaybeName = None,
+    event: Annotated[str | None, typer.Argument(help="Its number or time in `bivouac events`.")] = None,
+    region: Region = "us-east-1",
+    as_json: Json = False,
+) -> None:
+    """Say what the steward does after each kind of failure, or why it decided an event of a campaign."""
+
+
 @runs("look.alerts:alerts_command", enters=("campaign",))
-def alerts(campaign: Name, region: Region = "us-east-1", as_json: Json = False) -> None:
-    """Print a campaign's alerts, which fire and which have ended, with their runbooks."""
+def alerts(
+    campaign: Name,
+    route: Annotated[str | None, typer.Argument(help="With --test: only this route.")] = None,
+    region: Region = "us-east-1",
+    as_json: Json = False,
+    test: Annotated[bool, typer.Option("--test", help="Send one message by each route of `notify`.")] = False,
+) -> None:
+    """Print a campaign's alerts, which fire and which have ended, with their runbooks; or test the routes to people."""
 
 
 @runs("look.shell:shell_command", announces=False)

@@ -43,24 +43,24 @@ def print_events(
     as_json: bool = False,
     pause: Callable[[], object] = lambda: time.sleep(_LOOK_S),
 ) -> None:
-    """Print a record's events, each once, also those that come late. `writer`: only those of this role. `since_s`:
-    only those from this time on, seconds since the epoch."""
+    """Print a record's events with their numbers, each once, also those that come late. `writer`: only those of this
+    role. `since_s`: only those from this time on, seconds since the epoch."""
     ids = set[tuple[str, int]]()
     while True:
         events = read()
         fresh = [
-            event
-            for event in events
+            (number, event)
+            for number, event in enumerate(events, 1)
             if event.writer.startswith(writer) and event.at.timestamp() >= since_s
             if (event.writer, event.sequence) not in ids
         ]
-        ids |= {(event.writer, event.sequence) for event in fresh}
-        for event in fresh[-(tail or 0) :]:
+        ids |= {(event.writer, event.sequence) for _, event in fresh}
+        for number, event in fresh[-(tail or 0) :]:
             if as_json:
                 console.file.write(event.model_dump_json() + "\n")
             else:
                 role = event.writer.partition("-")[0]
-                say(console, f"{event.at:%Y-%m-%d %H:%M:%S}  {role:<8} {event.sentence()}")
+                say(console, f"{number:>4}  {event.at:%Y-%m-%d %H:%M:%S}  {role:<8} {event.sentence()}")
         tail = None
         if not follow or fold(events).ended:
             return

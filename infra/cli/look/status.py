@@ -88,7 +88,7 @@ def facts_by(
     return {
         "campaign": spec.campaign, "target": spec.target, "owner": spec.owner,
         "begun": events[0].at if events else None,
-        "stage": _stage(state.running_stage, state.finished_stages, state.ended),
+        "stage": stage_text(state),
         "finished": [str(stage) for stage in state.finished_stages], "driver": holders.get("driver") or "none",
         "steward": holders.get("steward") or "none", "attempts": len(state.attempts),
         "restarted_in_place": state.restarted_in_place, "outcome": state.outcome, "live": live,
@@ -233,9 +233,10 @@ def _compare_stacks(spec: Spec) -> tuple[tuple[StackLook, ...], tuple[Refusal, .
     return looks, tuple(refusal for look in looks for refusal in refusals(look, position, spec.campaign))
 
 
-def _stage(running: Stage | None, finished_stages: dict[Stage, Any], is_over: bool) -> str:
-    if is_over:
+def stage_text(state: CampaignState) -> str:
+    """Return where a campaign stands."""
+    if state.ended:
         return "ended"
-    if running is not None:
-        return f"in {running}"
-    return f"after {list(finished_stages)[-1]}" if finished_stages else "not begun"
+    if state.running_stage is not None:
+        return f"in {state.running_stage}"
+    return f"after {list(state.finished_stages)[-1]}" if state.finished_stages else "not begun"

@@ -7,6 +7,8 @@ import time
 from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
+from math import inf
+from typing import Any
 
 from lightkube import Client
 
@@ -26,9 +28,16 @@ from infra.steward.decide import Action, History, Observation, Policy, decide
 from infra.steward.seeing.observe import Observer
 from infra.steward.seeing.pace import Pace, interval_and_archive
 from infra.steward.seeing.sources import Away, Sources
+from infra.steward.seeing.views import PodView
+from trainer.contract import Phase
+from trainer.contract.culprit import Sign
 
 _EVERY_S = 5.0
 """Longest time between two writes: the spent money grows while nothing else changes."""
+_LATE_S = 5.0
+"""Longest time without a sign of life that says nothing; of a rank, beside three steps."""
+_MOST_RANKS, _LONGEST = 16, 80
+"""Of one pod, that are named; and characters of how one ended."""
 _ALWAYS_NEW = ("at", "spent_usd", "step_seconds")
 
 
@@ -57,6 +66,23 @@ class Keeper:
             self._stored, self._next = stored_clocks, mono + EVERY_S
 
 
+def _figures_of(pod: PodView, step_s: float | None) -> dict[str, Any]:
+    """Return what people see of a pod, with those of its ranks that are late or have ended. `step_s`: seconds of a
+    step; None: not known, and then no rank is late."""
+    longest_s = inf if step_s is None or pod.trainer_phase is not Phase.TRAINING else 3 * step_s + _LATE_S
+    ranks = {
+        rank.rank: rank.end[:_LONGEST] if rank.end != Sign.RUNS else f"no sign of life for {int(rank.age_s or 0)} s"
+        for rank in pod.ranks
+        if rank.end != Sign.RUNS or (rank.age_s or 0) > longest_s
+    }
+    silent_s = 0.0 if pod.silent_for is None else pod.silent_for.total_seconds()
+    return {
+        **pod.model_dump(mode="json", include={"index", "name", "node", "phase", "step", "node_rank", "trainer_phase"}),
+        "silent_s": int(silent_s) if silent_s > _LATE_S else 0,
+        "ranks": dict(list(ranks.items())[:_MOST_RANKS]),
+    }
+
+
 class Live:
     def __init__(self, store: CampaignStore, steps: int) -> None:
         """`steps`: the length of the whole training."""
@@ -81,9 +107,7 @@ class Live:
             "usd_per_hour": float(view.usd_per_hour),
             "action": action.kind,
             "why": "; ".join(dict.fromkeys((action.why, *(t for t in view.troubles if t not in action.why)))),
-            "pods": [
-                pod.model_dump(mode="json", include={"index", "name", "node", "phase", "step"}) for pod in view.pods
-            ],
+            "pods": [_figures_of(pod, self.pace.mean_s) for pod in view.pods],
             "nodes": [node.model_dump(mode="json", exclude={"sick_for"}) for node in view.nodes],
         }
         figures_text = json.dumps({key: value for key, value in figures.items() if key not in _ALWAYS_NEW})

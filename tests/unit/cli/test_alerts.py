@@ -9,9 +9,13 @@ import pytest
 
 from infra.cli.look import alerts
 from infra.console.plain_console import PlainConsole
+from infra.errors import UserError
+from infra.notices.notice import Notice
+from infra.notices.ways import NotSent
 from infra.record.payloads.alerts import AlertEnded, AlertFired, AlertsUnseen
 from infra.record.payloads.stages import StageFinished
 from infra.record.store import CampaignStore
+from tests.unit.cli.test_unreadable_objects import SPEC
 from tests.worlds.s3 import FakeS3, Time
 
 HELD = {"alertname": "Held", "campaign": "train"}
@@ -67,3 +71,52 @@ def test_after_the_teardown_nothing_fires(store: CampaignStore) -> None:
 def test_alerts_that_could_not_be_seen_are_no_silence(store: CampaignStore) -> None:
     store.append(AlertsUnseen(why="refused"))
     assert "the alerts cannot be seen: refused; no alert since then is not the same as all well" in told()
+
+
+@pytest.fixture
+def sent(store: CampaignStore, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Notice]]:
+    """Routes of which the webhook refuses; what they were given."""
+    store.put_json("spec.json", SPEC.model_dump(mode="json"))
+    given: list[tuple[str, Notice]] = []
+
+    def topic(notice: Notice) -> str:
+        given.append(("topic", notice))
+        return "took it as message 7"
+
+    def webhook(notice: Notice) -> str:
+        given.append(("webhook", notice))
+        raise NotSent("the webhook answers with status 404")
+
+    monkeypatch.setattr(alerts, "ways", lambda spec: {"topic": topic, "webhook": webhook})
+    monkeypatch.setattr(alerts, "recipients", lambda account, arn: f"{arn.rpartition(':')[2]} goes to nobody")
+    return given
+
+
+def answered(route: str | None = None) -> tuple[int, list[dict[str, object]]]:
+    output = io.StringIO()
+    code = alerts.alerts_command("train", "us-east-1", True, PlainConsole(file=output), route=route, test=True)
+    return code, json.loads(output.getvalue())
+
+
+def test_a_test_sends_one_message_by_each_route_and_says_what_each_answered(sent: list[tuple[str, Notice]]) -> None:
+    assert answered() == (1, [
+        {"route": "topic", "sent": True, "answer": "took it as message 7; bivouac_notices goes to nobody"},
+        {"route": "webhook", "sent": False, "answer": "the webhook answers with status 404"},
+    ])  # fmt: skip
+    assert [name for name, _ in sent] == ["topic", "webhook"] and sent[0][1] == sent[1][1]
+    assert "nothing has happened" in sent[0][1].subject and len(sent[0][1].subject) < 100
+
+
+def test_a_test_of_one_route_sends_by_no_other(sent: list[tuple[str, Notice]], store: CampaignStore) -> None:
+    before = store.keys("")
+    assert answered("topic")[0] == 0 and [name for name, _ in sent] == ["topic"]
+    assert store.keys("") == before, "nothing happened to the campaign"
+
+
+@pytest.mark.parametrize(("route", "test"), [("pager", True), ("topic", False)])
+def test_a_route_that_is_not_there_or_not_tested_is_an_error(
+    sent: list[tuple[str, Notice]], route: str, test: bool
+) -> None:
+    with pytest.raises(UserError):
+        alerts.alerts_command("train", "us-east-1", False, PlainConsole(), route=route, test=test)
+    assert not sent

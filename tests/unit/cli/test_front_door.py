@@ -47,11 +47,13 @@ LIFE = {
         "schema",
     ],
     "Run": ["preview", "rehearse", "run", "relaunch", "repair"],
-    "Look": ["list", "status", "logs", "events", "alerts", "exec", "cp", "profile", "report", "shell"],
+    "Look": [
+        "list", "status", "watch", "logs", "events", "explain", "alerts", "exec", "cp", "profile", "report", "shell",
+    ],
     "End": ["down", "sweep"],
     "Data and checkpoints": ["data", "checkpoints"],
     "Administration": ["doctor", "addons"],
-}
+}  # fmt: skip
 SAYS_NOTHING_TO_MACHINES = {
     "close",  # speaks into a build's log
     "init",  # writes a file and tells its name
@@ -63,6 +65,7 @@ SAYS_NOTHING_TO_MACHINES = {
     "schema",  # is JSON anyway
     "shell",  # what runs in it speaks for itself
     "stack init",  # makes stacks and files and tells their names
+    "watch",  # is for eyes: machines have `status --json`
     "token",  # is JSON anyway, in kubectl's form
 }
 

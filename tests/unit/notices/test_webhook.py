@@ -104,3 +104,8 @@ def test_no_error_holds_the_address(address: str) -> None:
     with pytest.raises(NotSent) as refused:
         post(address, NOTICE)
     assert "hush" not in str(refused.value) and refused.value.__cause__ is None
+
+
+def test_a_webhook_that_took_a_notice_says_with_which_status(hook: Hook) -> None:
+    hook.status = 204
+    assert post(hook.address, NOTICE, hook.trust) == "the webhook answers with status 204"

@@ -13,7 +13,7 @@ import pytest
 from infra.errors import UserError
 from infra.notices.notice import Notice
 from infra.notices.outbox import Outbox
-from infra.notices.ways import NotSent, subscribe, ways
+from infra.notices.ways import NotSent, recipients, subscribe, ways
 from infra.record.payloads import payload_of
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
@@ -132,3 +132,19 @@ def test_a_rehearsals_webhook_is_read_from_where_the_spec_says(
     file.write_text("ANOTHER=https://x\n")
     with pytest.raises(UserError, match="NOTIFY_WEBHOOK"):
         site.give(asked)
+
+
+def test_a_topic_says_who_gets_its_messages_and_who_has_not_confirmed(
+    aws: Account, topic: str, here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert recipients(here, topic) == "it goes to nobody"
+    subscribe(here, spec(email=["ada@example.com"]))
+    rows = aws.sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    waits = rows[0]["SubscriptionArn"] == "PendingConfirmation"
+    assert recipients(here, topic) == "it goes to email ada@example.com" + (" (not confirmed)" if waits else "")
+    assert recipients(here, topic.replace(NOTICES, "bivouac_none")) == "its subscribers cannot be listed: NotFound"
+
+
+def test_a_published_notice_is_told_by_its_message(topic: str, steward: Account) -> None:
+    answer = ways(spec())["topic"](NOTICE)
+    assert answer is not None and answer.startswith(f"{topic} took it as message ") and len(answer.split()[-1]) == 36

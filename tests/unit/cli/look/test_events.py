@@ -37,7 +37,7 @@ def shown(**options: Any) -> list[str]:
 def test_each_event_is_a_line_with_its_time_its_writer_and_its_sentence(recorded: Recorded) -> None:
     lines = shown()
     assert len(lines) == len(recorded.store.events())
-    assert lines[0] == "2026-11-22 12:00:02  w        provision begins"
+    assert lines[0] == "   1  2026-11-22 12:00:02  w        provision begins"
     assert shown(tail=2) == lines[-2:]
     assert [one["kind"] for one in json.loads("".join(shown(as_json=True)))][-1] == "nodes.at-zero"
 

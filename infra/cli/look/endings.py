@@ -1,0 +1,166 @@
+"""The ways in which an attempt ends, and what the steward then does, by asking the steward's own `decide`.
+
+Each way is an observation. The class, the actions and the limits are answers of the code that runs in the cluster, so
+this table cannot differ from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from signal import SIGSEGV
+from typing import Any, Literal, NamedTuple
+
+from infra.spec.sections import Recovery
+from infra.steward.decide import (
+    Action,
+    Attempt,
+    EndAttempt,
+    FailureClass,
+    Finish,
+    History,
+    NodeView,
+    Observation,
+    PodView,
+    Policy,
+    Replace,
+    decide,
+)
+from trainer.contract import ExitCode
+from trainer.contract.exits import REASONS
+
+_NOW = datetime(2000, 1, 1, tzinfo=UTC)
+_ENOUGH = 10**6
+"""A limit that no history of this table reaches."""
+DEEDS = {
+    "wait": "waits",
+    "launch": "starts the next attempt",
+    "end-attempt": "ends the attempt",
+    "replace": "replaces the node",
+    "hold": "holds the warm cluster for a person, as long as `hold_for` says",
+    "finish": "archives what is sound and ends the training",
+    "give-back": "has the gang commit and gives the GPU nodes back",
+}
+"""Kind of an action of the steward -> what it does."""
+LIMITS = tuple(name for name in Policy.model_fields if type(getattr(Recovery(), name, None)) is int)
+"""The limits of the spec's `recovery` that the steward decides by."""
+
+
+class Way(NamedTuple):
+    """One way in which an attempt ends."""
+
+    how: str
+    running: Observation
+    """What the steward sees at the end."""
+    between: Observation
+    """What it sees next."""
+
+
+class Row(NamedTuple):
+    """A way, and what `decide` makes of it."""
+
+    how: str
+    failure: FailureClass | None
+    """None: the attempt ended well."""
+    follows: str
+    limits: tuple[str, ...]
+    """Limits of `recovery` that it counts against: with none left, the steward ends the training instead."""
+
+
+def rows(recovery: Recovery) -> list[Row]:
+    """Return the table under these limits."""
+    return [_row(way, recovery) for way in _ways(recovery)]
+
+
+def causes(failure: str, recovery: Recovery) -> list[Row]:
+    """Return the rows of a class; none for one that this version does not know."""
+    return [row for row in rows(recovery) if row.failure == failure]
+
+
+def _row(way: Way, recovery: Recovery) -> Row:
+    end = decide(way.running, _policy(recovery), History())
+    if not isinstance(end, EndAttempt):
+        return Row(way.how, None, DEEDS[end.kind], ())
+    actions = _actions(way, end, _policy(recovery))
+    if_held, if_not = _words(actions), _words(_actions(way, end, _policy(recovery, on_stop="teardown")))
+    follows = if_held if if_held == if_not else f"{if_held} (`on_stop: hold`), else {if_not}"
+    if isinstance(actions[-1], Finish):
+        return Row(way.how, end.failure, follows, ())
+    limits = [name for name in LIMITS if isinstance(_actions(way, end, _policy(recovery, least=name))[-1], Finish)]
+    return Row(way.how, end.failure, follows, tuple(limits))
+
+
+def _words(actions: Sequence[Action]) -> str:
+    return ", then ".join(DEEDS[action.kind] for action in actions)
+
+
+def _policy(recovery: Recovery, on_stop: Literal["hold", "teardown"] = "hold", least: str = "") -> Policy:
+    """Return the policy of a spec of whose limits none is reached, but for `least`, which is as low as it may be."""
+    shared = {name: value for name in Policy.model_fields if (value := getattr(recovery, name, None)) is not None}
+    fields: dict[str, Any] = {"capacity_timeout": timedelta(hours=1), **shared, **dict.fromkeys(LIMITS, _ENOUGH)}
+    if least:  # an attempt without progress counts as one
+        fields[least] = int(least == "attempts_without_progress")
+    money = {"budget_usd": Decimal(_ENOUGH), "interval_and_archive": timedelta(hours=1)}
+    return Policy(**fields, **money, on_stop=on_stop)
+
+
+def _actions(way: Way, end: EndAttempt, policy: Policy) -> list[Action]:
+    """Return what the steward does after the end of an attempt that committed nothing new, up to the next launch."""
+    attempt = Attempt(
+        number=1, failure=end.failure, ended_at=_NOW, committed_at_launch=-1, committed_at_end=-1,
+        dead_nodes=end.dead_nodes, first_failed=end.first_failed,
+    )  # fmt: skip
+    history, view = History(attempts=(attempt,)), way.between
+    actions = [decide(view, policy, history)]
+    if isinstance(replacement := actions[0], Replace):
+        nodes = tuple(node for node in view.nodes if node.name not in replacement.nodes)
+        view = view.model_copy(update={"nodes": (*nodes, *map(_node, range(2, 2 + len(replacement.nodes))))})
+        actions.append(decide(view, policy, history))
+    return actions
+
+
+def _ways(recovery: Recovery) -> Iterator[Way]:
+    for code in ExitCode:
+        if code is not ExitCode.DONE:
+            yield _way(f"a pod exits with {code.value} ({REASONS.get(code, code.name.lower())})", _failure_of(code))
+    yield _way("a pod exits with any other code, or dies of a signal", _failure_of(128 + SIGSEGV))
+    silent_for = 2 * recovery.heartbeat_timeout
+    yield _way(
+        "a pod is silent for `heartbeat_timeout`, and Kubernetes, EC2 or a failed peer calls its node dead",
+        {"pods": (_pod(0), _pod(1, silent_for=silent_for)), "nodes": (_node(0), _node(1, ready=None))},
+    )
+    starts = {"step": 0, "since_launch": 2 * recovery.startup_timeout}
+    yield _way(
+        "a pod was never started on a node that is not Ready",
+        {"pods": (_pod(0, step=0), _pod(1, phase="Pending", step=0)), "nodes": (_node(0), _node(1, ready=False))}
+        | starts,
+    )
+    yield _way("no first step within `startup_timeout`", {"pods": (_pod(0, step=0), _pod(1, step=0))} | starts)
+    yield _way("no finished step within `hang_timeout`", {"since_step": 2 * recovery.hang_timeout})
+    yield _way("a stop is requested, such as by `bivouac down`", {}, {"stop_requested": True})
+    yield _way("the money or the time left covers no other interval and the archive", {}, {"deadline": _NOW})
+    yield _way("every pod succeeds", {"pods": (_pod(0, phase="Succeeded"), _pod(1, phase="Succeeded"))})
+
+
+def _way(label: str, running: dict[str, Any], always: dict[str, Any] | None = None) -> Way:
+    """Return a way. `running`: what is seen in the attempt only; `always`: also after it."""
+    base: dict[str, Any] = {
+        "now": _NOW, "deadline": _NOW + timedelta(days=1), "spent_usd": Decimal(0), "usd_per_hour": Decimal(1),
+        "attempt": 1, "nodes": (_node(0), _node(1)), "nodes_wanted": 2, "step": 10, **(always or {}),
+    }  # fmt: skip
+    attempt = {"in_flight": True, "pods": (_pod(0), _pod(1)), **running}
+    return Way(label, Observation(**{**base, **attempt}), Observation(**base, in_flight=False))
+
+
+def _failure_of(code: int) -> dict[str, Any]:
+    return {"pods": (_pod(0), _pod(1, phase="Failed", exit_code=code, ended_at=_NOW))}
+
+
+def _pod(index: int, **fields: Any) -> PodView:
+    base = {"index": index, "name": f"pod-{index}", "node": f"node-{index}", "phase": "Running", "step": 10}
+    return PodView(**{**base, **fields})
+
+
+def _node(index: int, **fields: Any) -> NodeView:
+    return NodeView(**{"name": f"node-{index}", "instance": f"i-{index}", "ready": True, **fields})
