@@ -54,7 +54,7 @@ def main() -> int:
     probes += result.probes
     if result.error is not None:
         probes.append(Probe(name="fabric", ok=False, seen=result.error[:400], wanted="an all-reduce over all nodes"))
-    probes += _of_nccl(expectation, result, place.node_count, fabric_ports)
+    probes += nccl_probes(expectation, result, place.node_count, fabric_ports)
     if expectation.dcgm_level is not None and expectation.gpus is not None:
         # Last: it occupies the GPUs, from level 2 on for minutes.
         probes.append(diagnose(expectation.dcgm_level, look, expectation.gpus.pcie))
@@ -65,7 +65,7 @@ def main() -> int:
     return int(ExitCode.DONE if report.fit else ExitCode.INTERNAL)
 
 
-def _of_nccl(expectation: Expectation, result: Collective, nodes: int, fabric: PortChoice) -> Iterator[Probe]:
+def nccl_probes(expectation: Expectation, result: Collective, nodes: int, fabric: PortChoice) -> Iterator[Probe]:
     """Yield the probes that need NCCL's log of the collective."""
     log = result.log
     names_network = log is not None and bool(log.providers or log.networks)

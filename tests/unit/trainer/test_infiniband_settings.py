@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.trainer.test_health_parsers import sample
+from tests.unit.trainer.test_preflight_gates import PLAIN
 from trainer.contract import Verdict
+from trainer.health.__main__ import nccl_probes
+from trainer.health.collective import Collective
 from trainer.health.fabrics import infiniband_nccl_probe
 from trainer.health.infiniband.links import parse_links
 from trainer.health.infiniband.node import WITHOUT_DEVICES, choice_of, infiniband_probes
@@ -221,3 +224,17 @@ def test_a_launch_that_fell_back_to_tcp_is_refused_with_the_interface() -> None:
     mixed = infiniband_nccl_probe(parse_nccl(sample("nccl/roce.txt") + TCP), ["mlx5_10:1", "mlx5_11:1"])
     assert not mixed.ok and "network Socket" in mixed.seen
     assert not infiniband_nccl_probe(parse_nccl(""), ["mlx5_0:1"]).ok
+
+
+def test_the_preflight_judges_nccls_log_by_the_network_that_the_node_has() -> None:
+    result = Collective((), 1.0, parse_nccl(TCP), None)
+    fabric = choose([port("mlx5_0")])
+    (probe, *_) = nccl_probes(PLAIN, result, 2, fabric)
+    assert probe.name == "nccl_infiniband" and not probe.ok
+    names = [probe.name for probe in nccl_probes(PLAIN, result, 2, choose([]))]
+    assert "nccl_infiniband" not in names and "nccl_efa" not in names
+    assert "nccl_infiniband" not in [probe.name for probe in nccl_probes(PLAIN, result, 1, fabric)]
+    efa = PLAIN.model_copy(update={"efa_devices": 4})
+    assert next(nccl_probes(efa, result, 2, choose([]))).name == "nccl_efa"
+    dead = Collective((), None, None, "the others did not come")
+    assert not list(nccl_probes(PLAIN, dead, 2, fabric)), "a collective that never began judges no network"

@@ -11,7 +11,7 @@ from itertools import chain
 
 from trainer.contract import Probe
 from trainer.health.infiniband.findings import CABLE_CURE, MANAGER_CURE, RIGHTS_CURE, finding, several
-from trainer.health.infiniband.links import INITIALIZE, Link, parse_links
+from trainer.health.infiniband.links import INITIALIZE, Cable, parse_links
 from trainer.health.infiniband.tree import FabricTree, parse_topology, split_description
 from trainer.health.looking import CannotLook, Look, blind, text_of
 
@@ -57,7 +57,7 @@ def network_places(look: Look, nodes: Collection[str]) -> Mapping[str, tuple[str
         return {}
 
 
-def _of_gang(links: Iterable[Link], tree: FabricTree, nodes: Collection[str]) -> Iterator[Link]:
+def _of_gang(links: Iterable[Cable], tree: FabricTree, nodes: Collection[str]) -> Iterator[Cable]:
     """Yield the cables of the gang's adapters and those between its leaves and the switches above them."""
     leaves = tree.spines(nodes)
     switches = {f"0x{identity.rpartition('-')[2]}" for identity in {*leaves, *chain(*leaves.values())}}
@@ -67,7 +67,7 @@ def _of_gang(links: Iterable[Link], tree: FabricTree, nodes: Collection[str]) ->
             yield link
 
 
-def _place(link: Link) -> str:
+def _place(link: Cable) -> str:
     """Return a link's ends in words, an adapter's first."""
     return " to ".join(map(str, sorted(link.ends, key=lambda end: not split_description(end.name)[0])))
 

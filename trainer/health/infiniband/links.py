@@ -29,7 +29,7 @@ class LinkEnd:
 
 
 @dataclass(frozen=True)
-class Link:
+class Cable:
     ends: tuple[LinkEnd, LinkEnd]
     width: str
     """`4X`."""
@@ -45,16 +45,16 @@ class Link:
         return f"{self.width} {self.speed}, could be {self.could_be}"
 
 
-def parse_links(text: str) -> tuple[Link, ...]:
+def parse_links(text: str) -> tuple[Cable, ...]:
     """Parse `iblinkinfo -l` (infiniband-diags): each connected cable once, though the tool lists it from both ends."""
-    links: dict[frozenset[tuple[str, int]], Link] = {}
+    links: dict[frozenset[tuple[str, int]], Cable] = {}
     for match in filter(None, map(_LINE.match, text.splitlines())):
         if match["peer_guid"] is None:
             continue
         near = LinkEnd(match["guid"], match["name"], int(match["port"]))
         far = LinkEnd(match["peer_guid"], match["peer_name"], int(match["peer_port"]))
         could_be = " ".join(match["hints"].replace("Could be", " ").split())
-        link = Link((near, far), match["width"] or "", match["speed"] or "", match["state"], could_be)
+        link = Cable((near, far), match["width"] or "", match["speed"] or "", match["state"], could_be)
         links.setdefault(frozenset({(near.guid, near.port), (far.guid, far.port)}), link)
     return tuple(links.values())
 
