@@ -106,10 +106,13 @@ def test_a_pod_that_knows_ec2s_network_or_has_no_infiniband_starts_no_tool(tmp_p
         raise AssertionError(f"{command} was started")
 
     known = [Standing(network=("nn-1", "nn-2"), node="node-000"), Standing(node="node-001")]
-    assert with_network(known, refuse, tmp_path) == known
+    port = tmp_path / "infiniband/mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    (port / "state").write_text("4: ACTIVE\n"), (port / "link_layer").write_text("InfiniBand\n")
+    assert with_network(known, refuse, tmp_path / "infiniband") == known
     unknown = [Standing(node="node-000"), Standing(node="node-001")]
-    assert with_network(unknown, refuse, tmp_path) == unknown
-    choice = choice_of(refuse, tmp_path)
+    assert with_network(unknown, refuse, tmp_path / "none") == unknown
+    choice = choice_of(refuse, tmp_path / "none")
     assert list(infiniband_probes(choice, refuse, {})) == [] and derive(choice) == {}
 
 
