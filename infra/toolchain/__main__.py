@@ -9,7 +9,7 @@ from types import FrameType
 
 from infra.errors import BivouacError
 from infra.toolchain.ensure import ensure, locate, select
-from infra.toolchain.table import TOOLS
+from infra.toolchain.table import ON_REQUEST, TOOLS
 
 
 def main() -> int:
@@ -18,8 +18,10 @@ def main() -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     getting = commands.add_parser("ensure", help="get them from PATH, cache, official release or Go")
-    getting.add_argument("--all", action="store_true", help="all of them (also the default)")
-    getting.add_argument("names", nargs="*", metavar="NAME", help=", ".join(tool.name for tool in TOOLS))
+    getting.add_argument("--all", action="store_true", help="all of the set-up (also the default)")
+    getting.add_argument(
+        "names", nargs="*", metavar="NAME", help=", ".join(tool.name for tool in (*TOOLS, *ON_REQUEST))
+    )
     commands.add_parser("list", help="show where they are now")
     arguments = parser.parse_args()
     # SIGINT too: a shell ignores it for background jobs, and Python would inherit that.

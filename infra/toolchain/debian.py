@@ -8,7 +8,7 @@ from pathlib import Path
 
 from infra.toolchain.download import SourceUnavailable
 from infra.toolchain.progress import TransferProgress
-from infra.toolchain.table import Tool
+from infra.toolchain.table import Tool, multiarch
 
 _TIMEOUT_S = 600
 
@@ -21,21 +21,22 @@ def unpack(tool: Tool, folder: Path, progress: TransferProgress) -> Path:
     if missing := [name for name in ("apt-get", "dpkg-deb") if shutil.which(name) is None]:
         raise SourceUnavailable(f"{missing[0]} is not installed")
     progress.begin(f"{tool.name}: unpacking Debian's package {package.name}")
+    names = (package.name, *package.also)
     try:
-        _apt(folder, "download", package.name)
+        _apt(folder, "download", *names)
     except SourceUnavailable:  # no lists are here, or they are old; the system's own need root
         own = _own_lists(folder)
         _apt(folder, *own, "-o", "APT::Update::Error-Mode=any", "update")
-        _apt(folder, *own, "download", package.name)
-    archives = sorted(folder.glob(f"{package.name}_*.deb"))
-    if len(archives) != 1:
-        raise SourceUnavailable(f"apt-get left {len(archives)} packages")
-    archive = archives[0]
+        _apt(folder, *own, "download", *names)
     unpacked = folder / "unpacked"
-    _run(folder, "dpkg-deb", "-x", str(archive), str(unpacked))
+    for name in names:
+        archives = sorted(folder.glob(f"{name}_*.deb"))
+        if len(archives) != 1:
+            raise SourceUnavailable(f"apt-get left {len(archives)} archives of {name}")
+        _run(folder, "dpkg-deb", "-x", str(archives[0]), str(unpacked))
     for target, member in package.share.items():
         (folder / "share" / target).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(unpacked / member, folder / "share" / target)
+        shutil.copy(unpacked / member.format(multiarch=multiarch()), folder / "share" / target)
     shutil.copy(unpacked / package.member, folder / tool.name)
     progress.end("unpacked")
     return folder / tool.name

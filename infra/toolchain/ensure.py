@@ -18,13 +18,13 @@ from infra.toolchain.build import build, copy_share
 from infra.toolchain.download import Downloads, SourceUnavailable
 from infra.toolchain.origin import FoundTool, in_cache, on_path, version_of, write_stamp
 from infra.toolchain.progress import TransferProgress
-from infra.toolchain.table import TOOLS, Tool
+from infra.toolchain.table import ON_REQUEST, TOOLS, Tool
 
 
 def select(names: Iterable[str]) -> tuple[Tool, ...]:
-    """Return the entries by name; no name means all. Raises UserError that lists the known names."""
-    by_name = {tool.name: tool for tool in TOOLS}
-    chosen_names = list(names) or list(by_name)
+    """Return the entries by name; no name means all of the set-up. Raises UserError that lists the known names."""
+    by_name = {tool.name: tool for tool in (*TOOLS, *ON_REQUEST)}
+    chosen_names = list(names) or [tool.name for tool in TOOLS]
     unknown = [name for name in chosen_names if name not in by_name]
     if unknown:
         raise UserError("unknown tool", seen=", ".join(unknown), cure=f"one of {', '.join(by_name)}")
@@ -74,7 +74,9 @@ def _present_tool(tool: Tool, tools: Path, progress: TransferProgress, downloads
 
 
 def _claim(tool: Tool, executable: Path, origin: str) -> str:
-    """Return the version an executable reports; for one that cannot, the version of its checked release."""
+    """Return the version an executable reports; for one that cannot, the version of its checked release or table."""
+    if origin == "unpacked" and not tool.version_argv:
+        return tool.version
     if origin == "downloaded" and not tool.version_argv and tool.release is not None:
         return tool.release.version or tool.version
     return version_of(tool, executable) or "nothing"

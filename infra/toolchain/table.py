@@ -48,13 +48,16 @@ class ToolRelease:
 
 @dataclass(frozen=True)
 class DebianPackage:
-    """A package of Debian, of whatever version the machine's sources have. Paths are below its root."""
+    """A package of Debian, of whatever version the machine's sources have. Paths are below its root; {multiarch} stands
+    for the name of the architecture's folder of libraries."""
 
     name: str
     member: str
     """The executable."""
     share: Mapping[str, str] = field(default_factory=dict)
     """Name below the tool's `share` -> file."""
+    also: tuple[str, ...] = ()
+    """Further packages, whose files `share` may name."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ def _tool(row: dict[str, Any]) -> Tool:
     row = _kubernetes(row) if row["version"] == "kubernetes" else dict(row)
     release, minutes, module = row.pop("release", None), row.pop("build_minutes", 0), row.pop("version")
     if (debian := row.pop("debian", None)) is not None:
-        row["debian"] = DebianPackage(**debian)
+        row["debian"] = DebianPackage(**_frozen(debian))
     if release is not None:
         release = ToolRelease(**_frozen(release | {"publisher": PUBLISHERS[release["publisher"]]}))
     version = _TABLE["versions"][module]
@@ -130,9 +133,16 @@ def _frozen(row: dict[str, Any]) -> dict[str, Any]:
 
 
 TOOLS: tuple[Tool, ...] = tuple(map(_tool, _TABLE["tools"]))
+ON_REQUEST: tuple[Tool, ...] = tuple(map(_tool, _TABLE["on_request"]))
+"""Tools that come only to who names them: neither `make setup` nor a site needs them."""
 
 
 def architecture() -> str:
     """Return Go's name of this machine's architecture, or the machine's own name if unknown."""
     machine = platform.machine().lower()
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+
+
+def multiarch() -> str:
+    """Return Debian's name of this architecture's folder of libraries."""
+    return {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}.get(architecture(), architecture())

@@ -173,7 +173,7 @@ def test_a_shard_that_is_cut_or_of_other_many_ranks_is_not_held(nodes: Nodes) ->
             path.write_bytes(b"cut")
     (nodes.root / TOPOLOGY_NAME).write_text('{"node-0": ["nn-1", "nn-2"]}')
     told = standing(tier, place(0), nodes.root / "train.json")
-    assert told == Standing(held={STEP: {}}, network=("nn-1", "nn-2"))
+    assert told == Standing(held={STEP: {}}, network=("nn-1", "nn-2"), node="node-0")
     fewer = Place("tiny", 2, "node-0", "127.0.0.1", 0, NODES - 1, PER_NODE, "pod-0:29500")
     assert standing(tier, fewer, nodes.root / "none" / "x").held == {}
 

@@ -127,7 +127,7 @@ class TrainerJob(Node):
         store = open_store(self.place, endpoint, timedelta(seconds=self._join_timeout_s))
         own_standing = standing(Tier("local", self.checkpoints), self.place, self.paths.config)
         pod = self.place.node_rank
-        self.place = self.place._replace(node_rank=agree(store, self.place, own_standing))
+        self.place = self.place._replace(node_rank=agree(store, self.place, own_standing, self._look))
         os.environ[Env.NODE_RANK] = str(self.place.node_rank)
         newest_step = sorted(own_standing.held, reverse=True)[:1]
         emit("node_rank", pod=pod, node_rank=self.place.node_rank, holds=newest_step)
@@ -140,6 +140,11 @@ class TrainerJob(Node):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         if self._has_gpus:
+            from trainer.health.infiniband.node import nccl_environment
+
+            # Those of a person or of the plugin for EFA stand; without InfiniBand and RoCE there are none.
+            for name, value in nccl_environment(self._look).items():
+                os.environ.setdefault(name, value)
             # The allocator's blocks then grow, instead of lying about in sizes that nothing asks for any more.
             os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
         else:

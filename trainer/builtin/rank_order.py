@@ -1,5 +1,6 @@
 """The order of an attempt's nodes: each gets the ranks whose shards its own disk holds, so that one lost node costs one
-node's traffic. Ranks that nobody holds go by the network: next to the node of the rank before.
+node's traffic. Ranks that nobody holds go by the network: next to the node of the rank before. The network is EC2's,
+which the steward writes into a file, or else InfiniBand's, which pod 0 asks.
 
 A pod's index only says in which order the scheduler placed the pods.
 """
@@ -19,6 +20,9 @@ from torch.distributed import PrefixStore, Store
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.contract import TOPOLOGY_NAME, Manifest, attempt_folder
 from trainer.contract.frozen import Frozen
+from trainer.health.infiniband.gang import network_places
+from trainer.health.infiniband.ports import INFINIBAND, SYSFS, read_ports
+from trainer.health.looking import Look
 from trainer.supervisor.place import Place
 
 
@@ -29,17 +33,26 @@ class Standing(Frozen, extra="ignore"):
     """Step -> node rank in the attempt that wrote it -> bytes of that node's shards on this disk."""
     network: tuple[str, ...] = ()
     """The node's place in the network, from the top layer down; empty if unknown."""
+    node: str = ""
 
 
-def agree(store: Store, place: Place, own_standing: Standing) -> int:
+def agree(store: Store, place: Place, own_standing: Standing, look: Look, sysfs: Path = SYSFS) -> int:
     """Return this node's rank. Pod 0 decides once all have told; the others wait as long as the store does."""
     messages = PrefixStore("rank-order", store)
     messages.set(str(place.node_rank), own_standing.model_dump_json())
     if place.node_rank == 0:
         everyone = [Standing.model_validate_json(messages.get(str(index))) for index in range(place.node_count)]
-        messages.set("order", json.dumps(order(everyone)))
+        messages.set("order", json.dumps(order(with_network(everyone, look, sysfs))))
     ranks: list[int] = json.loads(messages.get("order"))
     return ranks[place.node_rank]
+
+
+def with_network(pods: Sequence[Standing], look: Look, sysfs: Path = SYSFS) -> list[Standing]:
+    """Return the pods with their places in InfiniBand's tree where nobody knows any place and this node is on it."""
+    if any(pod.network for pod in pods) or not any(port.layer == INFINIBAND for port in read_ports(look, sysfs)):
+        return list(pods)
+    places = network_places(look, [pod.node for pod in pods if pod.node])
+    return [pod.model_copy(update={"network": places.get(pod.node, ())}) for pod in pods]
 
 
 def standing(local: Tier, place: Place, config: Path) -> Standing:
@@ -51,7 +64,7 @@ def standing(local: Tier, place: Place, config: Path) -> Standing:
                 bytes_by_step[claim.step] = _bytes_by_node(local, claim.manifest, place.ranks_per_node)
     with contextlib.suppress(OSError, ValueError):
         network = json.loads(config.with_name(TOPOLOGY_NAME).read_bytes())
-    return Standing(held=bytes_by_step, network=tuple(network.get(place.node_name, ())))
+    return Standing(held=bytes_by_step, network=tuple(network.get(place.node_name, ())), node=place.node_name)
 
 
 def order(pods: Sequence[Standing]) -> list[int]:

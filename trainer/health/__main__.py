@@ -19,6 +19,9 @@ from trainer.health import collective, fabrics, message, nvlinks
 from trainer.health.carried import carried_probes
 from trainer.health.collective import Collective
 from trainer.health.diagnostic import diagnose
+from trainer.health.infiniband.counters import errors_probe, read_errors
+from trainer.health.infiniband.node import choice_of, infiniband_probes
+from trainer.health.infiniband.settings import PortChoice, derive
 from trainer.health.looking import look
 from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.probes import node_probes
@@ -34,16 +37,24 @@ def main() -> int:
         print(error, file=sys.stderr)
         return int(error.exit_code)
     probes = list(node_probes(expectation, options.local, options.shared, look))
+    # EFA's devices are adapters of the same kernel subsystem; a CPU profile has no collective over RDMA.
+    has_fabric = bool(expectation.accelerators) and not expectation.efa_devices
+    fabric_ports = choice_of(look) if has_fabric else PortChoice(())
+    probes += infiniband_probes(fabric_ports, look)
+    os.environ.update({**derive(fabric_ports), **os.environ})  # what somebody has set stands
+    errors = read_errors(fabric_ports.usable, look)
     has_links = expectation.gpus is not None and expectation.gpus.nvlinks > 0
     counters = nvlinks.read_errors(look) if has_links else None
     with tempfile.TemporaryDirectory(prefix="bivouac-health-") as work:
         result = collective.run(place, expectation, options.expectation, options.join_timeout_s, Path(work))
     if counters is not None:
         probes.append(nvlinks.errors_probe(counters, nvlinks.read_errors(look), expectation.limits.nvlink_errors_per_s))
+    if fabric_ports.usable:
+        probes.append(errors_probe(errors, read_errors(fabric_ports.usable, look)))
     probes += result.probes
     if result.error is not None:
         probes.append(Probe(name="fabric", ok=False, seen=result.error[:400], wanted="an all-reduce over all nodes"))
-    probes += _of_nccl(expectation, result, place.node_count)
+    probes += nccl_probes(expectation, result, place.node_count, fabric_ports)
     if expectation.dcgm_level is not None and expectation.gpus is not None:
         # Last: it occupies the GPUs, from level 2 on for minutes.
         probes.append(diagnose(expectation.dcgm_level, look, expectation.gpus.pcie))
@@ -54,13 +65,17 @@ def main() -> int:
     return int(ExitCode.DONE if report.fit else ExitCode.INTERNAL)
 
 
-def _of_nccl(expectation: Expectation, result: Collective, nodes: int) -> Iterator[Probe]:
+def nccl_probes(expectation: Expectation, result: Collective, nodes: int, fabric: PortChoice) -> Iterator[Probe]:
     """Yield the probes that need NCCL's log of the collective."""
     log = result.log
     names_network = log is not None and bool(log.providers or log.networks)
     # A collective that failed before NCCL chose a network does not judge the network.
-    if expectation.efa_devices and nodes > 1 and (names_network or result.error is None):
-        yield fabrics.nccl_probe(log or parse_nccl(""), expectation.efa_devices, expectation.gpudirect)
+    if nodes > 1 and (names_network or result.error is None):
+        if expectation.efa_devices:
+            yield fabrics.nccl_probe(log or parse_nccl(""), expectation.efa_devices, expectation.gpudirect)
+        elif fabric.usable:
+            ports = [port.name for port in fabric.usable]
+            yield fabrics.infiniband_nccl_probe(log or parse_nccl(""), ports, expectation.gpudirect)
     yield from carried_probes(log)
 
 

@@ -1,12 +1,13 @@
-"""The node's EFA devices, and the proof by NCCL's log that the collective used all of them."""
+"""The node's EFA devices, and the proof by NCCL's log that the collective used all of them, or all of InfiniBand's."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from trainer.contract import Probe
+from trainer.health.infiniband.findings import finding
 from trainer.health.looking import CannotLook, Look, blind, text_of
 from trainer.health.parsers import fabric
 from trainer.health.parsers.fabric import NcclLog
@@ -16,6 +17,12 @@ _CURE = "the launch template's interfaces and the pod's request of vpc.amazonaws
 _NCCL_CURE = (
     "the image needs aws-ofi-nccl on its library path, the pod its EFA devices and huge pages; for GPUDirect RDMA the "
     "node needs efa_nv_peermem or DMA-BUF, and nothing may set NCCL_NET_GDR_LEVEL"
+)
+
+_VERBS_CURE = (
+    "the pod needs /dev/infiniband and unlimited memlock, the image libibverbs with its provider (rdma-core); nothing "
+    "may set NCCL_IB_DISABLE, NCCL_NET=Socket, or an NCCL_IB_HCA that leaves ports out; for GPUDirect RDMA the node "
+    "needs nvidia-peermem or DMA-BUF"
 )
 
 
@@ -88,6 +95,31 @@ def nccl_probe(log: NcclLog, count: int, gpudirect: bool = False) -> Probe:
         wanted=f"provider efa with {count} devices{' by GPUDirect RDMA' if gpudirect else ''} and no other network",
         cure=_NCCL_CURE if wrong else "",
     )
+
+
+def infiniband_nccl_probe(log: NcclLog, ports: Collection[str], gpudirect: bool = False) -> Probe:
+    """Require NCCL's own transport for InfiniBand and RoCE over all these ports, and no channel over TCP.
+
+    The line is `NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:…`, with RoCE in the place of IB; a fall
+    back says `NET/IB : No device found.` and `NET/Socket : Using [0]eth0:…`, and then trains at a tenth of the speed.
+    `ports`: names such as `mlx5_0:1`.
+    """
+    networks = dict.fromkeys((*log.networks, *log.channels))
+    wrong = [f"network {name}" for name in networks if not name.startswith("IB")]
+    if wrong or not networks:
+        wrong += [f"TCP through {interfaces}" for interfaces in log.tcp]
+        wrong += ["NCCL found no device of InfiniBand or RoCE"] if log.without_verbs else []
+    for row in log.verbs_ports:
+        if unused := sorted(set(ports) - set(row)):
+            wrong.append(f"{len(row)} of {len(ports)} ports used, not {', '.join(unused)}")
+    if not wrong and not (networks and log.verbs_ports):
+        wrong.append("NCCL does not say which network and which ports it uses")
+    ends = sum(log.channels.values())
+    if gpudirect and ends and not log.gdr_channels:
+        wrong.append("no channel between nodes by GPUDirect RDMA: all go through the hosts' memory")
+    names = ", ".join(ports)
+    target = f"NCCL's network IB over {names} and no TCP"
+    return finding("nccl_infiniband", wrong, f"{'/'.join(log.link_layers)} over {names}", target, _VERBS_CURE)
 
 
 def kernel_module(look: Look) -> str | None:

@@ -312,3 +312,41 @@ def test_a_tool_of_debian_is_unpacked_without_root_with_its_other_files(
     (programs / "apt-get").unlink()
     with pytest.raises(PermanentError, match=r"apt-get is not installed.*Debian or Ubuntu"):
         ensure(["alertmanager"], tools=tools)
+
+
+def test_a_tool_of_several_packages_comes_on_request_alone_with_the_libraries_of_its_architecture(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`apt-get` and `dpkg-deb` are replaced as above; each package brings a file with its own name."""
+    (ibsim,) = select(["ibsim"])
+    assert ibsim.debian is not None and ibsim not in select([]), "neither `make setup` nor a site needs it"
+    names = (ibsim.debian.name, *ibsim.debian.also)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    root, programs = tmp_path / "root", tmp_path / "programs"
+    programs.mkdir()
+    members = [ibsim.debian.member, *ibsim.debian.share.values()]
+    for member in members:
+        file = root / member.format(multiarch="aarch64-linux-gnu")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(member)
+        file.chmod(0o755)
+    scripts = {
+        "apt-get": f'for word in "$@"; do case $word in {"|".join(names)}) : > "$word"_9_arm64.deb ;; esac; done',
+        "dpkg-deb": f'echo "$2" >> {tmp_path}/unpacked; /bin/cp -r {root}/. "$3"',
+    }
+    for name, script in scripts.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+
+    (program,) = ensure(["ibsim"], tools=tools)
+
+    assert (program.version, program.origin) == (ibsim.version, "unpacked")
+    assert {Path(line).name for line in (tmp_path / "unpacked").read_text().split()} == {
+        f"{n}_9_arm64.deb" for n in names
+    }
+    share = tools.parent / "share" / "ibsim"
+    assert {str(path.relative_to(share)) for path in share.rglob("*.so*")} == {
+        name for name in ibsim.debian.share if ".so" in name
+    }
+    assert os.access(share / "opensm", os.X_OK)

@@ -1,4 +1,4 @@
-"""Parsers of `fi_info`'s EFA devices and of NCCL's log, which shows what NCCL uses."""
+"""Parsers of `fi_info`'s EFA devices and of NCCL's log, which shows what NCCL uses: EFA, InfiniBand, RoCE or TCP."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([^\s,]+)(?:, fabric is
 _PLUGIN = re.compile(r"NET/OFI (?:Initializing|Using) aws-ofi-nccl (\S+)")
 _NCCL = re.compile(r"NCCL version (\d[\w.]*?)(?:\+cuda([\d.]+))?\s*$")
 _NETWORK = re.compile(r"NCCL INFO Using network (.+?)\s*$")
+_VERBS = re.compile(r"NCCL INFO NET/IB : Using((?: \[\d+\]\S+)+)")
+_VERBS_PORT = re.compile(r"\[\d+\]([^\s:/]+:\d+)[^\s/]*/(\w+)")
+_TCP = re.compile(r"NCCL INFO NET/Socket : Using((?: \[\d+\]\S+)+)")
+_NO_VERBS = "NET/IB : No device found"
 _CHANNEL = re.compile(r"\[(?:send|receive)\] via NET/([^/]+)/(\d+)(\(\d+\))?(/GDRDMA)?")
 
 
@@ -31,11 +35,22 @@ class NcclLog:
     """Network of a channel between nodes (`Libfabric`, `Socket`) -> number of its ends."""
     gdr_channels: int
     """Ends that move data between NIC and GPU memory directly."""
+    verbs_ports: tuple[tuple[str, ...], ...] = ()
+    """InfiniBand's and RoCE's ports that a process uses, such as `mlx5_0:1`: each list once, sorted; one list when all
+    processes agree."""
+    link_layers: tuple[str, ...] = ()
+    """`IB` or `RoCE`, each once."""
+    tcp: tuple[str, ...] = ()
+    """Interfaces of `NET/Socket`, each once with its address."""
+    without_verbs: bool = False
+    """A process has found no device of InfiniBand or RoCE."""
 
 
 def parse_nccl(text: str) -> NcclLog:
     """Parse the log of one or more processes with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET."""
     providers = [match.groups() for match in map(_PROVIDER.search, text.splitlines()) if match]
+    # NVIDIA/nccl, src/transport/net_ib/init.cc at 5067397: [number]device:port[:rail:plane]/layer.
+    verbs = [_VERBS_PORT.findall(match.group(1)) for match in map(_VERBS.search, text.splitlines()) if match]
     channels: dict[str, int] = {}
     direct = 0
     for line in text.splitlines():
@@ -51,6 +66,10 @@ def parse_nccl(text: str) -> NcclLog:
         networks=tuple(dict.fromkeys(m.group(1) for m in map(_NETWORK.search, text.splitlines()) if m)),
         channels=channels,
         gdr_channels=direct,
+        verbs_ports=tuple(sorted({tuple(sorted(port for port, _ in row)) for row in verbs})),
+        link_layers=tuple(dict.fromkeys(layer for row in verbs for _, layer in row)),
+        tcp=tuple(dict.fromkeys(m.group(1).strip() for m in map(_TCP.search, text.splitlines()) if m)),
+        without_verbs=_NO_VERBS in text,
     )
 
 

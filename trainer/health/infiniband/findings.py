@@ -1,0 +1,24 @@
+"""The probes of InfiniBand and RoCE: each says the places that are bad, and the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainer.contract import Probe
+
+CABLE_CURE = "reseat or replace the cable, and look at the switch's port: iblinkinfo -S GUID"
+MANAGER_CURE = "start a subnet manager: opensm on one host, or the switch's own; sminfo says which one rules"
+RIGHTS_CURE = "give the pod /dev/infiniband/umad* and root, and the image Debian's infiniband-diags"
+_SHOWN = 4
+
+
+def finding(name: str, bad: Iterable[str], fine: str, target: str, cure: str) -> Probe:
+    """Return the probe: failed with all bad places, else passed with what is fine."""
+    places = several(bad)
+    return Probe(name=name, ok=not places, seen=places or fine, wanted=target, cure=cure if places else "")
+
+
+def several(places: Iterable[str]) -> str:
+    """Return places in words, cut after the first ones."""
+    rows = list(places)
+    return "; ".join(rows[:_SHOWN]) + (f"; and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")

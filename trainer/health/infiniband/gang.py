@@ -1,0 +1,125 @@
+"""The fabric between the nodes of a gang: what a launch must not start on, each with its place and its cure.
+
+One node looks, by `ibnetdiscover` and `iblinkinfo`: both walk the whole fabric, and 512 nodes at once would burden it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
+
+from trainer.contract import Probe
+from trainer.health.infiniband.findings import CABLE_CURE, MANAGER_CURE, RIGHTS_CURE, finding, several
+from trainer.health.infiniband.links import INITIALIZE, Cable, parse_links
+from trainer.health.infiniband.tree import FabricTree, parse_topology, split_description
+from trainer.health.looking import CannotLook, Look, blind, text_of
+
+_PATIENCE_S = 120.0
+
+
+def gang_probes(look: Look, nodes: Collection[str], one_leaf: bool = False, adapters: int = 0) -> Iterator[Probe]:
+    """Judge the fabric between these nodes, named by their hosts' names.
+
+    `one_leaf`: each adapter of all nodes must be below one leaf. `adapters`: of each node; 0 for as many as most nodes
+    have.
+    """
+    try:
+        tree = read_tree(look)
+        text = text_of(look("iblinkinfo", "-l", timeout_s=_PATIENCE_S), "iblinkinfo")
+    except CannotLook as error:
+        yield blind("infiniband_fabric", error, "a look at the fabric", RIGHTS_CURE)
+        return
+    links = tuple(_of_gang(parse_links(text), tree, nodes))
+    yield _hosts_probe(tree, nodes)
+    yield _adapters_probe(tree, nodes, adapters)
+    waiting = [_place(link) for link in links if link.state == INITIALIZE]
+    yield finding("infiniband_subnet_manager", waiting, "every link is configured",
+                  "a subnet manager that has configured every link", MANAGER_CURE)  # fmt: skip
+    slow = [f"{_place(link)}: {link.shortfall}" for link in links if link.could_be]
+    yield finding("infiniband_links", slow, f"{len(links)} links as fast as both ends can",
+                  "every link as wide and as fast as both its ends support", CABLE_CURE)  # fmt: skip
+    yield _uplinks_probe(tree, nodes)
+    if one_leaf:
+        yield _leaf_probe(tree, nodes)
+
+
+def read_tree(look: Look) -> FabricTree:
+    """Return the fabric. Raises CannotLook."""
+    return parse_topology(text_of(look("ibnetdiscover", timeout_s=_PATIENCE_S), "ibnetdiscover"))
+
+
+def network_places(look: Look, nodes: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+    """Return each node's place in the fabric from the top layer down; none for a node that could not be seen there."""
+    try:
+        return read_tree(look).places(nodes)
+    except CannotLook:
+        return {}
+
+
+def _of_gang(links: Iterable[Cable], tree: FabricTree, nodes: Collection[str]) -> Iterator[Cable]:
+    """Yield the cables of the gang's adapters and those between its leaves and the switches above them."""
+    leaves = tree.spines(nodes)
+    switches = {f"0x{identity.rpartition('-')[2]}" for identity in {*leaves, *chain(*leaves.values())}}
+    for link in links:
+        hosts = {split_description(end.name)[0] for end in link.ends}
+        if not hosts.isdisjoint(nodes) or all(end.guid in switches for end in link.ends):
+            yield link
+
+
+def _place(link: Cable) -> str:
+    """Return a link's ends in words, an adapter's first."""
+    return " to ".join(map(str, sorted(link.ends, key=lambda end: not split_description(end.name)[0])))
+
+
+def _hosts_probe(tree: FabricTree, nodes: Collection[str]) -> Probe:
+    name, target = "infiniband_hosts", f"all {len(nodes)} nodes on the fabric"
+    missing = [node for node in nodes if node not in tree.hosts]
+    if missing and tree.nameless:
+        reason = f"{len(tree.nameless)} adapters do not say whose they are, such as {tree.nameless[0]!r}"
+        return blind(name, f"{reason}: of {several(missing)} nothing is known", target, "start rdma-ndd on each host")
+    bad = [f"{node} is not on the fabric" for node in missing]
+    return finding(name, bad, "all", target, CABLE_CURE)
+
+
+def _adapters_probe(tree: FabricTree, nodes: Collection[str], wanted: int) -> Probe:
+    """Compare the nodes' adapters that have a cable. A node without any is another probe's."""
+    devices = {node: tree.hosts[node].keys() for node in nodes if node in tree.hosts}
+    counts = Counter(map(len, devices.values()))
+    count = wanted or max(counts, key=lambda number: (counts[number], number), default=0)
+    usual = dict(Counter(chain(*devices.values())).most_common(count)).keys()
+    bad = [f"{node}: {len(names)} of {count}{_without(usual - names)}" for node, names in devices.items()
+           if len(names) != count]  # fmt: skip
+    cure = f"run ibstat on that node: a port in Polling has no cable; {CABLE_CURE}"
+    return finding("infiniband_adapters", bad, f"{count} each", f"{count} adapters of each node with a cable", cure)
+
+
+def _uplinks_probe(tree: FabricTree, nodes: Collection[str]) -> Probe:
+    """Compare the leaves' cables to the switches above them."""
+    spines = tree.spines(nodes)
+    most = max(map(len, spines.values()), default=0)
+    everywhere = set(chain(*spines.values()))
+    bad = [f"{tree.name(leaf)}: {len(peers)} of {most}{_without(map(tree.name, everywhere.difference(peers)))}"
+           for leaf, peers in spines.items() if len(peers) < most]  # fmt: skip
+    fine = f"{most} of each of {len(spines)} leaves"
+    return finding("infiniband_uplinks", bad, fine, f"{most} cables upwards from each leaf of the gang", CABLE_CURE)
+
+
+def _without(names: Iterable[str]) -> str:
+    text = ", ".join(sorted(names))
+    return f", without {text}" if text else ""
+
+
+def _leaf_probe(tree: FabricTree, nodes: Collection[str]) -> Probe:
+    """Find the nodes that are below another leaf than most, for each adapter: in a fabric of rails each has its own."""
+    bad: dict[str, str] = {}
+    usual: dict[str, None] = {}
+    for device in sorted(set(chain(*(tree.hosts.get(node, {}) for node in nodes)))):
+        leaves = {node: tree.hosts[node][device] for node in nodes if device in tree.hosts.get(node, {})}
+        most = Counter(leaves.values()).most_common(1)[0][0]
+        usual[tree.name(most)] = None
+        for node, leaf in leaves.items():
+            if leaf != most:
+                bad.setdefault(node, f"{node}: {device} is at {tree.name(leaf)}, most are at {tree.name(most)}")
+    target, cure = "each adapter of all nodes below one leaf", "take nodes of one leaf, or do not ask for one"
+    return finding("infiniband_leaf", bad.values(), f"all below {', '.join(usual)}", target, cure)

@@ -1,0 +1,96 @@
+"""A node's own InfiniBand or RoCE: its ports, its cables, and what the container needs to use them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from trainer.contract import Probe
+from trainer.health.infiniband.findings import CABLE_CURE, MANAGER_CURE, RIGHTS_CURE, finding, several
+from trainer.health.infiniband.links import parse_links
+from trainer.health.infiniband.ports import INFINIBAND, SYSFS, Port, default_interface, read_ports
+from trainer.health.infiniband.settings import PortChoice, choose, derive, settings_probe
+from trainer.health.looking import CannotLook, Look, blind, text_of
+
+DEVICES = Path("/dev/infiniband")
+WITHOUT_DEVICES = "the container has no /dev/infiniband, so RoCE was not asked for"
+_DEVICE_CURE = "the pod must request its cluster's rdma/… resource, or mount /dev/infiniband"
+_DISABLED_CURE = "somebody switched the port off: ibportstate LID PORT enable, or ip link set DEVICE up"
+
+
+def choice_of(look: Look, sysfs: Path = SYSFS, devices: Path = DEVICES) -> PortChoice:
+    """Return the node's ports for the gang's traffic; none on a node without InfiniBand and RoCE.
+
+    An Ethernet adapter of a model that knows RoCE may be a plain network card: it is one where the container has no
+    device for RDMA. InfiniBand without a device is a fault.
+    """
+    choice = choose(read_ports(look, sysfs), default_interface(), os.environ.get("NCCL_IB_HCA", ""))
+    if devices.is_dir() or any(port.layer == INFINIBAND for port in choice.ports):
+        return choice
+    return PortChoice((), {**choice.left_out, **{port.name: WITHOUT_DEVICES for port in choice.ports}})
+
+
+def nccl_environment(look: Look) -> dict[str, str]:
+    """Return NCCL's variables for this node; none where it has neither InfiniBand nor RoCE."""
+    return derive(choice_of(look))
+
+
+def infiniband_probes(
+    choice: PortChoice, look: Look, environment: Mapping[str, str] = os.environ, ports: int = 0
+) -> Iterator[Probe]:
+    """Judge a node's ports; nothing where it has none. `ports`: active ones that it must have; 0 for one port or more
+    of each adapter."""
+    plain = [port for port, reason in choice.left_out.items() if reason == WITHOUT_DEVICES]
+    if plain:
+        yield blind("infiniband_devices", f"{several(plain)}: {WITHOUT_DEVICES}", "NCCL over RoCE", _DEVICE_CURE)
+    if not choice.ports:
+        return
+    yield _ports_probe(choice, ports)
+    waiting = [f"{port.name} {port.state}, SM lid {port.sm_lid}" for port in choice.ports if port.waits_for_manager]
+    yield finding("infiniband_subnet_manager", waiting, "every port is configured",
+                  "a subnet manager that has configured every port", MANAGER_CURE)  # fmt: skip
+    yield _links_probe(choice.usable, look)
+    yield settings_probe(choice, environment)
+
+
+def _ports_probe(choice: PortChoice, wanted: int) -> Probe:
+    """Require an active port of each adapter: half of the adapters is half of the bandwidth, and NCCL says nothing."""
+    active_adapters = {port.adapter for port in choice.usable}
+    down = [port for port in choice.ports if port.state == "Down"]
+    idle = [port for port in down if port.adapter not in active_adapters]
+    if wanted > len(choice.usable):
+        idle = down
+    bad = [f"{port.name} {port.state}, {port.physical_state}" for port in idle]
+    if wanted > len(choice.usable) and not bad:
+        bad = [f"{len(choice.usable)} active ports in all"]
+    adapters = len({port.adapter for port in choice.ports})
+    fine = f"{len(choice.usable)} active ports on {len(active_adapters)} of {adapters} adapters"
+    target = f"{wanted} active ports" if wanted else f"an active port of each of {adapters} adapters"
+    cure = _DISABLED_CURE if idle and all(port.physical_state == "Disabled" for port in idle) else CABLE_CURE
+    return finding("infiniband_ports", bad, fine, target, cure)
+
+
+def _links_probe(ports: Sequence[Port], look: Look) -> Probe:
+    """Compare each port's cable with what both its ends support, and equal adapters with each other."""
+    name, target = "infiniband_links", "every link as wide and as fast as both its ends support"
+    bad, places = [], []
+    for port in ports:
+        fastest = max(peer.rate_gbit_s for peer in ports if peer.model == port.model)
+        if port.rate_gbit_s < fastest:
+            bad.append(f"{port.name}: {port.rate_gbit_s:g} Gbit/s, another {port.model or 'port'} has {fastest:g}")
+    try:
+        for port in (port for port in ports if port.layer == INFINIBAND):
+            # The walk ends at the port's switch, and so lists one cable, from this end.
+            command = ("iblinkinfo", "-l", "-C", port.adapter, "-P", str(port.number), "-D", "0", "-n", "1")
+            links = parse_links(text_of(look(*command), "iblinkinfo"))
+            if not links:
+                raise CannotLook(f"iblinkinfo lists no cable of {port.name}")
+            for link in links:
+                places.append(f"{port.name} at {link.ends[1]}")
+                bad += [f"{places[-1]}: {link.shortfall}"] if link.could_be else []
+    except CannotLook as error:
+        # What the ports say by themselves is judged all the same.
+        if not bad:
+            return blind(name, error, target, RIGHTS_CURE)
+    return finding(name, bad, several(places) or f"{len(ports)} ports of one speed", target, CABLE_CURE)
