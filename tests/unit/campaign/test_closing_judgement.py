@@ -15,7 +15,7 @@ from infra.record.payloads.attempts import AttemptLaunched, AttemptRecord, Launc
 from infra.record.payloads.checkpoints import CheckpointUnrecognised
 from infra.record.payloads.outputs import StageOutput
 from infra.record.payloads.stages import Certified
-from tests.unit.campaign.closer_world import LAPTOP
+from tests.worlds.closer import LAPTOP
 from tests.worlds.s3 import NOON
 
 MINUTE = timedelta(minutes=1)

@@ -23,7 +23,7 @@ from infra.session.session import SPEC
 from infra.spec.campaign import Spec
 from infra.stack.closer import EVERY
 from tests.root import ROOT
-from tests.unit.campaign.closer_world import FIRST_CONTACT, FIRST_PLAN, LAPTOP, TTL, UnattendedCampaign
+from tests.worlds.closer import FIRST_CONTACT, FIRST_PLAN, LAPTOP, TTL, UnattendedCampaign
 from tests.worlds.s3 import NOON
 
 Step = Callable[[UnattendedCampaign], None]

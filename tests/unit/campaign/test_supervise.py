@@ -15,7 +15,7 @@ from infra.cli.run import run
 from infra.errors import PermanentError
 from infra.record.payloads import payload_of
 from infra.record.store import CampaignStore
-from tests.unit.campaign.closer_world import UnattendedCampaign
+from tests.worlds.closer import UnattendedCampaign
 from tests.worlds.progress import SilentProgress
 from tests.worlds.s3 import FakeS3, Time
 

@@ -13,7 +13,8 @@ from infra.errors import LeaseLost, NotProven, PermanentError
 from infra.kinds import Remain
 from infra.record.events import CampaignState, Stage
 from infra.record.payloads.outputs import ProvisionOutput
-from tests.unit.campaign.teardown_world import (
+from tests.worlds.s3 import refusal
+from tests.worlds.teardown import (
     DENIED,
     NEVER_LAUNCHED,
     NOTHING_TOLD,
@@ -22,7 +23,6 @@ from tests.unit.campaign.teardown_world import (
     failed,
     world,
 )
-from tests.worlds.s3 import refusal
 
 __all__ = ["world"]
 

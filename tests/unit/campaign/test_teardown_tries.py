@@ -12,8 +12,8 @@ from infra.campaign import teardown
 from infra.engine.failures import EngineFailed
 from infra.errors import PermanentError, UserError
 from infra.kinds import Remain
-from tests.unit.campaign.teardown_world import DENIED, EXPIRED, GROUP, HELD, THROTTLED, FakedTeardown, failed, world
 from tests.worlds.s3 import refusal
+from tests.worlds.teardown import DENIED, EXPIRED, GROUP, HELD, THROTTLED, FakedTeardown, failed, world
 
 __all__ = ["world"]
 

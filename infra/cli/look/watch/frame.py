@@ -200,7 +200,7 @@ def _behind(step: int, training: Mapping[str, float] | None) -> str:
 def _money(snapshot: Snapshot) -> Iterator[Row]:
     reading, budget = snapshot.record.reading, snapshot.record.spec.money.budget_usd
     rate = reading.usd_per_hour if not snapshot.ended else Decimal(0)
-    notional = " (what AWS would bill)" if snapshot.record.spec.target != "aws" else ""
+    notional = " (what AWS would bill)" if not spends(snapshot.record.spec) else ""
     text = f"{usd(reading.spent_usd)} of {usd(budget)}, {usd(rate)} an hour now{notional}"
     money_text = Text(text, "bold red" if reading.spent_usd > budget else "")
     training = snapshot.training
