@@ -1,0 +1,234 @@
+"""Conducts drills: rehearses the stock campaign with faults, starts a killed driver again, and judges the record."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from infra.errors import TemporaryError
+from infra.folders import results_folder, results_root, site_dir
+from infra.record.payloads.attempts import AttemptRunning
+from infra.rehearsal.drills import page as drills_page
+from infra.rehearsal.drills.judge import DrillResult, judge
+from infra.rehearsal.drills.moments import Moment, Moments, moments_in, note
+from infra.rehearsal.site import campaigns
+from infra.report.record import PACKED, Record, unpacked
+from infra.spec.drills.scenarios import Scenario, scenarios
+from infra.spec.rehearsed import ACCOUNT, REGION
+
+_EVERY_S, _STOPS_WITHIN_S = 0.5, 900.0
+_PATIENCE_S = 180.0
+"""Time beyond the expected one after which a drill no longer waits for a recovery."""
+_STARTS_WITHIN_S = 900.0
+"""Time from the drill's begin, or the last recovery, to the next strike."""
+_SMALL: dict[str, Any] = {
+    "data.max_files": 100, "data.max_epochs": 10_000,
+    "training.model.width": 64, "training.model.context": 64, "training.model.vocabulary": 1024,
+    "training.steps": 60_000, "training.evaluate_every": 60_000, "training.step_seconds_estimate": 0.05,
+    "checkpoint.every_steps": 20,
+    "recovery.restarts_in_place": 50, "recovery.process_restarts": 50, "recovery.node_replacements": 50,
+    "recovery.repairs_per_hour": 100,
+}  # fmt: skip
+"""What differs from the stock rehearsal: it trains until all faults have struck, and no limit ends it before."""
+RESULTS = "drills.json"
+"""File in the results folder: the newest result of each fault."""
+_BETWEEN = 30
+"""Steps by which each fault at least follows the one before."""
+
+
+class Drill(NamedTuple):
+    """One campaign with its faults, in the order of their strikes."""
+
+    campaign: str
+    names: tuple[str, ...]
+    changes: dict[str, Any]
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Return the names of the faults that strike; one that is a spec of its own does not."""
+        return tuple(name for name in self.names if not scenarios()[name].spec)
+
+    def document(self) -> dict[str, Any]:
+        """Return its spec as YAML content."""
+        document: dict[str, Any] = yaml.safe_load(files("infra.campaigns").joinpath("rehearsal.yaml").read_text())
+        faults = [{"fault": name, "after_step": _BETWEEN * (n + 2)} for n, name in enumerate(self.faults)]
+        for path, value in {**_SMALL, **self.changes, "campaign": self.campaign, "rehearsal.faults": faults}.items():
+            section: dict[str, Any] = document
+            *parents, field = path.split(".")
+            for parent in parents:
+                section = section.setdefault(parent, {})
+            section[field] = copy.deepcopy(value)
+        return document
+
+
+def drills_of(names: Sequence[str], seed: int, prefix: str = "drill") -> list[Drill]:
+    """Return the campaigns for these faults: one for all from which a campaign recovers, in an order drawn by the
+    seed, and one for each that ends it."""
+    going_on = [name for name in names if not scenarios()[name].ends_campaign]
+    random.Random(seed).shuffle(going_on)
+    groups = [tuple(going_on)] if going_on else []
+    groups += [(name,) for name in names if scenarios()[name].ends_campaign]
+    return [Drill(f"{prefix}-{number}", group, dict(scenarios()[group[0]].spec)) for number, group in enumerate(groups)]
+
+
+class Conductor:
+    """Runs one drill's campaign in the site of `BIVOUAC_SITE_NAME`."""
+
+    def __init__(self, drill: Drill, say: Callable[[str], None]) -> None:
+        self._drill, self._say = drill, say
+        self._results = results_folder(drill.campaign, ACCOUNT, REGION)
+        self._spec = self._results / "drill.yaml"
+        self._site = site_dir(campaigns.SITE)
+        self._moments = Moments()
+
+    def run(self) -> list[DrillResult]:
+        """Rehearse until every fault has struck and is overcome, end the campaign, and return what each has led to.
+        Raises `TemporaryError` if a fault never struck or the record is not there."""
+        self._results.mkdir(parents=True, exist_ok=True)
+        self._spec.write_text(yaml.safe_dump(self._drill.document(), sort_keys=False))
+        driver = self._start("run", str(self._spec))
+        try:
+            driver = self._until_overcome(driver)
+            if driver.poll() is None and self._drill.faults:
+                self._say(f"{self._drill.campaign}: ending the campaign")
+                self._start("down", self._drill.campaign, "--yes").wait(_STOPS_WITHIN_S)
+            driver.wait(_STOPS_WITHIN_S)
+        finally:
+            if driver.poll() is None:
+                driver.send_signal(signal.SIGINT)
+        return self._results_of(self._record())
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-P", "-m", "infra.cli.main", *arguments]
+        with (self._results / "drill.log").open("ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ)
+
+    def _until_overcome(self, driver: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        """Wait until all faults are overcome, or the campaign has ended; return the driver, which may be another."""
+        noticed_at = time.monotonic()
+        while driver.poll() is None:
+            moments = moments_in(self._site, self._drill.campaign)
+            for (number, what), moment in moments.items():
+                if (number, what) not in self._moments:
+                    self._say(f"{self._drill.campaign}: {self._drill.faults[number]} {what} at step {moment.step}")
+                    noticed_at = time.monotonic()
+            self._moments = moments
+            for number in range(len(self._drill.faults)):
+                if (number, "due") in moments and (number, "struck") not in moments:
+                    driver = self._kill_driver(driver, number, moments[number, "due"])
+            is_over = all((number, "recovered") in moments for number in range(len(self._drill.faults)))
+            if (is_over and self._drill.faults) or time.monotonic() - noticed_at > self._patience_s():
+                break
+            time.sleep(_EVERY_S)
+        return driver
+
+    def _patience_s(self) -> float:
+        """Return how long the drill waits for the next moment."""
+        standing = [scenarios()[name] for n, name in enumerate(self._drill.faults) if (n, "struck") in self._moments]
+        if (
+            len(self._moments) == 0
+            or not standing
+            or all((n, "recovered") in self._moments for n in range(len(standing)))
+        ):
+            return _STARTS_WITHIN_S
+        expected_s = standing[-1].expect.committed_within_s or _STARTS_WITHIN_S
+        return standing[-1].lasts_s + expected_s + _PATIENCE_S
+
+    def _kill_driver(self, driver: subprocess.Popen[bytes], number: int, due: Moment) -> subprocess.Popen[bytes]:
+        """Kill the driver, as a lost laptop does, and start the same command again."""
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+        struck = due.model_copy(update={"what": "struck", "at": datetime.now(UTC)})
+        note(self._site, self._drill.campaign, struck)
+        campaigns.note_struck(self._site, self._drill.campaign, number)
+        return self._start("run", str(self._spec))
+
+    def _record(self) -> Record:
+        try:
+            return unpacked((self._results / PACKED).read_bytes())
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            cure = f"see {self._results / 'drill.log'}"
+            raise TemporaryError("the drill's campaign left no record", seen=error, cure=cure) from error
+
+    def _results_of(self, record: Record) -> list[DrillResult]:
+        moments = moments_in(self._site, self._drill.campaign)
+        if not self._drill.faults:
+            moments = _begin(record)
+        missed = [name for n, name in enumerate(self._drill.faults) if (n, "struck") not in moments]
+        if missed:
+            self._say(f"{self._drill.campaign}: never struck: {', '.join(missed)}")
+        named: list[tuple[int, str, Scenario]] = [
+            (number, name, scenarios()[name]) for number, name in enumerate(self._drill.names) if name not in missed
+        ]
+        return [
+            judge(name, number, scenario, self._drill.campaign, record.events, moments)
+            for number, name, scenario in named
+        ]
+
+
+def _begin(record: Record) -> Moments:
+    """Return the moment from which a spec that is the fault strikes: its first attempt trains."""
+    begins = [event.at for event in record.events if isinstance(event.payload, AttemptRunning)]
+    if not begins:
+        raise TemporaryError("the drill's campaign never trained", seen=record.spec.campaign, cure="see its drill.log")
+    return {(0, "struck"): Moment(fault=0, what="struck", at=begins[0], step=0)}
+
+
+class DrillReport(NamedTuple):
+    """What drills have shown."""
+
+    results: tuple[DrillResult, ...]
+    missed: tuple[str, ...]
+    """Faults that were asked for and have not struck."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the results for machines."""
+        return [result.model_dump(mode="json") for result in self.results]
+
+    @property
+    def is_missed(self) -> bool:
+        """Return whether an expectation does not hold, or was not put to the proof."""
+        return bool(self.missed) or any(result.problems for result in self.results)
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the results for people."""
+        lines = [line for result in self.results for line in drills_page.lines(result)]
+        return [*lines, *(f"{name}: has not struck" for name in self.missed)]
+
+
+def drill(names: Sequence[str], seed: int, page: Path | None, say: Callable[[str], None]) -> DrillReport:
+    """Run the drills one after the other in one site, keep their results, and write those of all drills to `page`."""
+    path, results = results_root() / RESULTS, list[DrillResult]()
+    for each in drills_of(names, seed, f"drill-{datetime.now(UTC):%H%M%S}"):
+        say(f"{each.campaign}: {', '.join(each.names)}")
+        results += Conductor(each, say).run()
+        remember(path, results)
+    if page is not None:
+        drills_page.write(page, remember(path, results))
+    judged_names = {result.fault for result in results}
+    return DrillReport(tuple(results), tuple(name for name in names if name not in judged_names))
+
+
+def remember(path: Path, results: Sequence[DrillResult]) -> list[DrillResult]:
+    """Put results into the file of all results, one for each fault, the newest; return all of them."""
+    known = [DrillResult.model_validate(row) for row in json.loads(path.read_text())] if path.exists() else []
+    fresh = {result.fault: result for result in (*known, *results)}
+    ordered = [fresh[name] for name in scenarios() if name in fresh]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([result.model_dump(mode="json") for result in ordered], indent=1) + "\n")
+    return ordered
