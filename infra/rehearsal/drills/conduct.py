@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from infra.errors import TemporaryError
+from infra.errors import PermanentError
 from infra.folders import results_folder, results_root, site_dir
 from infra.record.payloads.attempts import AttemptRunning
+from infra.record.payloads.stages import Certified
 from infra.rehearsal.drills import page as drills_page
 from infra.rehearsal.drills.judge import DrillResult, judge
 from infra.rehearsal.drills.moments import Moment, Moments, moments_in, note
@@ -32,6 +33,8 @@ from infra.spec.rehearsed import ACCOUNT, REGION
 _EVERY_S, _STOPS_WITHIN_S = 0.5, 900.0
 _PATIENCE_S = 180.0
 """Time beyond the expected one after which a drill no longer waits for a recovery."""
+_MOST_STARTS = 6
+"""Times that the drill runs the same command, if the driver gives up again and again."""
 _STARTS_WITHIN_S = 900.0
 """Time from the drill's begin, or the last recovery, to the next strike."""
 _SMALL: dict[str, Any] = {
@@ -96,7 +99,7 @@ class Conductor:
 
     def run(self) -> list[DrillResult]:
         """Rehearse until every fault has struck and is overcome, end the campaign, and return what each has led to.
-        Raises `TemporaryError` if a fault never struck or the record is not there."""
+        Raises `PermanentError` if the record is not there."""
         self._results.mkdir(parents=True, exist_ok=True)
         self._spec.write_text(yaml.safe_dump(self._drill.document(), sort_keys=False))
         driver = self._start("run", str(self._spec))
@@ -118,8 +121,8 @@ class Conductor:
 
     def _until_overcome(self, driver: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
         """Wait until all faults are overcome, or the campaign has ended; return the driver, which may be another."""
-        noticed_at = time.monotonic()
-        while driver.poll() is None:
+        noticed_at, starts = time.monotonic(), 1
+        while True:
             moments = moments_in(self._site, self._drill.campaign)
             for (number, what), moment in moments.items():
                 if (number, what) not in self._moments:
@@ -132,8 +135,23 @@ class Conductor:
             is_over = all((number, "recovered") in moments for number in range(len(self._drill.faults)))
             if (is_over and self._drill.faults) or time.monotonic() - noticed_at > self._patience_s():
                 break
+            if driver.poll() is not None:
+                if starts == _MOST_STARTS or not self._note_end_of_driver():
+                    break
+                driver, starts = self._start("run", str(self._spec)), starts + 1
             time.sleep(_EVERY_S)
         return driver
+
+    def _note_end_of_driver(self) -> bool:
+        """Note that the driver gave up in the middle of a campaign; return False if there is nothing to go on with: no
+        fault has struck, or the campaign has ended."""
+        struck = {number: moment for (number, what), moment in self._moments.items() if what == "struck"}
+        if not struck or any(isinstance(event.payload, Certified) for event in self._record().events):
+            return False
+        number = max(struck, key=lambda fault: struck[fault].at)
+        moment = struck[number].model_copy(update={"what": "driver-ended", "at": datetime.now(UTC)})
+        note(self._site, self._drill.campaign, moment)
+        return True
 
     def _patience_s(self) -> float:
         """Return how long the drill waits for the next moment."""
@@ -161,7 +179,7 @@ class Conductor:
             return unpacked((self._results / PACKED).read_bytes())
         except (OSError, ValueError, TypeError, KeyError) as error:
             cure = f"see {self._results / 'drill.log'}"
-            raise TemporaryError("the drill's campaign left no record", seen=error, cure=cure) from error
+            raise PermanentError("the drill's campaign left no record", seen=error, cure=cure) from error
 
     def _results_of(self, record: Record) -> list[DrillResult]:
         moments = moments_in(self._site, self._drill.campaign)
@@ -183,7 +201,7 @@ def _begin(record: Record) -> Moments:
     """Return the moment from which a spec that is the fault strikes: its first attempt trains."""
     begins = [event.at for event in record.events if isinstance(event.payload, AttemptRunning)]
     if not begins:
-        raise TemporaryError("the drill's campaign never trained", seen=record.spec.campaign, cure="see its drill.log")
+        raise PermanentError("the drill's campaign never trained", seen=record.spec.campaign, cure="see its drill.log")
     return {(0, "struck"): Moment(fault=0, what="struck", at=begins[0], step=0)}
 
 

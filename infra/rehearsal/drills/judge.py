@@ -54,6 +54,8 @@ class DrillResult(Frozen):
     action: str = "went on"
     attempts: int = 0
     failure: str | None = None
+    driver_ended: bool = False
+    """The driver gave up, and the same command was started again."""
     caught_up_s: float | None = None
     """Until a step was trained that had not been trained before."""
     committed_s: float | None = None
@@ -93,6 +95,7 @@ def judge(
         sign_s=_seconds(struck, signs[0].at) if signs else None,
         alerts=alerts, action=_action(window),
         attempts=len(ends), failure=ends[0].failure if ends else None,
+        driver_ended=(number, "driver-ended") in moments,
         caught_up_s=None if caught_up is None else _seconds(struck, caught_up.at),
         committed_s=None if recovered is None else _seconds(struck, recovered.at),
         lost_steps=_lost_steps(struck, window),
@@ -113,6 +116,8 @@ def _problems(expect: Expectation, result: DrillResult, kinds: set[str], pages: 
         yield f"no event {', '.join(lacking)}"
     if unexpected := [kind for kind in expect.absent if kind in kinds]:
         yield f"unexpected event {', '.join(unexpected)}"
+    if result.driver_ended and not expect.driver_ends:
+        yield "the driver gave up"
     if expect.alert is not None and expect.alert not in result.alerts:
         yield f"the alert {expect.alert} has not fired"
     quiet = _OF_SEVERAL | {expect.alert, *expect.tolerated} | (_OF_RESTARTS if expect.attempts else frozenset())

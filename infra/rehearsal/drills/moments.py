@@ -9,9 +9,10 @@ from typing import Literal
 
 from trainer.contract.frozen import Frozen
 
-What = Literal["due", "struck", "over", "caught-up", "recovered"]
+What = Literal["due", "struck", "over", "caught-up", "recovered", "driver-ended"]
 """`due`: its step has come, and somebody outside of the site strikes. `over`: it is undone. `caught-up`: a step after
-those before the strike was trained. `recovered`: such a step is committed."""
+those before the strike was trained. `recovered`: such a step is committed. `driver-ended`: the driver gave up, and
+the drill started the same command again, as its last words say."""
 
 
 class Moment(Frozen):

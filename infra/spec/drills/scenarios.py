@@ -39,6 +39,8 @@ class Expectation(Frozen):
     """Alert that must fire; None: none of severity `page` may, except the `tolerated`."""
     tolerated: tuple[str, ...] = ()
     """Alerts that fire or not, by how long the recovery takes."""
+    driver_ends: bool = False
+    """The driver may give up, and says to run the same command again."""
     seen_within_s: float | None = None
     """None: nothing of it is in the record."""
     committed_within_s: float | None = None
