@@ -35,8 +35,8 @@ _PATIENCE_S = 180.0
 """Time beyond the expected one after which a drill no longer waits for a recovery."""
 _MOST_STARTS = 6
 """Times that the drill runs the same command, if the driver gives up again and again."""
-_STARTS_WITHIN_S = 900.0
-"""Time from the drill's begin, or the last recovery, to the next strike."""
+_STARTS_WITHIN_S = 3600.0
+"""Time from the drill's begin, or the last recovery, to the next strike; and for a campaign that ends by itself."""
 _SMALL: dict[str, Any] = {
     "data.max_files": 100, "data.max_epochs": 10_000,
     "training.model.width": 64, "training.model.context": 64, "training.model.vocabulary": 1024,
@@ -78,13 +78,21 @@ class Drill(NamedTuple):
 
 
 def drills_of(names: Sequence[str], seed: int, prefix: str = "drill") -> list[Drill]:
-    """Return the campaigns for these faults: one for all from which a campaign recovers, in an order drawn by the
-    seed, and one for each that ends it."""
-    going_on = [name for name in names if not scenarios()[name].ends_campaign]
-    random.Random(seed).shuffle(going_on)
-    groups = [tuple(going_on)] if going_on else []
-    groups += [(name,) for name in names if scenarios()[name].ends_campaign]
-    return [Drill(f"{prefix}-{number}", group, dict(scenarios()[group[0]].spec)) for number, group in enumerate(groups)]
+    """Return the campaigns for these faults: one for all that a campaign survives, in an order drawn by the seed, with
+    one that ends it as the last; and one for each other."""
+    groups = [[name for name in names if not scenarios()[name].ends_campaign]]
+    random.Random(seed).shuffle(groups[0])
+    for name in (name for name in names if scenarios()[name].ends_campaign):
+        last_of_first = groups[0][-1:]
+        is_free = not last_of_first or not scenarios()[last_of_first[0]].ends_campaign
+        if scenarios()[name].spec or not is_free:
+            groups.append([name])
+        else:
+            groups[0].append(name)
+    return [
+        Drill(f"{prefix}-{number}", tuple(group), dict(scenarios()[group[0]].spec))
+        for number, group in enumerate(filter(None, groups))
+    ]
 
 
 class Conductor:
@@ -105,7 +113,7 @@ class Conductor:
         driver = self._start("run", str(self._spec))
         try:
             driver = self._until_overcome(driver)
-            if driver.poll() is None and self._drill.faults:
+            if driver.poll() is None:
                 self._say(f"{self._drill.campaign}: ending the campaign")
                 self._start("down", self._drill.campaign, "--yes").wait(_STOPS_WITHIN_S)
             driver.wait(_STOPS_WITHIN_S)
@@ -113,6 +121,11 @@ class Conductor:
             if driver.poll() is None:
                 driver.send_signal(signal.SIGINT)
         return self._results_of(self._record())
+
+    @property
+    def _is_endless(self) -> bool:
+        """Return whether the campaign trains on when all faults are overcome."""
+        return not any(scenarios()[name].ends_campaign for name in self._drill.names)
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "infra.cli.main", *arguments]
@@ -133,7 +146,7 @@ class Conductor:
                 if (number, "due") in moments and (number, "struck") not in moments:
                     driver = self._kill_driver(driver, number, moments[number, "due"])
             is_over = all((number, "recovered") in moments for number in range(len(self._drill.faults)))
-            if (is_over and self._drill.faults) or time.monotonic() - noticed_at > self._patience_s():
+            if (is_over and self._is_endless) or time.monotonic() - noticed_at > self._patience_s():
                 break
             if driver.poll() is not None:
                 if starts == _MOST_STARTS or not self._note_end_of_driver():
@@ -155,15 +168,15 @@ class Conductor:
 
     def _patience_s(self) -> float:
         """Return how long the drill waits for the next moment."""
-        standing = [scenarios()[name] for n, name in enumerate(self._drill.faults) if (n, "struck") in self._moments]
-        if (
-            len(self._moments) == 0
-            or not standing
-            or all((n, "recovered") in self._moments for n in range(len(standing)))
-        ):
+        numbers = range(len(self._drill.faults))
+        unrecovered = [
+            scenarios()[self._drill.faults[number]]
+            for number in numbers
+            if (number, "struck") in self._moments and (number, "recovered") not in self._moments
+        ]
+        if not unrecovered or unrecovered[0].ends_campaign:
             return _STARTS_WITHIN_S
-        expected_s = standing[-1].expect.committed_within_s or _STARTS_WITHIN_S
-        return standing[-1].lasts_s + expected_s + _PATIENCE_S
+        return unrecovered[0].lasts_s + (unrecovered[0].expect.committed_within_s or 0.0) + _PATIENCE_S
 
     def _kill_driver(self, driver: subprocess.Popen[bytes], number: int, due: Moment) -> subprocess.Popen[bytes]:
         """Kill the driver, as a lost laptop does, and start the same command again."""

@@ -37,13 +37,20 @@ if verb == "down":
     sys.exit(0)
 if moments.exists() and '"due"' in moments.read_text():
     say(len(faults) - 1, "recovered")
+elif moments.exists() and '"driver-ended"' in moments.read_text():
+    say(0, "recovered")
 else:
     for number, name in enumerate(faults):
         if name == "driver-killed":
             say(number, "due")
             time.sleep(10**6)
         say(number, "struck")
+        if name == "s3-denied":
+            (folder / "record.json.gz").write_bytes((folder / "record.of-training").read_bytes())
+            sys.exit(77)
         say(number, "recovered")
+        if name == "data-corrupted":
+            (folder / "stop").touch()
 while faults and not (folder / "stop").exists():
     time.sleep(0.02)
 (folder / "record.made").replace(folder / "record.json.gz")
@@ -62,6 +69,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (results / "faults").write_text(json.dumps(conductor._drill.faults))
         if not (results / "record.made").exists():
             (results / "record.made").write_bytes(record(conductor._drill).packed())
+            (results / "record.of-training").write_bytes(record(conductor._drill, certified=False).packed())
         moments = folder / "campaigns" / f"{conductor._drill.campaign}.moments"
         return subprocess.Popen([sys.executable, "-c", BIVOUAC, str(results), str(moments), arguments[0]])
 
@@ -69,7 +77,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def record(drill: Drill) -> Record:
+def record(drill: Drill, *, certified: bool = True) -> Record:
     spec = Spec.model_validate(drill.document())
     kinds: tuple[tuple[float, str, dict[str, Any]], ...] = (
         (-60, "attempt.running", {"attempt": 1}),
@@ -79,7 +87,7 @@ def record(drill: Drill) -> Record:
     now = datetime.now(UTC)
     events = tuple(
         Event.of(payload_of(kind, data), now + timedelta(seconds=seconds), "steward-1", n)
-        for n, (seconds, kind, data) in enumerate(kinds)
+        for n, (seconds, kind, data) in enumerate(kinds if certified else kinds[:1])
     )
     return Record(spec, make_plan(spec, survey(spec)), events, now)
 
@@ -99,6 +107,17 @@ def test_the_campaign_is_ended_once_all_faults_are_overcome_and_a_killed_driver_
     assert "drill: driver-killed due at step 61" in lines and "drill: driver-killed recovered at step 61" in lines
     spec = yaml.safe_load((folder / "drill.yaml").read_text())
     assert [fault["fault"] for fault in spec["rehearsal"]["faults"]] == list(names)
+
+
+def test_a_driver_that_gives_up_is_started_again_and_that_is_said(site: Path) -> None:
+    (result,) = Conductor(Drill("drill", ("s3-denied",), {}), lambda _: None).run()
+    assert started(site / "results" / "123456789012-us-east-1" / "drill") == ["run", "run", "down"]
+    assert result.driver_ended
+
+
+def test_a_campaign_that_a_fault_ends_is_left_to_end_by_itself(site: Path) -> None:
+    Conductor(Drill("drill", ("steward-killed", "data-corrupted"), {}), lambda _: None).run()
+    assert started(site / "results" / "123456789012-us-east-1" / "drill") == ["run"]
 
 
 def test_a_fault_that_is_a_spec_strikes_when_training_begins_and_ends_by_itself(site: Path) -> None:
