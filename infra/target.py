@@ -175,17 +175,16 @@ def missed_faults(spec: Spec) -> tuple[str, ...]:
     return tuple(fault.sentence() for number, fault in enumerate(faults) if number not in struck)
 
 
-def drill(names: list[str], seed: int, page: Path | None, say: Callable[[str], None]) -> DrillReport:
-    """Rehearse these faults, and return what each has led to; then write the newest results of all into `page`.
-
-    Raises `UserError` inside of a site, and for a page without a place for the table."""
+def drill(names: list[str], draws: int, seed: int, page: Path | None, say: Callable[[str], None]) -> DrillReport:
+    """Rehearse these faults, and so many that the seed draws; return what each has led to, and write the newest results
+    of all into `page`. Raises `UserError` inside of a site, and for a page without a place for the table."""
     from infra.rehearsal.drills import conduct
 
     if in_site():
         raise UserError("a drill starts a site of its own", seen="a shell inside of a site", cure="leave it first")
     refuse_missing("rehearsal")
     refuse_missing("trainer")
-    return conduct.drill(names, seed, page, say)
+    return conduct.drill(names, draws, seed, page, say)
 
 
 def command_line() -> list[str]:

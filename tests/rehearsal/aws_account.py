@@ -127,7 +127,7 @@ class LocalMachine:
     def kill_rank(self) -> None:
         raise NotImplementedError
 
-    def signal(self, process: str, which: Which, number: signal.Signals) -> int:
+    def signal(self, process: str, selection: Which, number: signal.Signals) -> int:
         raise NotImplementedError
 
     def slow(self, seconds: float, share: float) -> None:

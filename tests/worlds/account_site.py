@@ -51,7 +51,7 @@ class FakeMachine:
 
     def kill_rank(self) -> None: ...
 
-    def signal(self, process: str, which: Which, number: signal.Signals) -> int:
+    def signal(self, process: str, selection: Which, number: signal.Signals) -> int:
         return 0
 
     def slow(self, seconds: float, share: float) -> None: ...

@@ -55,7 +55,10 @@ def rehearse(
 @runs("run.drill:drill_command")
 def drill(
     names: Annotated[list[str] | None, typer.Argument(metavar="FAULT", help="Faults, by their names.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the order in which the faults strike.")] = 1,
+    draws: Annotated[
+        int, typer.Option("--random", min=0, max=50, help="So many faults more, drawn by the seed, in a campaign.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of what is drawn, and of the order in which the faults strike.")] = 1,
     show_list: Annotated[bool, typer.Option("--list", help="Show the faults, and what is expected.")] = False,
     page: Annotated[Path | None, typer.Option(help="Also write the table of all results into this page.")] = None,
     as_json: Json = False,

@@ -15,7 +15,14 @@ from infra.spec.drills.scenarios import Scenario, scenarios
 
 
 def drill_command(
-    names: list[str] | None, seed: int, show_list: bool, page: Path | None, console: Console, *, as_json: bool = False
+    names: list[str] | None,
+    draws: int,
+    seed: int,
+    show_list: bool,
+    page: Path | None,
+    console: Console,
+    *,
+    as_json: bool = False,
 ) -> int:
     """List the scenarios, or run some and return 1 if an expectation does not hold. Raises `UserError` for an unknown
     name, or none."""
@@ -23,9 +30,10 @@ def drill_command(
         return _list(console, as_json)
     if unknown := sorted(set(names or ()) - scenarios().keys()):
         raise UserError("no drill of this name", seen=", ".join(unknown), cure=f"one of {', '.join(scenarios())}")
-    if not names and page is None:
+    if not names and not draws and page is None:
         raise UserError("no drill was named", cure="`bivouac drill --list` shows them")
-    report = target.drill(list(dict.fromkeys(names or ())), seed, page, lambda line: say(aside(console, as_json), line))
+    distinct_names, progress = list(dict.fromkeys(names or ())), aside(console, as_json)
+    report = target.drill(distinct_names, draws, seed, page, lambda line: say(progress, line))
     if as_json:
         write_json(console, report.rows)
     else:
@@ -47,8 +55,8 @@ def _list(console: Console, as_json: bool) -> int:
 
 def _expected(scenario: Scenario) -> str:
     expect = scenario.expect
-    ended = f"the attempt ends ({expect.failure})" if expect.failure else "the attempt ends"
-    parts = [ended if expect.attempts else "the attempt goes on", *expect.events]
+    end_text = f"the attempt ends ({expect.failure})" if expect.failure else "the attempt ends"
+    parts = [end_text if expect.attempts else "the attempt goes on", *expect.events]
     parts.append(f"alert {expect.alert}" if expect.alert else "no alert that pages")
     if expect.seen_within_s is not None:
         parts.append(f"seen within {expect.seen_within_s:.0f} s")

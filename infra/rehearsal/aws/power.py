@@ -56,14 +56,14 @@ def _slow(world: World, fields: Mapping[str, str]) -> Answer:
 
 
 def _signal(world: World, fields: Mapping[str, str]) -> Answer:
-    instance_id, which = fields.get("instance"), fields.get("which", "all")
+    instance_id, selection = fields.get("instance"), fields.get("which", "all")
     number = signal.Signals.__members__.get(f"SIG{fields.get('signal', 'KILL')}")
-    if number is None or which not in get_args(Which):
+    if number is None or selection not in get_args(Which):
         return HTTPStatus.BAD_REQUEST, {"message": "no such signal, or no such `which`", **fields}
     if instance_id is not None and instance_id not in world.machines:
         return _missing(world, instance_id)
     machines = list(world.machines.values()) if instance_id is None else [world.machines[instance_id]]
-    hits = sum(machine.signal(fields.get("process", ""), cast(Which, which), number) for machine in machines)
+    hits = sum(machine.signal(fields.get("process", ""), cast(Which, selection), number) for machine in machines)
     return (HTTPStatus.OK if hits else HTTPStatus.NOT_FOUND), {"processes": hits}
 
 

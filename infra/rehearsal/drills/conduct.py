@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -58,6 +60,8 @@ class Drill(NamedTuple):
     campaign: str
     names: tuple[str, ...]
     changes: dict[str, Any]
+    gaps: tuple[int, ...] = ()
+    """Steps between the strikes, at least; empty: `_BETWEEN`."""
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -67,7 +71,10 @@ class Drill(NamedTuple):
     def document(self) -> dict[str, Any]:
         """Return its spec as YAML content."""
         document: dict[str, Any] = yaml.safe_load(files("infra.campaigns").joinpath("rehearsal.yaml").read_text())
-        faults = [{"fault": name, "after_step": _BETWEEN * (n + 2)} for n, name in enumerate(self.faults)]
+        gaps = self.gaps or (_BETWEEN,) * len(self.faults)
+        steps = itertools.accumulate(gaps, initial=_BETWEEN)
+        next(steps)  # nothing strikes before the first checkpoint
+        faults = [{"fault": name, "after_step": step} for name, step in zip(self.faults, steps, strict=True)]
         for path, value in {**_SMALL, **self.changes, "campaign": self.campaign, "rehearsal.faults": faults}.items():
             section: dict[str, Any] = document
             *parents, field = path.split(".")
@@ -93,6 +100,14 @@ def drills_of(names: Sequence[str], seed: int, prefix: str = "drill") -> list[Dr
         Drill(f"{prefix}-{number}", tuple(group), dict(scenarios()[group[0]].spec))
         for number, group in enumerate(filter(None, groups))
     ]
+
+
+def random_drill(count: int, seed: int, prefix: str = "drill") -> Drill:
+    """Return a campaign with `count` faults that it survives, drawn by the seed, with gaps as a Poisson process has."""
+    chance = random.Random(seed)
+    candidates = [name for name, scenario in scenarios().items() if not scenario.ends_campaign]
+    gaps = tuple(1 + round(chance.expovariate(1 / _BETWEEN)) for _ in range(count))
+    return Drill(f"{prefix}-random", tuple(chance.choices(candidates, k=count)), {}, gaps)
 
 
 class Conductor:
@@ -137,9 +152,9 @@ class Conductor:
         noticed_at, starts = time.monotonic(), 1
         while True:
             moments = moments_in(self._site, self._drill.campaign)
-            for (number, what), moment in moments.items():
-                if (number, what) not in self._moments:
-                    self._say(f"{self._drill.campaign}: {self._drill.faults[number]} {what} at step {moment.step}")
+            for (number, kind), moment in moments.items():
+                if (number, kind) not in self._moments:
+                    self._say(f"{self._drill.campaign}: {self._drill.faults[number]} {kind} at step {moment.step}")
                     noticed_at = time.monotonic()
             self._moments = moments
             for number in range(len(self._drill.faults)):
@@ -158,31 +173,31 @@ class Conductor:
     def _note_end_of_driver(self) -> bool:
         """Note that the driver gave up in the middle of a campaign; return False if there is nothing to go on with: no
         fault has struck, or the campaign has ended."""
-        struck = {number: moment for (number, what), moment in self._moments.items() if what == "struck"}
+        struck = {number: moment for (number, kind), moment in self._moments.items() if kind == "struck"}
         if not struck or any(isinstance(event.payload, Certified) for event in self._record().events):
             return False
         number = max(struck, key=lambda fault: struck[fault].at)
-        moment = struck[number].model_copy(update={"what": "driver-ended", "at": datetime.now(UTC)})
+        moment = struck[number].model_copy(update={"kind": "driver-ended", "at": datetime.now(UTC)})
         note(self._site, self._drill.campaign, moment)
         return True
 
     def _patience_s(self) -> float:
         """Return how long the drill waits for the next moment."""
         numbers = range(len(self._drill.faults))
-        unrecovered = [
+        open_scenarios = [
             scenarios()[self._drill.faults[number]]
             for number in numbers
             if (number, "struck") in self._moments and (number, "recovered") not in self._moments
         ]
-        if not unrecovered or unrecovered[0].ends_campaign:
+        if not open_scenarios or open_scenarios[0].ends_campaign:
             return _STARTS_WITHIN_S
-        return unrecovered[0].lasts_s + (unrecovered[0].expect.committed_within_s or 0.0) + _PATIENCE_S
+        return open_scenarios[0].lasts_s + (open_scenarios[0].expect.committed_within_s or 0.0) + _PATIENCE_S
 
     def _kill_driver(self, driver: subprocess.Popen[bytes], number: int, due: Moment) -> subprocess.Popen[bytes]:
         """Kill the driver, as a lost laptop does, and start the same command again."""
         driver.send_signal(signal.SIGKILL)
         driver.wait()
-        struck = due.model_copy(update={"what": "struck", "at": datetime.now(UTC)})
+        struck = due.model_copy(update={"kind": "struck", "at": datetime.now(UTC)})
         note(self._site, self._drill.campaign, struck)
         campaigns.note_struck(self._site, self._drill.campaign, number)
         return self._start("run", str(self._spec))
@@ -198,15 +213,17 @@ class Conductor:
         moments = moments_in(self._site, self._drill.campaign)
         if not self._drill.faults:
             moments = _begin(record)
-        missed = [name for n, name in enumerate(self._drill.faults) if (n, "struck") not in moments]
-        if missed:
-            self._say(f"{self._drill.campaign}: never struck: {', '.join(missed)}")
-        named: list[tuple[int, str, Scenario]] = [
-            (number, name, scenarios()[name]) for number, name in enumerate(self._drill.names) if name not in missed
+        missed_names = [name for n, name in enumerate(self._drill.faults) if (n, "struck") not in moments]
+        if missed_names:
+            self._say(f"{self._drill.campaign}: never struck: {', '.join(missed_names)}")
+        rows: list[tuple[int, str, Scenario]] = [
+            (number, name, scenarios()[name])
+            for number, name in enumerate(self._drill.names)
+            if name not in missed_names
         ]
         return [
             judge(name, number, scenario, self._drill.campaign, record.events, moments)
-            for number, name, scenario in named
+            for number, name, scenario in rows
         ]
 
 
@@ -215,7 +232,7 @@ def _begin(record: Record) -> Moments:
     begins = [event.at for event in record.events if isinstance(event.payload, AttemptRunning)]
     if not begins:
         raise PermanentError("the drill's campaign never trained", seen=record.spec.campaign, cure="see its drill.log")
-    return {(0, "struck"): Moment(fault=0, what="struck", at=begins[0], step=0)}
+    return {(0, "struck"): Moment(fault=0, kind="struck", at=begins[0], step=0)}
 
 
 class DrillReport(NamedTuple):
@@ -242,24 +259,27 @@ class DrillReport(NamedTuple):
         return [*lines, *(f"{name}: has not struck" for name in self.missed)]
 
 
-def drill(names: Sequence[str], seed: int, page: Path | None, say: Callable[[str], None]) -> DrillReport:
-    """Run the drills one after the other in one site, keep their results, and write those of all drills to `page`."""
-    path, results = results_root() / RESULTS, list[DrillResult]()
-    for each in drills_of(names, seed, f"drill-{datetime.now(UTC):%H%M%S}"):
-        say(f"{each.campaign}: {', '.join(each.names)}")
-        results += Conductor(each, say).run()
+def drill(names: Sequence[str], draws: int, seed: int, page: Path | None, say: Callable[[str], None]) -> DrillReport:
+    """Run the drills one after the other in one site, those of these names and one with so many drawn faults; keep
+    their results, and write those of all drills to `page`."""
+    path, results, prefix = results_root() / RESULTS, list[DrillResult](), f"drill-{datetime.now(UTC):%H%M%S}"
+    drills = [*drills_of(names, seed, prefix), *([random_drill(draws, seed, prefix)] if draws else [])]
+    for campaign_drill in drills:
+        say(f"{campaign_drill.campaign}: {', '.join(campaign_drill.names)}")
+        results += Conductor(campaign_drill, say).run()
         remember(path, results)
     if page is not None:
         drills_page.write(page, remember(path, results))
-    judged_names = {result.fault for result in results}
-    return DrillReport(tuple(results), tuple(name for name in names if name not in judged_names))
+    expected_counts = Counter(name for campaign_drill in drills for name in campaign_drill.names)
+    missed_counts = expected_counts - Counter(result.fault for result in results)
+    return DrillReport(tuple(results), tuple(missed_counts.elements()))
 
 
 def remember(path: Path, results: Sequence[DrillResult]) -> list[DrillResult]:
     """Put results into the file of all results, one for each fault, the newest; return all of them."""
-    known = [DrillResult.model_validate(row) for row in json.loads(path.read_text())] if path.exists() else []
-    fresh = {result.fault: result for result in (*known, *results)}
-    ordered = [fresh[name] for name in scenarios() if name in fresh]
+    kept_results = [DrillResult.model_validate(row) for row in json.loads(path.read_text())] if path.exists() else []
+    fresh = {result.fault: result for result in (*kept_results, *results)}
+    all_results = [fresh[name] for name in scenarios() if name in fresh]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([result.model_dump(mode="json") for result in ordered], indent=1) + "\n")
-    return ordered
+    path.write_text(json.dumps([result.model_dump(mode="json") for result in all_results], indent=1) + "\n")
+    return all_results

@@ -11,7 +11,7 @@ from typing import Any
 
 from infra.record.events import Event
 from infra.record.payloads.attempts import AttemptEnded, AttemptRestartedInPlace
-from infra.rehearsal.drills.moments import Moment, Moments, What
+from infra.rehearsal.drills.moments import Moment, MomentKind, Moments
 from infra.spec.drills.scenarios import Hand, Scenario
 
 _ANSWERED_WITHIN_S = 30.0
@@ -29,9 +29,9 @@ class Injection:
         refused, and `LookupError` while the gang has no such pod."""
         step, rate, places = int(live["step"]), float(live["usd_per_hour"]), self._places(live)
         answers = [self._lay(hand, places) for hand in scenario.hands]
-        what: What = "struck" if scenario.driver is None else "due"
+        kind: MomentKind = "struck" if scenario.driver is None else "due"
         return Moment(
-            fault=number, what=what, at=_now(), step=step, usd_per_hour=rate, places=places, answer="; ".join(answers)
+            fault=number, kind=kind, at=_now(), step=step, usd_per_hour=rate, places=places, answer="; ".join(answers)
         )
 
     def undo(self, number: int, scenario: Scenario, struck: Moment) -> Moment | None:
@@ -39,13 +39,13 @@ class Injection:
         if (_now() - struck.at).total_seconds() < scenario.lasts_s:
             return None
         answers = [self._lay(hand, struck.places) for hand in scenario.undo]
-        return Moment(fault=number, what="over", at=_now(), step=struck.step, answer="; ".join(answers))
+        return Moment(fault=number, kind="over", at=_now(), step=struck.step, answer="; ".join(answers))
 
     def progress(self, number: int, scenario: Scenario, live: Live, moments: Moments) -> Moment | None:
         """Return the next of `caught-up` and `recovered`, once the figures show it."""
-        struck, over = moments[number, "struck"], moments[number, "over"]
+        struck, end = moments[number, "struck"], moments[number, "over"]
         looked_at = datetime.fromisoformat(live["at"])
-        if not live["in_flight"] or looked_at <= over.at:
+        if not live["in_flight"] or looked_at <= end.at:
             return None
         last_step = struck.step
         if scenario.restarts:
@@ -57,10 +57,10 @@ class Injection:
                 return None
             ended_steps = (event.payload.step for event in restarts if isinstance(event.payload, AttemptEnded))
             last_step = max(last_step, *(step for step in ended_steps if step is not None), -1)
-        for what, step in (("caught-up", int(live["step"])), ("recovered", int(live["committed_step"]))):
-            if (number, what) not in moments:
+        for kind, step in (("caught-up", int(live["step"])), ("recovered", int(live["committed_step"]))):
+            if (number, kind) not in moments:
                 is_new = step > last_step
-                return Moment(fault=number, what=what, at=looked_at, step=step) if is_new else None
+                return Moment(fault=number, kind=kind, at=looked_at, step=step) if is_new else None
         return None
 
     def _places(self, live: Live) -> dict[str, str]:
@@ -68,8 +68,8 @@ class Injection:
         pods = sorted(live["pods"], key=lambda pod: int(pod["index"]))
         if not pods or any(pod["node"] not in instances for pod in pods):
             raise LookupError("not every pod of the gang has a node that is known")
-        first, last = (instances[pod["node"]] for pod in (pods[0], pods[-1]))
-        return {"first": first, "last": last, "campaign": self._campaign}
+        first_instance, last_instance = (instances[pod["node"]] for pod in (pods[0], pods[-1]))
+        return {"first": first_instance, "last": last_instance, "campaign": self._campaign}
 
     def _lay(self, hand: Hand, places: Mapping[str, str]) -> str:
         query = urllib.parse.urlencode({name: value.format(**places) for name, value in hand.query.items()})

@@ -76,9 +76,11 @@ def judge(
     """Return what a fault has led to; `events` are the campaign's, in their order. Raises `KeyError` if it has not
     struck."""
     struck = moments[number, "struck"]
-    later_strikes = [m.at for (other, what), m in moments.items() if what == "struck" and other != number]
-    until = min((at for at in later_strikes if at > struck.at), default=None)
-    window = [event for event in events if struck.at < event.at and (until is None or event.at < until)]
+    strikes = [
+        moment for (fault_number, kind), moment in moments.items() if kind == "struck" and fault_number != number
+    ]
+    window_end = min((moment.at for moment in strikes if moment.at > struck.at), default=None)
+    window = [event for event in events if struck.at < event.at and (window_end is None or event.at < window_end)]
     ends = [event.payload for event in window if isinstance(event.payload, AttemptEnded) and event.payload.failure]
     signs = [event for event in window if _is_sign(event, scenario.expect)]
     alerts = {
@@ -86,7 +88,7 @@ def judge(
         for event in reversed(window)
         if isinstance(event.payload, AlertFired)
     }
-    caught_up, recovered = moments.get((number, "caught-up")), moments.get((number, "recovered"))
+    caught_up, new_commit = moments.get((number, "caught-up")), moments.get((number, "recovered"))
     lost_s = _seconds(struck, caught_up.at) if caught_up is not None and (ends or _restarts(window)) else 0.0
     result = DrillResult(
         fault=fault, campaign=campaign, day=f"{struck.at:%Y-%m-%d}", step=struck.step,
@@ -97,7 +99,7 @@ def judge(
         attempts=len(ends), failure=ends[0].failure if ends else None,
         driver_ended=(number, "driver-ended") in moments,
         caught_up_s=None if caught_up is None else _seconds(struck, caught_up.at),
-        committed_s=None if recovered is None else _seconds(struck, recovered.at),
+        committed_s=None if new_commit is None else _seconds(struck, new_commit.at),
         lost_steps=_lost_steps(struck, window),
         lost_usd=(Decimal(struck.usd_per_hour) * Decimal(lost_s) / 3600).quantize(_CENT),
         left=_left(events),
@@ -114,8 +116,8 @@ def _problems(expect: Expectation, result: DrillResult, kinds: set[str], pages: 
         yield f"the failure's class is {result.failure}, {expect.failure} expected"
     if lacking := [kind for kind in expect.events if kind not in kinds]:
         yield f"no event {', '.join(lacking)}"
-    if unexpected := [kind for kind in expect.absent if kind in kinds]:
-        yield f"unexpected event {', '.join(unexpected)}"
+    if unexpected_kinds := [kind for kind in expect.absent if kind in kinds]:
+        yield f"unexpected event {', '.join(unexpected_kinds)}"
     if result.driver_ended and not expect.driver_ends:
         yield "the driver gave up"
     if expect.alert is not None and expect.alert not in result.alerts:
@@ -165,17 +167,17 @@ def _restarts(window: Sequence[Event]) -> bool:
 def _lost_steps(struck: Moment, window: Sequence[Event]) -> int:
     steps = [event.payload.step for event in window if isinstance(event.payload, AttemptEnded)]
     last_step = max([struck.step, *(step for step in steps if step is not None)])
-    resumed = [event.payload.step for event in window if isinstance(event.payload, CheckpointRestored)]
-    return max(0, last_step - (resumed[0] or 0)) if resumed else 0
+    resumed_steps = [event.payload.step for event in window if isinstance(event.payload, CheckpointRestored)]
+    return max(0, last_step - (resumed_steps[0] or 0)) if resumed_steps else 0
 
 
 def _left(events: Sequence[Event]) -> tuple[str, ...] | None:
     certificates = [event.payload for event in events if isinstance(event.payload, Certified)]
     if not certificates:
         return None
-    last = certificates[-1]
-    return tuple(map(str, (*last.found, *(f"could not look: {item}" for item in last.could_not_look))))
+    certificate = certificates[-1]
+    return tuple(map(str, (*certificate.found, *(f"could not look: {item}" for item in certificate.could_not_look))))
 
 
-def _seconds(struck: Moment, then: datetime) -> float:
-    return round((then - struck.at).total_seconds(), 1)
+def _seconds(struck: Moment, moment: datetime) -> float:
+    return round((moment - struck.at).total_seconds(), 1)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from trainer.contract.frozen import Frozen
 
-What = Literal["due", "struck", "over", "caught-up", "recovered", "driver-ended"]
+MomentKind = Literal["due", "struck", "over", "caught-up", "recovered", "driver-ended"]
 """`due`: its step has come, and somebody outside of the site strikes. `over`: it is undone. `caught-up`: a step after
 those before the strike was trained. `recovered`: such a step is committed. `driver-ended`: the driver gave up, and
 the drill started the same command again, as its last words say."""
@@ -18,7 +18,7 @@ the drill started the same command again, as its last words say."""
 class Moment(Frozen):
     fault: int
     """Its number among the campaign's faults."""
-    what: What
+    kind: MomentKind
     at: datetime
     step: int = -1
     """The training's, as the steward published it last."""
@@ -26,10 +26,10 @@ class Moment(Frozen):
     places: dict[str, str] = {}
     """Where it struck: values of the hands' fields."""
     answer: str = ""
-    """What the hands answered."""
+    """MomentKind the hands answered."""
 
 
-Moments = dict[tuple[int, What], Moment]
+Moments = dict[tuple[int, MomentKind], Moment]
 
 
 def path_of(folder: Path, campaign: str) -> Path:
@@ -50,5 +50,5 @@ def moments_in(folder: Path, campaign: str) -> Moments:
     for line in lines:
         if line.endswith("\n"):  # else it is being written
             moment = Moment.model_validate_json(line)
-            moments.setdefault((moment.fault, moment.what), moment)
+            moments.setdefault((moment.fault, moment.kind), moment)
     return moments

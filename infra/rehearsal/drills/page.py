@@ -7,6 +7,7 @@ from pathlib import Path
 
 from infra.errors import UserError
 from infra.rehearsal.drills.judge import DrillResult
+from infra.spec.drills.scenarios import scenarios
 
 BEGIN, END = "<!-- drills: written by `bivouac drill --page` -->", "<!-- /drills -->"
 _HEAD = ("fault", "seen by", "s", "action", "alert, s", "new commit, s", "lost steps", "USD", "day", "as expected")
@@ -53,13 +54,15 @@ def kind_of_sign(result: DrillResult) -> str:
 
 
 def write(page: Path, results: Iterable[DrillResult]) -> None:
-    """Put the table between the marks of a page. Raises `UserError` for a page without them."""
+    """Put the table, and which faults it lacks, between the marks of a page. Raises `UserError` for a page without."""
     text = page.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    head, begin, tail = text.partition(BEGIN)
+    _, end, foot = tail.partition(END)
     if not begin or not end:
         raise UserError("the page has no place for the table", seen=page, cure=f"write the lines {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{table(results)}\n\n{END}{after}")
+    rows = tuple(results)
+    unproven = ", ".join(sorted(scenarios().keys() - {result.fault for result in rows})) or "none"
+    page.write_text(f"{head}{BEGIN}\n\n{table(rows)}\n\nFaults without a result: {unproven}.\n\n{END}{foot}")
 
 
 def _seconds(seconds: float | None) -> str:

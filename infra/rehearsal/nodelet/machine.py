@@ -132,12 +132,12 @@ class Machine:
         """Kill the process that works most at this moment: on a node that trains it is a rank."""
         self.signal("", "busiest", signal.SIGKILL)
 
-    def signal(self, process: str, which: Which, number: signal.Signals) -> int:
+    def signal(self, process: str, selection: Which, number: signal.Signals) -> int:
         """Send a signal to the machine's processes with `process` in their command line; return to how many.
 
-        `which`: all of them, the `top` ones, whose parents are none of them, or the one that works most.
+        `selection`: all of them, the `top` ones, whose parents are none of them, or the one that works most.
         """
-        pids = self._processes(process, which)
+        pids = self._processes(process, selection)
         for pid in pids:
             _signal(pid, number)
         return len(pids)
@@ -249,11 +249,11 @@ class Machine:
         document.write_text(json.dumps(spec.document()))
         return document, document.with_suffix(".refusal")
 
-    def _processes(self, process: str, which: Which) -> set[int]:
+    def _processes(self, process: str, selection: Which) -> set[int]:
         pids = {pid for pid in self._tree() if process in _command_line(pid)}
-        if which == "top":
+        if selection == "top":
             return pids - {child for pid in pids for child in descendants({pid}) - {pid}}
-        if which == "all" or not pids:
+        if selection == "all" or not pids:
             return pids
         busy_before = _cpu_ticks(pids)
         time.sleep(_WATCHED_S)

@@ -74,7 +74,7 @@ def _advance(
     if moment is not None:
         print(f"{faults[number]['fault']}: {moment.model_dump_json()}", flush=True)
         note(folder, name, moment)
-        if moment.what == "struck":
+        if moment.kind == "struck":
             note_struck(folder, name, number)
 
 
@@ -85,10 +85,10 @@ def _ready(
     preceding = [n for n, fault in enumerate(faults) if fault["after_step"] < faults[number]["after_step"]]
     if not set(preceding) <= set(struck):
         return None
-    named = {n for n in preceding if faults[n].get("fault")}
-    if any((n, "recovered") not in moments for n in named):
+    names = {n for n in preceding if faults[n].get("fault")}
+    if any((n, "recovered") not in moments for n in names):
         return None
-    return _live(store, max((struck[n] for n in preceding if n not in named), default=None))
+    return _live(store, max((struck[n] for n in preceding if n not in names), default=None))
 
 
 def _live(store: CampaignStore, moment: datetime | None) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ WELL = DrillResult(fault="rank-killed", campaign="drill-0", day="2026-11-26", st
 def run() -> Callable[..., tuple[int, str]]:
     def look(*names: str, show_list: bool = False, as_json: bool = False) -> tuple[int, str]:
         console = Console(file=StringIO(), width=200)
-        code = drill_command(list(names), 1, show_list, None, console, as_json=as_json)
+        code = drill_command(list(names), 0, 1, show_list, None, console, as_json=as_json)
         text: Any = console.file
         return code, text.getvalue()
 
@@ -62,7 +62,7 @@ def test_the_exit_code_says_whether_each_expectation_was_put_to_the_proof_and_ho
 ) -> None:
     asked = list[tuple[list[str], int, Path | None]]()
 
-    def drill(names: list[str], seed: int, page: Path | None, say: object) -> DrillReport:
+    def drill(names: list[str], draws: int, seed: int, page: Path | None, say: object) -> DrillReport:
         asked.append((names, seed, page))
         return DrillReport(results, missed)
 

@@ -121,7 +121,7 @@ def test_a_fault_that_passes_is_undone_and_the_next_waits_until_a_new_step_is_co
     assert site.look(61, first, second, committed=40) == [], "no such step is committed"
     assert site.look(62, first, second, committed=60) == [] != site.look(62, first, second, committed=60)
     seen = moments_in(site.folder, "two")
-    assert {what for number, what in seen if number == 0} == {"struck", "over", "caught-up", "recovered"}
+    assert {kind for number, kind in seen if number == 0} == {"struck", "over", "caught-up", "recovered"}
     assert (seen[0, "caught-up"].step, seen[0, "recovered"].step, seen[0, "struck"].usd_per_hour) == (41, 60, 36.0)
     assert (1, "struck") in seen and set(campaigns.struck_in(site.folder, "two")) == {0, 1}
 

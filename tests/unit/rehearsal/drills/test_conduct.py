@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -18,17 +19,18 @@ from infra.plan.survey import survey
 from infra.record.events import Event
 from infra.record.payloads import payload_of
 from infra.rehearsal.drills import conduct
-from infra.rehearsal.drills.conduct import Conductor, Drill, drill, remember
+from infra.rehearsal.drills.conduct import Conductor, Drill, drill, random_drill, remember
 from infra.rehearsal.drills.judge import DrillResult
 from infra.rehearsal.site import campaigns
 from infra.report.record import PACKED, Record
 from infra.spec.campaign import Spec
+from infra.spec.drills.scenarios import scenarios
 
 BIVOUAC = """
 import datetime, json, pathlib, sys, time
 folder, moments, verb = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
 faults = json.loads((folder / "faults").read_text())
-say = lambda fault, what: moments.open("a").write(json.dumps({"fault": fault, "what": what, "step": 60 + fault,
+say = lambda fault, kind: moments.open("a").write(json.dumps({"fault": fault, "kind": kind, "step": 60 + fault,
     "at": datetime.datetime.now(datetime.timezone.utc).isoformat()}) + "\\n")
 with (folder / "started").open("a") as file:
     file.write(verb + "\\n")
@@ -127,13 +129,23 @@ def test_a_fault_that_is_a_spec_strikes_when_training_begins_and_ends_by_itself(
 
 
 def test_results_are_kept_by_fault_and_the_newest_counts(site: Path) -> None:
-    report = drill(["steward-killed"], 1, None, lambda _: None)
+    report = drill(["steward-killed"], 0, 1, None, lambda _: None)
     assert not report.missed and [row["fault"] for row in report.rows] == ["steward-killed"]
     path = site / "results" / conduct.RESULTS
     older = DrillResult(fault="rank-killed", campaign="x", day="2026-01-01", step=1)
     assert [result.fault for result in remember(path, [older])] == ["rank-killed", "steward-killed"]
     newer = older.model_copy(update={"day": f"{date(2026, 1, 2)}"})
     assert remember(path, [newer])[0] == newer and len(remember(path, [])) == 2
+
+
+def test_drawn_faults_are_the_seeds_and_their_gaps_differ(site: Path) -> None:
+    assert random_drill(6, 3) == random_drill(6, 3) != random_drill(6, 4)
+    steps = [fault["after_step"] for fault in random_drill(6, 3).document()["rehearsal"]["faults"]]
+    assert steps == sorted(set(steps)) and len({b - a for a, b in itertools.pairwise(steps)}) > 1
+    drawn = random_drill(400, 1).names
+    assert set(drawn) == {name for name, scenario in scenarios().items() if not scenario.ends_campaign}
+    report = drill([], 3, 2, None, lambda _: None)
+    assert not report.missed and [result.fault for result in report.results] == list(random_drill(3, 2).names)
 
 
 def test_a_campaign_without_a_record_is_an_error_that_names_its_log(

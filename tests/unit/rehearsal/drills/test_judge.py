@@ -47,12 +47,12 @@ def events(*more: tuple[float, str, dict[str, Any]], without: str = "") -> list[
 
 
 def moments(committed_s: float | None = 40, other_s: float | None = None) -> Moments:
-    struck = Moment(fault=0, what="struck", at=NOON, step=121, usd_per_hour=36.0)
+    struck = Moment(fault=0, kind="struck", at=NOON, step=121, usd_per_hour=36.0)
     made: Moments = {(0, "struck"): struck}
-    made[0, "caught-up"] = struck.model_copy(update={"what": "caught-up", "at": NOON + timedelta(seconds=30)})
+    made[0, "caught-up"] = struck.model_copy(update={"kind": "caught-up", "at": NOON + timedelta(seconds=30)})
     if committed_s is not None:
         made[0, "recovered"] = struck.model_copy(
-            update={"what": "recovered", "at": NOON + timedelta(seconds=committed_s)}
+            update={"kind": "recovered", "at": NOON + timedelta(seconds=committed_s)}
         )
     if other_s is not None:
         made[1, "struck"] = struck.model_copy(update={"fault": 1, "at": NOON + timedelta(seconds=other_s)})
@@ -117,11 +117,11 @@ def test_a_fault_that_nobody_is_to_see_is_well_while_nothing_ends() -> None:
 
 def test_the_first_moment_of_a_kind_counts_and_a_torn_line_does_not(tmp_path: Path) -> None:
     (tmp_path / "campaigns").mkdir()
-    struck = Moment(fault=0, what="struck", at=NOON, step=3)
+    struck = Moment(fault=0, kind="struck", at=NOON, step=3)
     note(tmp_path, "c", struck)
     note(tmp_path, "c", struck.model_copy(update={"step": 9}))
     with (tmp_path / "campaigns/c.moments").open("a") as file:
-        file.write('{"fault": 0, "wh')
+        file.write('{"fault": 0, "ki')
     assert moments_in(tmp_path, "c") == {(0, "struck"): struck}
     assert moments_in(tmp_path, "other") == {}
 
@@ -146,6 +146,8 @@ def test_the_table_takes_the_place_of_the_last_one_and_leaves_the_rest_of_the_pa
         "day": "2026-11-26", "as expected": "yes",
     }  # fmt: skip
     assert (second[0], second[1], second[-1]) == ("other", "nobody", "no")
+    assert "Faults without a result: " in text and "rank-killed" in text.partition("without a result")[2]
+    assert "node-killed" not in text.partition("without a result")[2]
     path.write_text("no place")
     with pytest.raises(UserError, match="no place for the table"):
         page.write(path, [])
