@@ -42,17 +42,20 @@ class Injection:
         return Moment(fault=number, kind="over", at=_now(), step=struck.step, answer="; ".join(answers))
 
     def progress(self, number: int, scenario: Scenario, live: Live, moments: Moments) -> Moment | None:
-        """Return the next of `caught-up` and `recovered`, once the figures show it."""
+        """Return the next of `caught-up` and `recovered`, once the record has the expected events and the figures show
+        it; else None."""
         struck, end = moments[number, "struck"], moments[number, "over"]
         looked_at = datetime.fromisoformat(live["at"])
         if not live["in_flight"] or looked_at <= end.at:
             return None
+        events = self._read_events() if scenario.leaves_events else ()
+        later_events = [event for event in events if event.at > struck.at]
+        if not set(scenario.expect.events) <= {event.kind for event in later_events}:
+            return None
         last_step = struck.step
         if scenario.restarts:
-            later_events = [event for event in self._read_events() if event.at > struck.at]
-            restarts = [
-                event for event in later_events if isinstance(event.payload, AttemptEnded | AttemptRestartedInPlace)
-            ]
+            kinds = AttemptEnded | AttemptRestartedInPlace
+            restarts = [event for event in later_events if isinstance(event.payload, kinds)]
             if not restarts or looked_at <= restarts[-1].at:
                 return None
             ended_steps = (event.payload.step for event in restarts if isinstance(event.payload, AttemptEnded))

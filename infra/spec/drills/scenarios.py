@@ -70,6 +70,11 @@ class Scenario(Frozen):
         return bool(self.expect.attempts) or AGAIN in self.expect.events
 
     @property
+    def leaves_events(self) -> bool:
+        """Return whether the record is to show more than steps."""
+        return self.restarts or bool(self.expect.events)
+
+    @property
     def ends_campaign(self) -> bool:
         return self.expect.committed_within_s is None
 

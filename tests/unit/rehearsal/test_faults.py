@@ -16,7 +16,7 @@ from infra import target
 from infra.folders import site_dir
 from infra.record.payloads import payload_of
 from infra.record.store import LIVE, CampaignStore
-from infra.rehearsal.drills.moments import moments_in
+from infra.rehearsal.drills.moments import Moment, moments_in, note
 from infra.rehearsal.site import campaigns, faults
 from infra.spec.campaign import Spec
 from infra.spec.drills.scenarios import scenarios
@@ -138,6 +138,17 @@ def test_a_fault_that_costs_processes_is_overcome_once_they_are_back(site: Fault
     seen = moments_in(site.folder, "two")
     assert seen[0, "caught-up"].step == 34, "33 was trained before"
     assert (0, "recovered") not in seen
+
+
+def test_what_is_expected_in_the_record_is_waited_for(site: FaultySite) -> None:
+    fault = named("prometheus-down", 20)
+    begun = Moment(fault=0, kind="struck", at=site.now(), step=25)
+    for kind in ("struck", "over"):
+        note(site.folder, "two", begun.model_copy(update={"kind": kind}))
+    site.ahead = timedelta(seconds=5)
+    assert site.look(90, fault, committed=80) == [] and (0, "caught-up") not in moments_in(site.folder, "two")
+    site.store.append(payload_of("alerts.unseen", {"why": "it is silent"}))
+    assert site.look(90, fault, committed=80) == [] and (0, "caught-up") in moments_in(site.folder, "two")
 
 
 def test_a_driver_is_left_to_whoever_conducts_the_drill(site: FaultySite) -> None:
