@@ -85,17 +85,11 @@ class Drill(NamedTuple):
 
 
 def drills_of(names: Sequence[str], seed: int, prefix: str = "drill") -> list[Drill]:
-    """Return the campaigns for these faults: one for all that a campaign survives, in an order drawn by the seed, with
-    one that ends it as the last; and one for each other."""
-    groups = [[name for name in names if not scenarios()[name].ends_campaign]]
-    random.Random(seed).shuffle(groups[0])
-    for name in (name for name in names if scenarios()[name].ends_campaign):
-        last_of_first = groups[0][-1:]
-        is_free = not last_of_first or not scenarios()[last_of_first[0]].ends_campaign
-        if scenarios()[name].spec or not is_free:
-            groups.append([name])
-        else:
-            groups[0].append(name)
+    """Return the campaigns for these faults: one for all that a campaign survives, in an order drawn by the seed, and
+    one for each that ends it."""
+    survived_names = [name for name in names if not scenarios()[name].ends_campaign]
+    random.Random(seed).shuffle(survived_names)
+    groups = [survived_names, *([name] for name in names if scenarios()[name].ends_campaign)]
     return [
         Drill(f"{prefix}-{number}", tuple(group), dict(scenarios()[group[0]].spec))
         for number, group in enumerate(filter(None, groups))
@@ -140,7 +134,7 @@ class Conductor:
     @property
     def _is_endless(self) -> bool:
         """Return whether the campaign trains on when all faults are overcome."""
-        return not any(scenarios()[name].ends_campaign for name in self._drill.names)
+        return bool(self._drill.faults)
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "infra.cli.main", *arguments]
@@ -189,7 +183,7 @@ class Conductor:
             for number in numbers
             if (number, "struck") in self._moments and (number, "recovered") not in self._moments
         ]
-        if not open_scenarios or open_scenarios[0].ends_campaign:
+        if not open_scenarios:
             return _STARTS_WITHIN_S
         return open_scenarios[0].lasts_s + (open_scenarios[0].expect.committed_within_s or 0.0) + _PATIENCE_S
 

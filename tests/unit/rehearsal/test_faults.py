@@ -115,7 +115,10 @@ def test_a_fault_that_passes_is_undone_and_the_next_waits_until_a_new_step_is_co
     assert site.look(19, first, second) == []
     assert site.look(40, first, second) == ["/_site/control-plane?hand=freeze"]
     assert site.look(40, first, second, in_flight=False) == ["/_site/control-plane?hand=thaw"]
+    site.ahead = timedelta(seconds=-5)
+    assert site.look(90, first, second, committed=90) == [], "the figures are older than its end"
     site.ahead = timedelta(seconds=5)
+    assert site.look(90, first, second, committed=90, in_flight=False) == []
     assert site.look(40, first, second, committed=40) == [], "no step was trained since"
     assert site.look(41, first, second, committed=40) == []
     assert site.look(61, first, second, committed=40) == [], "no such step is committed"

@@ -1,7 +1,7 @@
-"""The route `/_site/tier`: damage to files of a file system, as a bad disk or a mistaken hand does it.
+"""The route `/_site/tier`: damage to the newest checkpoint on a file system, as a bad disk or a mistaken hand does it.
 
-`?hand=flip&campaign=NAME` flips a bit in the middle of the newest checkpoint's largest shard, `hand=unmake` removes its
-manifest, `hand=spoil` flips a bit in the largest file of the data. The answer names the file; 404: there is none.
+`?hand=flip&campaign=NAME` flips a bit in the middle of its largest shard, `hand=unmake` removes its manifest. The
+answer names the file; 404: no checkpoint is committed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from infra.rehearsal.aws.world import World
-from trainer.contract import COMMITTED_NAME, DATA_MANIFEST_NAME, step_of_folder
+from trainer.contract import COMMITTED_NAME, step_of_folder
 
 
 def flip(folder: Path) -> Path:
-    """Flip a bit in the middle of the largest file of a folder but a manifest, and return the file."""
+    """Flip a bit in the middle of the largest file but the manifest, and return the file."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != COMMITTED_NAME)
     largest = max(files, key=lambda path: path.stat().st_size)
     with largest.open("r+b") as file:
@@ -35,12 +35,7 @@ def unmake(step_folder: Path) -> Path:
     return manifest
 
 
-_HANDS: dict[str, Callable[[Path], Path]] = {"flip": flip, "unmake": unmake, "spoil": flip}
-
-
-def data_folder(root: Path) -> Path | None:
-    """Return the folder of prepared data on the file systems, or None."""
-    return next((path.parent for path in sorted(root.glob(f"*/*/{DATA_MANIFEST_NAME}"))), None)
+_HANDS: dict[str, Callable[[Path], Path]] = {"flip": flip, "unmake": unmake}
 
 
 def newest_checkpoint(root: Path, campaign: str) -> Path | None:
@@ -54,7 +49,7 @@ def install(world: World) -> None:
     def route(query: str, body: bytes) -> tuple[int, dict[str, Any]]:
         fields = {name: values[0] for name, values in parse_qs(query).items()}
         name, root = fields.get("hand", ""), world.fsx_root
-        folder = data_folder(root) if name == "spoil" else newest_checkpoint(root, fields.get("campaign", ""))
+        folder = newest_checkpoint(root, fields.get("campaign", ""))
         if name not in _HANDS or folder is None:
             return HTTPStatus.NOT_FOUND, {"message": "no such hand, or nothing to damage", "hands": list(_HANDS)}
         return HTTPStatus.OK, {"file": str(_HANDS[name](folder).relative_to(root))}

@@ -105,11 +105,4 @@ def test_damage_hits_the_newest_committed_checkpoint_of_the_campaign(world: Worl
     assert ask("hand=unmake&campaign=c", b"")[0] == HTTPStatus.OK
     assert not (new / "manifest.json").exists() and (old / "manifest.json").exists()
     assert damage.newest_checkpoint(world.fsx_root, "c") == old
-    assert ask("hand=spoil", b"")[0] == HTTPStatus.NOT_FOUND, "there are no data"
-    data = world.fsx_root / "fs-1" / "data"
-    data.mkdir()
-    (data / "manifest.json").write_text("{}" * 200)
-    (data / "train-00000.bin").write_bytes(before)
-    assert ask("hand=spoil", b"")[1]["file"] == "fs-1/data/train-00000.bin"
-    assert (data / "train-00000.bin").read_bytes() == after
     assert ask("hand=burn&campaign=c", b"")[0] == HTTPStatus.NOT_FOUND

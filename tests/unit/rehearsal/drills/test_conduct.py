@@ -51,8 +51,6 @@ else:
             (folder / "record.json.gz").write_bytes((folder / "record.of-training").read_bytes())
             sys.exit(77)
         say(number, "recovered")
-        if name == "data-corrupted":
-            (folder / "stop").touch()
 while faults and not (folder / "stop").exists():
     time.sleep(0.02)
 (folder / "record.made").replace(folder / "record.json.gz")
@@ -115,11 +113,6 @@ def test_a_driver_that_gives_up_is_started_again_and_that_is_said(site: Path) ->
     (result,) = Conductor(Drill("drill", ("s3-denied",), {}), lambda _: None).run()
     assert started(site / "results" / "123456789012-us-east-1" / "drill") == ["run", "run", "down"]
     assert result.driver_ended
-
-
-def test_a_campaign_that_a_fault_ends_is_left_to_end_by_itself(site: Path) -> None:
-    Conductor(Drill("drill", ("steward-killed", "data-corrupted"), {}), lambda _: None).run()
-    assert started(site / "results" / "123456789012-us-east-1" / "drill") == ["run"]
 
 
 def test_a_fault_that_is_a_spec_strikes_when_training_begins_and_ends_by_itself(site: Path) -> None:
