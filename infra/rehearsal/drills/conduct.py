@@ -124,6 +124,8 @@ class Conductor:
             driver = self._until_overcome(driver)
             if driver.poll() is None:
                 self._say(f"{self._drill.campaign}: ending the campaign")
+                stopping = Moment(fault=len(self._drill.names) - 1, kind="stopping", at=datetime.now(UTC))
+                note(self._site, self._drill.campaign, stopping)
                 self._start("down", self._drill.campaign, "--yes").wait(_STOPS_WITHIN_S)
             driver.wait(_STOPS_WITHIN_S)
         finally:

@@ -76,10 +76,8 @@ def judge(
     """Return what a fault has led to; `events` are the campaign's, in their order. Raises `KeyError` if it has not
     struck."""
     struck = moments[number, "struck"]
-    strikes = [
-        moment for (fault_number, kind), moment in moments.items() if kind == "struck" and fault_number != number
-    ]
-    window_end = min((moment.at for moment in strikes if moment.at > struck.at), default=None)
+    bounds = [moment.at for (_, kind), moment in moments.items() if kind in ("struck", "stopping")]
+    window_end = min((bound for bound in bounds if bound > struck.at), default=None)
     window = [event for event in events if struck.at < event.at and (window_end is None or event.at < window_end)]
     ends = [event.payload for event in window if isinstance(event.payload, AttemptEnded) and event.payload.failure]
     signs = [event for event in window if _is_sign(event, scenario.expect)]

@@ -9,10 +9,11 @@ from typing import Literal
 
 from trainer.contract.frozen import Frozen
 
-MomentKind = Literal["due", "struck", "over", "caught-up", "recovered", "driver-ended"]
+MomentKind = Literal["due", "struck", "over", "caught-up", "recovered", "driver-ended", "stopping"]
 """`due`: its step has come, and somebody outside of the site strikes. `over`: it is undone. `caught-up`: a step after
 those before the strike was trained. `recovered`: such a step is committed. `driver-ended`: the driver gave up, and
-the drill started the same command again, as its last words say."""
+the drill started the same command again, as its last words say.
+`stopping`: the drill ends the campaign; what follows is no fault's."""
 
 
 class Moment(Frozen):

@@ -21,6 +21,7 @@ from infra.record.payloads import payload_of
 from infra.rehearsal.drills import conduct
 from infra.rehearsal.drills.conduct import Conductor, Drill, drill, random_drill, remember
 from infra.rehearsal.drills.judge import DrillResult
+from infra.rehearsal.drills.moments import moments_in
 from infra.rehearsal.site import campaigns
 from infra.report.record import PACKED, Record
 from infra.spec.campaign import Spec
@@ -102,6 +103,7 @@ def test_the_campaign_is_ended_once_all_faults_are_overcome_and_a_killed_driver_
     results = Conductor(Drill("drill", names, {}), lines.append).run()
     folder = site / "results" / "123456789012-us-east-1" / "drill"
     assert started(folder) == ["run", "run", "down"]
+    assert (1, "stopping") in moments_in(site / "cache" / "sites" / campaigns.SITE, "drill")
     assert [result.fault for result in results] == list(names) and all(result.left == () for result in results)
     assert set(campaigns.struck_in(site / "cache" / "sites" / campaigns.SITE, "drill")) == {1}
     assert "drill: driver-killed due at step 61" in lines and "drill: driver-killed recovered at step 61" in lines

@@ -105,6 +105,13 @@ def test_what_the_next_fault_does_is_not_this_ones() -> None:
     assert (result.attempts, result.sign, result.alerts) == (0, "", {})
 
 
+def test_how_the_drill_ends_the_campaign_is_no_faults_doing() -> None:
+    stopping = Moment(fault=0, kind="stopping", at=NOON + timedelta(seconds=50))
+    stopped = events((60, "attempt.ended", {"attempt": 2, "failure": "interrupted"}))
+    assert judged(NODE, stopped, moments() | {(0, "stopping"): stopping}).attempts == 1
+    assert judged(NODE, stopped, moments()).attempts == 2
+
+
 def test_a_fault_that_nobody_is_to_see_is_well_while_nothing_ends() -> None:
     quiet = Scenario(what="", expect=Expectation(absent=("attempt.ended",), committed_within_s=60))
     result = judged(quiet, events()[:2] + events()[-1:], moments())
