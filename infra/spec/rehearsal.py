@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from infra.spec.drills.scenarios import scenarios, strikable
+from infra.spec.drills.scenarios import scenarios
 from infra.spec.section import Section
 
 
@@ -26,8 +26,8 @@ class Fault(Section):
     def _strikes_once(self) -> Self:
         if [self.kill_node, self.kill_rank, self.fault].count(None) != 2:
             raise ValueError("give either `kill_node` or `kill_rank` or `fault`")
-        if self.fault is not None and self.fault not in strikable():
-            raise ValueError(f"no fault of this name; there are {', '.join(strikable())}")
+        if self.fault is not None and self.fault not in scenarios():
+            raise ValueError(f"no fault of this name; there are {', '.join(scenarios())}")
         return self
 
     @property

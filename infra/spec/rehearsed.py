@@ -8,7 +8,7 @@ from typing import Any
 
 from infra.errors import UserError
 from infra.spec.campaign import MAX_NAME, Capacity, Spec
-from infra.spec.drills.scenarios import strikable
+from infra.spec.drills.scenarios import scenarios
 from infra.spec.sections import THIS_MACHINE
 from trainer.contract import ModelConfig, ParallelConfig
 from trainer.contract.frozen import Frozen
@@ -194,7 +194,7 @@ def _fault(text: str, nodes: int, steps: int, save_every: int) -> dict[str, int 
     action, _, share = text.partition("@")
     number = share.removesuffix("%")
     is_kill = action in ("kill-node", "kill-rank")
-    is_known = is_kill or action in strikable()
+    is_known = is_kill or action in scenarios()
     if not is_known or not share.endswith("%") or not number.isdigit() or not 0 < int(number) < 100:
         cure = "write kill-node@40%, kill-rank@40% or a name of `bivouac drill --list` with @40%, or --no-fault"
         raise UserError("there is no such fault", seen=text, cure=cure)

@@ -60,8 +60,5 @@ def _expected(scenario: Scenario) -> str:
     parts.append(f"alert {expect.alert}" if expect.alert else "no alert that pages")
     if expect.seen_within_s is not None:
         parts.append(f"seen within {expect.seen_within_s:.0f} s")
-    if expect.committed_within_s is not None:
-        parts.append(f"a new step is committed within {expect.committed_within_s:.0f} s")
-    else:
-        parts.append("the campaign ends")
+    parts.append(f"a new step is committed within {expect.committed_within_s:.0f} s")
     return ", ".join(parts)

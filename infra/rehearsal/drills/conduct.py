@@ -22,7 +22,6 @@ import yaml
 
 from infra.errors import PermanentError
 from infra.folders import results_folder, results_root, site_dir
-from infra.record.payloads.attempts import AttemptRunning
 from infra.record.payloads.stages import Certified
 from infra.rehearsal.drills import page as drills_page
 from infra.rehearsal.drills.judge import DrillResult, judge
@@ -38,7 +37,7 @@ _PATIENCE_S = 180.0
 _MOST_STARTS = 6
 """Times that the drill runs the same command, if the driver gives up again and again."""
 _STARTS_WITHIN_S = 3600.0
-"""Time from the drill's begin, or the last recovery, to the next strike; and for a campaign that ends by itself."""
+"""Time from the drill's begin, or the last recovery, to the next strike."""
 _SMALL: dict[str, Any] = {
     "data.max_files": 100, "data.max_epochs": 10_000,
     "training.model.width": 64, "training.model.context": 64, "training.model.vocabulary": 1024,
@@ -59,23 +58,17 @@ class Drill(NamedTuple):
 
     campaign: str
     names: tuple[str, ...]
-    changes: dict[str, Any]
     gaps: tuple[int, ...] = ()
     """Steps between the strikes, at least; empty: `_BETWEEN`."""
-
-    @property
-    def faults(self) -> tuple[str, ...]:
-        """Return the names of the faults that strike; one that is a spec of its own does not."""
-        return tuple(name for name in self.names if not scenarios()[name].spec)
 
     def document(self) -> dict[str, Any]:
         """Return its spec as YAML content."""
         document: dict[str, Any] = yaml.safe_load(files("infra.campaigns").joinpath("rehearsal.yaml").read_text())
-        gaps = self.gaps or (_BETWEEN,) * len(self.faults)
+        gaps = self.gaps or (_BETWEEN,) * len(self.names)
         steps = itertools.accumulate(gaps, initial=_BETWEEN)
         next(steps)  # nothing strikes before the first checkpoint
-        faults = [{"fault": name, "after_step": step} for name, step in zip(self.faults, steps, strict=True)]
-        for path, value in {**_SMALL, **self.changes, "campaign": self.campaign, "rehearsal.faults": faults}.items():
+        faults = [{"fault": name, "after_step": step} for name, step in zip(self.names, steps, strict=True)]
+        for path, value in {**_SMALL, "campaign": self.campaign, "rehearsal.faults": faults}.items():
             section: dict[str, Any] = document
             *parents, field = path.split(".")
             for parent in parents:
@@ -84,24 +77,16 @@ class Drill(NamedTuple):
         return document
 
 
-def drills_of(names: Sequence[str], seed: int, prefix: str = "drill") -> list[Drill]:
-    """Return the campaigns for these faults: one for all that a campaign survives, in an order drawn by the seed, and
-    one for each that ends it."""
-    survived_names = [name for name in names if not scenarios()[name].ends_campaign]
-    random.Random(seed).shuffle(survived_names)
-    groups = [survived_names, *([name] for name in names if scenarios()[name].ends_campaign)]
-    return [
-        Drill(f"{prefix}-{number}", tuple(group), dict(scenarios()[group[0]].spec))
-        for number, group in enumerate(filter(None, groups))
-    ]
+def named_drill(names: Sequence[str], seed: int, prefix: str = "drill") -> Drill:
+    """Return the campaign with these faults, in an order drawn by the seed."""
+    return Drill(f"{prefix}-named", tuple(random.Random(seed).sample(names, k=len(names))))
 
 
 def random_drill(count: int, seed: int, prefix: str = "drill") -> Drill:
     """Return a campaign with `count` faults that it survives, drawn by the seed, with gaps as a Poisson process has."""
     chance = random.Random(seed)
-    candidates = [name for name, scenario in scenarios().items() if not scenario.ends_campaign]
     gaps = tuple(1 + round(chance.expovariate(1 / _BETWEEN)) for _ in range(count))
-    return Drill(f"{prefix}-random", tuple(chance.choices(candidates, k=count)), {}, gaps)
+    return Drill(f"{prefix}-random", tuple(chance.choices(list(scenarios()), k=count)), gaps)
 
 
 class Conductor:
@@ -133,11 +118,6 @@ class Conductor:
                 driver.send_signal(signal.SIGINT)
         return self._results_of(self._record())
 
-    @property
-    def _is_endless(self) -> bool:
-        """Return whether the campaign trains on when all faults are overcome."""
-        return bool(self._drill.faults)
-
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "infra.cli.main", *arguments]
         with (self._results / "drill.log").open("ab") as log:
@@ -150,14 +130,14 @@ class Conductor:
             moments = moments_in(self._site, self._drill.campaign)
             for (number, kind), moment in moments.items():
                 if (number, kind) not in self._moments:
-                    self._say(f"{self._drill.campaign}: {self._drill.faults[number]} {kind} at step {moment.step}")
+                    self._say(f"{self._drill.campaign}: {self._drill.names[number]} {kind} at step {moment.step}")
                     noticed_at = time.monotonic()
             self._moments = moments
-            for number in range(len(self._drill.faults)):
+            for number in range(len(self._drill.names)):
                 if (number, "due") in moments and (number, "struck") not in moments:
                     driver = self._kill_driver(driver, number, moments[number, "due"])
-            is_over = all((number, "recovered") in moments for number in range(len(self._drill.faults)))
-            if (is_over and self._is_endless) or time.monotonic() - noticed_at > self._patience_s():
+            is_over = all((number, "recovered") in moments for number in range(len(self._drill.names)))
+            if is_over or time.monotonic() - noticed_at > self._patience_s():
                 break
             if driver.poll() is not None:
                 if starts == _MOST_STARTS or not self._note_end_of_driver():
@@ -179,15 +159,15 @@ class Conductor:
 
     def _patience_s(self) -> float:
         """Return how long the drill waits for the next moment."""
-        numbers = range(len(self._drill.faults))
+        numbers = range(len(self._drill.names))
         open_scenarios = [
-            scenarios()[self._drill.faults[number]]
+            scenarios()[self._drill.names[number]]
             for number in numbers
             if (number, "struck") in self._moments and (number, "recovered") not in self._moments
         ]
         if not open_scenarios:
             return _STARTS_WITHIN_S
-        return open_scenarios[0].lasts_s + (open_scenarios[0].expect.committed_within_s or 0.0) + _PATIENCE_S
+        return open_scenarios[0].lasts_s + open_scenarios[0].expect.committed_within_s + _PATIENCE_S
 
     def _kill_driver(self, driver: subprocess.Popen[bytes], number: int, due: Moment) -> subprocess.Popen[bytes]:
         """Kill the driver, as a lost laptop does, and start the same command again."""
@@ -207,9 +187,7 @@ class Conductor:
 
     def _results_of(self, record: Record) -> list[DrillResult]:
         moments = moments_in(self._site, self._drill.campaign)
-        if not self._drill.faults:
-            moments = _begin(record)
-        missed_names = [name for n, name in enumerate(self._drill.faults) if (n, "struck") not in moments]
+        missed_names = [name for n, name in enumerate(self._drill.names) if (n, "struck") not in moments]
         if missed_names:
             self._say(f"{self._drill.campaign}: never struck: {', '.join(missed_names)}")
         rows: list[tuple[int, str, Scenario]] = [
@@ -221,14 +199,6 @@ class Conductor:
             judge(name, number, scenario, self._drill.campaign, record.events, moments)
             for number, name, scenario in rows
         ]
-
-
-def _begin(record: Record) -> Moments:
-    """Return the moment from which a spec that is the fault strikes: its first attempt trains."""
-    begins = [event.at for event in record.events if isinstance(event.payload, AttemptRunning)]
-    if not begins:
-        raise PermanentError("the drill's campaign never trained", seen=record.spec.campaign, cure="see its drill.log")
-    return {(0, "struck"): Moment(fault=0, kind="struck", at=begins[0], step=0)}
 
 
 class DrillReport(NamedTuple):
@@ -259,7 +229,8 @@ def drill(names: Sequence[str], draws: int, seed: int, page: Path | None, say: C
     """Run the drills one after the other in one site, those of these names and one with so many drawn faults; keep
     their results, and write those of all drills to `page`."""
     path, results, prefix = results_root() / RESULTS, list[DrillResult](), f"drill-{datetime.now(UTC):%H%M%S}"
-    drills = [*drills_of(names, seed, prefix), *([random_drill(draws, seed, prefix)] if draws else [])]
+    drills = [named_drill(names, seed, prefix)] if names else []
+    drills += [random_drill(draws, seed, prefix)] if draws else []
     for campaign_drill in drills:
         say(f"{campaign_drill.campaign}: {', '.join(campaign_drill.names)}")
         results += Conductor(campaign_drill, say).run()

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
-from pydantic import Field
-
 from infra.tables import table
 from trainer.contract.frozen import Frozen
 
@@ -43,8 +41,8 @@ class Expectation(Frozen):
     """The driver may give up, and says to run the same command again."""
     seen_within_s: float | None = None
     """None: nothing of it is in the record."""
-    committed_within_s: float | None = None
-    """Until a step is committed that was not trained before. None: the campaign ends."""
+    committed_within_s: float
+    """Until a step is committed that was not trained before."""
 
 
 class Scenario(Frozen):
@@ -60,9 +58,7 @@ class Scenario(Frozen):
     undo: tuple[Hand, ...] = ()
     nodes: int = 0
     """GPU nodes that are to be replaced."""
-    spec: Mapping[str, Any] = {}
-    """Fields of the drill's spec by their path; such a fault has a campaign of its own, and nothing strikes it."""
-    expect: Expectation = Field(default=Expectation())
+    expect: Expectation
 
     @property
     def restarts(self) -> bool:
@@ -74,18 +70,9 @@ class Scenario(Frozen):
         """Return whether the record is to show more than steps."""
         return self.restarts or bool(self.expect.events)
 
-    @property
-    def ends_campaign(self) -> bool:
-        return self.expect.committed_within_s is None
-
 
 @cache
 def scenarios() -> Mapping[str, Scenario]:
     """Return the scenarios by name."""
     rows: dict[str, Any] = table("infra.spec.drills", "scenarios")
     return {name: Scenario.model_validate(row) for name, row in rows.items()}
-
-
-def strikable() -> tuple[str, ...]:
-    """Return the names that a spec's `rehearsal.faults` takes: all whose fault is not a spec of its own."""
-    return tuple(name for name, scenario in scenarios().items() if not scenario.spec)

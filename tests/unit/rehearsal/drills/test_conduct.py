@@ -67,7 +67,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def start(conductor: Any, *arguments: str) -> subprocess.Popen[bytes]:
         results = conductor._results
-        (results / "faults").write_text(json.dumps(conductor._drill.faults))
+        (results / "faults").write_text(json.dumps(conductor._drill.names))
         if not (results / "record.made").exists():
             (results / "record.made").write_bytes(record(conductor._drill).packed())
             (results / "record.of-training").write_bytes(record(conductor._drill, certified=False).packed())
@@ -100,7 +100,7 @@ def started(folder: Path) -> list[str]:
 def test_the_campaign_is_ended_once_all_faults_are_overcome_and_a_killed_driver_is_started_again(site: Path) -> None:
     lines = list[str]()
     names = ("steward-killed", "driver-killed")
-    results = Conductor(Drill("drill", names, {}), lines.append).run()
+    results = Conductor(Drill("drill", names), lines.append).run()
     folder = site / "results" / "123456789012-us-east-1" / "drill"
     assert started(folder) == ["run", "run", "down"]
     assert (1, "stopping") in moments_in(site / "cache" / "sites" / campaigns.SITE, "drill")
@@ -112,15 +112,9 @@ def test_the_campaign_is_ended_once_all_faults_are_overcome_and_a_killed_driver_
 
 
 def test_a_driver_that_gives_up_is_started_again_and_that_is_said(site: Path) -> None:
-    (result,) = Conductor(Drill("drill", ("s3-denied",), {}), lambda _: None).run()
+    (result,) = Conductor(Drill("drill", ("s3-denied",)), lambda _: None).run()
     assert started(site / "results" / "123456789012-us-east-1" / "drill") == ["run", "run", "down"]
     assert result.driver_ended
-
-
-def test_a_fault_that_is_a_spec_strikes_when_training_begins_and_ends_by_itself(site: Path) -> None:
-    (result,) = Conductor(Drill("numeric", ("loss-not-a-number",), {}), lambda _: None).run()
-    assert started(site / "results" / "123456789012-us-east-1" / "numeric") == ["run"]
-    assert (result.failure, result.sign_s) == ("numeric", 660.0)
 
 
 def test_results_are_kept_by_fault_and_the_newest_counts(site: Path) -> None:
@@ -138,7 +132,7 @@ def test_drawn_faults_are_the_seeds_and_their_gaps_differ(site: Path) -> None:
     steps = [fault["after_step"] for fault in random_drill(6, 3).document()["rehearsal"]["faults"]]
     assert steps == sorted(set(steps)) and len({b - a for a, b in itertools.pairwise(steps)}) > 1
     drawn = random_drill(400, 1).names
-    assert set(drawn) == {name for name, scenario in scenarios().items() if not scenario.ends_campaign}
+    assert set(drawn) == set(scenarios())
     report = drill([], 3, 2, None, lambda _: None)
     assert not report.missed and [result.fault for result in report.results] == list(random_drill(3, 2).names)
 
@@ -148,5 +142,5 @@ def test_a_campaign_without_a_record_is_an_error_that_names_its_log(
 ) -> None:
     monkeypatch.setattr(Conductor, "_start", lambda self, *arguments: subprocess.Popen([sys.executable, "-c", ""]))
     with pytest.raises(PermanentError, match="left no record") as error:
-        Conductor(Drill("drill", ("steward-killed",), {}), lambda _: None).run()
+        Conductor(Drill("drill", ("steward-killed",)), lambda _: None).run()
     assert "drill.log" in (error.value.cure or "") and PACKED in str(error.value)

@@ -149,7 +149,7 @@ def test_the_table_takes_the_place_of_the_last_one_and_leaves_the_rest_of_the_pa
     head, first, second = rows(text)
     assert dict(zip(head, first, strict=True)) == {
         "fault": "node-killed", "seen by": "steward", "s": "4", "action": "node replaced",
-        "alert, s": "PodSilent 6, Straggler 7", "new commit, s": "40", "lost steps": "14", "USD": "0.30",
+        "page, s": "PodSilent 6", "new commit, s": "40", "lost steps": "14", "USD": "0.30",
         "day": "2026-11-26", "as expected": "yes",
     }  # fmt: skip
     assert (second[0], second[1], second[-1]) == ("other", "nobody", "no")

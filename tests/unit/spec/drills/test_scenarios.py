@@ -17,9 +17,9 @@ from infra.plan.survey import survey
 from infra.record.payloads import PAYLOADS
 from infra.rehearsal.aws.faults import Rule
 from infra.rehearsal.aws.troubles import Shortage
-from infra.rehearsal.drills.conduct import Drill, drills_of
+from infra.rehearsal.drills.conduct import named_drill
 from infra.spec.campaign import Spec, load
-from infra.spec.drills.scenarios import Scenario, scenarios, strikable
+from infra.spec.drills.scenarios import Scenario, scenarios
 from infra.spec.rehearsal import Fault
 from infra.steward.seeing.views import FailureClass
 from tests.root import ROOT
@@ -35,7 +35,7 @@ def test_a_scenario_names_kinds_alerts_classes_and_places_that_there_are(name: s
     assert {*expect.events, *expect.absent} <= PAYLOADS.keys()
     assert {expect.alert, *expect.tolerated} - {None} <= alerts().keys()
     assert expect.failure is None or expect.failure in set(FailureClass)
-    assert scenario.hands or scenario.driver or scenario.spec, "it does something"
+    assert scenario.hands or scenario.driver, "it does something"
     assert bool(scenario.undo) <= (scenario.lasts_s > 0), "what is undone lasts until then"
     for hand in (*scenario.hands, *scenario.undo):
         placed = {place for value in hand.query.values() for place in re.findall(r"{.*?}", value)}
@@ -47,7 +47,7 @@ def test_a_scenario_names_kinds_alerts_classes_and_places_that_there_are(name: s
     assert expect.seen_within_s is None or expect.events or expect.attempts or expect.alert
 
 
-@pytest.mark.parametrize("name", strikable())
+@pytest.mark.parametrize("name", scenarios())
 def test_a_spec_takes_the_fault_by_its_name(name: str) -> None:
     content = yaml.safe_load((ROOT / "tests/unit/base.yaml").read_text())
     content["rehearsal"] = {"faults": [{"fault": name, "after_step": 30}]}
@@ -60,34 +60,18 @@ def test_another_name_and_two_faults_in_one_are_refused(row: dict[str, Any]) -> 
         Fault.model_validate({**row, "after_step": 30})
 
 
-def drill_names() -> list[str]:
-    return [drill.names[0] for drill in drills_of(list(scenarios()), seed=1)]
-
-
-@pytest.mark.parametrize("number", range(len(drill_names())), ids=drill_names())
-def test_each_drills_spec_passes_every_rule(number: int, tmp_path: Path) -> None:
+def test_the_spec_with_all_faults_passes_every_rule(tmp_path: Path) -> None:
     path = tmp_path / "drill.yaml"
-    path.write_text(yaml.safe_dump(drills_of(list(scenarios()), seed=1)[number].document()))
+    path.write_text(yaml.safe_dump(named_drill(list(scenarios()), seed=1).document()))
     file = load(path)
     findings = check(file, survey(file.spec), date(2026, 8, 1))
     assert not failed(findings), findings
 
 
-def test_the_seed_draws_the_order_and_what_ends_a_campaign_has_its_own() -> None:
+def test_the_seed_draws_the_order() -> None:
     names = list(scenarios())
-    orders = {drills_of(names, seed)[0].names for seed in range(4)}
-    assert len(orders) > 1 and drills_of(names, 3) == drills_of(names, 3)
-    first, *others = drills_of(names, 1)
-    assert sorted(name for drill in (first, *others) for name in drill.names) == sorted(names)
-    assert not any(scenarios()[name].ends_campaign for name in first.names)
-    assert all(len(drill.names) == 1 and scenarios()[drill.names[0]].ends_campaign for drill in others)
-    assert [drill.names for drill in drills_of(["loss-not-a-number"], 1)] == [("loss-not-a-number",)]
-    steps = [fault["after_step"] for fault in first.document()["rehearsal"]["faults"]]
+    drills = [named_drill(names, seed) for seed in range(4)]
+    assert len({drill.names for drill in drills}) > 1 and named_drill(names, 3) == drills[3]
+    assert all(sorted(drill.names) == sorted(names) for drill in drills)
+    steps = [fault["after_step"] for fault in drills[0].document()["rehearsal"]["faults"]]
     assert steps == sorted(set(steps)), "each waits for the one before"
-
-
-def test_a_fault_that_is_a_spec_of_its_own_strikes_nothing() -> None:
-    drill = Drill("d", ("loss-not-a-number",), dict(scenarios()["loss-not-a-number"].spec))
-    document = drill.document()
-    assert document["rehearsal"]["faults"] == [] and document["training"]["optimizer"]["learning_rate"] == 1e12
-    assert document["training"]["optimizer"]["warmup_steps"] == 20, "the rest of the section stays"
