@@ -34,7 +34,7 @@ TABLE = Table(__file__)
 
 LIFE = {
     "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "stack", "schema"],
-    "Run": ["preview", "rehearse", "run", "relaunch", "repair"],
+    "Run": ["preview", "rehearse", "drill", "run", "relaunch", "repair"],
     "Look": ["list", "status", "logs", "events", "alerts", "exec", "cp", "profile", "report", "shell"],
     "End": ["down", "sweep"],
     "Data and checkpoints": ["data", "checkpoints"],
