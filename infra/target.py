@@ -17,6 +17,7 @@ from infra.spec.standing import NOT_YET
 if TYPE_CHECKING:
     from infra.console.tables import Listing
     from infra.plan.facts import Facts
+    from infra.rehearsal.drills.conduct import DrillReport
     from infra.spec.campaign import Spec
 
 _INSIDE = "BIVOUAC_SITE"
@@ -195,11 +196,19 @@ def missed_faults(spec: Spec) -> tuple[str, ...]:
     from infra.rehearsal.site import campaigns
 
     struck = campaigns.struck_in(site_dir(campaigns.SITE), spec.campaign)
-    return tuple(
-        f"{fault.kills}: {fault.pod}, after_step: {fault.after_step}"
-        for number, fault in enumerate(faults)
-        if number not in struck
-    )
+    return tuple(fault.sentence() for number, fault in enumerate(faults) if number not in struck)
+
+
+def drill(names: list[str], draws: int, seed: int, page: Path | None, say: Callable[[str], None]) -> DrillReport:
+    """Rehearse these faults, and so many that the seed draws; return what each has led to, and write the newest results
+    of all into `page`. Raises `UserError` inside of a site, and for a page without a place for the table."""
+    from infra.rehearsal.drills import conduct
+
+    if in_site():
+        raise UserError("a drill starts a site of its own", seen="a shell inside of a site", cure="leave it first")
+    refuse_missing("rehearsal")
+    refuse_missing("trainer")
+    return conduct.drill(names, draws, seed, page, say)
 
 
 def command_line() -> list[str]:

@@ -39,7 +39,7 @@ from infra.cli.prepare.commands import (
     stack,
 )  # fmt: skip
 from infra.cli.refusals import of_file, refusal, tell, tell_usage
-from infra.cli.run.commands import preview, rehearse, relaunch, repair, run
+from infra.cli.run.commands import drill, preview, rehearse, relaunch, repair, run
 from infra.console.plain_console import say
 from infra.console.terminal import endure
 from infra.errors import BivouacError
@@ -60,7 +60,7 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         init=init, check=check, plan=plan, grant=grant, offers=offers, catalogue=catalogue, block=block, bake=bake,
         images=images, stack=stack, schema=schema,
     ),
-    "Run": dict(preview=preview, rehearse=rehearse, run=run, relaunch=relaunch, repair=repair),
+    "Run": dict(preview=preview, rehearse=rehearse, drill=drill, run=run, relaunch=relaunch, repair=repair),
     "Look": dict(
         list=look.list_campaigns, status=look.status, watch=look.watch, logs=look.logs, events=look.events,
         explain=look.explain, alerts=look.alerts, exec=look.execute, cp=look.cp, profile=look.profile,

@@ -8,6 +8,7 @@ from typing import Any
 
 from infra.errors import UserError
 from infra.spec.campaign import MAX_NAME, Capacity, Spec
+from infra.spec.drills.scenarios import scenarios
 from infra.spec.sections import THIS_MACHINE
 from infra.spec.standing import NOT_YET
 from trainer.contract import ModelConfig, ParallelConfig
@@ -49,7 +50,8 @@ def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, 
     """Return the rehearsal of a spec for AWS; `document` is its file's content.
 
     `weights`: the folder of drawn weights that a rehearsal starts from when the spec starts from given ones.
-    `faults`: `kill-node@40%` kills the last node after that share of the steps, `kill-rank@40%` one of its ranks.
+    `faults`: `kill-node@40%` kills the last node after that share of the steps, `kill-rank@40%` one of its ranks; other
+    names are those of `infra.spec.drills`.
     Raises `UserError` for a spec that is a rehearsal already, and for another fault.
     """
     if spec.cluster is not None:
@@ -192,15 +194,18 @@ def _small_text(draft: _Made, spec: Spec, nodes: int) -> None:
         draft.set("data.prepare.nodes", nodes, "this machine's size; --nodes")
 
 
-def _fault(text: str, nodes: int, steps: int, save_every: int) -> dict[str, int]:
+def _fault(text: str, nodes: int, steps: int, save_every: int) -> dict[str, int | str]:
     action, _, share = text.partition("@")
     number = share.removesuffix("%")
     is_kill = action in ("kill-node", "kill-rank")
-    if not is_kill or not share.endswith("%") or not number.isdigit() or not 0 < int(number) < 100:
-        raise UserError("there is no such fault", seen=text, cure="write kill-node@40% or kill-rank@40%, or --no-fault")
+    is_known = is_kill or action in scenarios()
+    if not is_known or not share.endswith("%") or not number.isdigit() or not 0 < int(number) < 100:
+        cure = "write kill-node@40%, kill-rank@40% or a name of `bivouac drill --list` with @40%, or --no-fault"
+        raise UserError("there is no such fault", seen=text, cure=cure)
     # A checkpoint lies behind the fault, and another is perhaps not committed yet.
     after_step = min(max(2 * save_every + 1, steps * int(number) // 100), steps - 1)
-    return {action.replace("-", "_"): nodes - 1, "after_step": after_step}
+    strikes: dict[str, int | str] = {action.replace("-", "_"): nodes - 1} if is_kill else {"fault": action}
+    return strikes | {"after_step": after_step}
 
 
 class _Made:

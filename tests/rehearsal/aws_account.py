@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from moto.moto_api._internal.models import moto_api_backend
 from infra.aws.account import Account as Own
 from infra.rehearsal.aws import server
 from infra.rehearsal.aws.strict.settings import SOFT
-from infra.rehearsal.aws.world import World
+from infra.rehearsal.aws.world import Which, World
 from tests.serving import serve
 from tests.waiting import until as until
 
@@ -124,6 +125,12 @@ class LocalMachine:
         self.up = False
 
     def kill_rank(self) -> None:
+        raise NotImplementedError
+
+    def signal(self, process: str, selection: Which, number: signal.Signals) -> int:
+        raise NotImplementedError
+
+    def slow(self, seconds: float, share: float) -> None:
         raise NotImplementedError
 
     def freeze(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from botocore.config import Config
 
 from infra.rehearsal.aws import server
 from infra.rehearsal.aws.strict.settings import SOFT, Strictness
-from infra.rehearsal.aws.world import ServiceAccount, World
+from infra.rehearsal.aws.world import ServiceAccount, Which, World
 from infra.spec.names import Names
 from tests.serving import serve
 from tests.waiting import until
@@ -50,6 +51,11 @@ class FakeMachine:
 
     def kill_rank(self) -> None: ...
 
+    def signal(self, process: str, selection: Which, number: signal.Signals) -> int:
+        return 0
+
+    def slow(self, seconds: float, share: float) -> None: ...
+
     def freeze(self) -> None: ...
 
     def thaw(self) -> None: ...
@@ -73,6 +79,8 @@ class FakeControlPlane:
     def freeze(self) -> None: ...
 
     def thaw(self) -> None: ...
+
+    def signal(self, component: str, number: signal.Signals) -> None: ...
 
     def stop(self) -> None:
         self.stopped = True

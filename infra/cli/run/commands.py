@@ -41,12 +41,30 @@ def rehearse(
     path: SpecPath,
     nodes: Annotated[int, typer.Option(min=2, max=8, help="Nodes of the rehearsal.")] = 2,
     fault: Annotated[
-        list[str] | None, typer.Option(help="kill-node@40% or kill-rank@40%; may be repeated. Default: the first.")
+        list[str] | None,
+        typer.Option(
+            help="kill-node@40%, kill-rank@40%, or FAULT@40% of `drill --list`; may be repeated. Default: the first."
+        ),
     ] = None,
     no_fault: Annotated[bool, typer.Option("--no-fault", help="Nothing dies.")] = False,
     as_json: Json = False,
 ) -> None:
     """Rehearse a spec for AWS on this machine: the same campaign, made small, with a node that dies."""
+
+
+@runs("run.drill:drill_command")
+def drill(
+    names: Annotated[list[str] | None, typer.Argument(metavar="FAULT", help="Faults, by their names.")] = None,
+    draws: Annotated[
+        int, typer.Option("--random", min=0, max=50, help="So many faults more, drawn by the seed, in a campaign.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of what is drawn, and of the order in which the faults strike.")] = 1,
+    show_list: Annotated[bool, typer.Option("--list", help="Show the faults, and what is expected.")] = False,
+    page: Annotated[Path | None, typer.Option(help="Also write the table of all results into this page.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Rehearse faults on this machine: who sees each, what is done, which alert fires, what is lost. Exits 1 where that
+    is not as expected."""
 
 
 @runs("run.relaunch:relaunch_command", enters=("campaign", "path"))

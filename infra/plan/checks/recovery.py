@@ -101,7 +101,7 @@ def fault_range(case: Case) -> Iterator[Draft]:
         if fault.after_step >= spec.job.steps:
             cure = f"write less than {spec.job.steps}"
             yield error(f"{place}.after_step", "training is over by then", seen=fault.after_step, cure=cure)
-    kill_count = sum(fault.kills == "kill_node" for fault in faults)
+    kill_count = sum(fault.lost_nodes for fault in faults)
     if kill_count > spec.recovery.node_replacements:
         detail = f"{kill_count} faults, {spec.recovery.node_replacements} replacements"
         cure = f"write {kill_count} or more"

@@ -1,13 +1,21 @@
-"""Routes that switch off, freeze or disconnect a machine, or kill a rank on it, without EC2's knowledge."""
+"""Routes that switch off, freeze or disconnect a machine, or signal processes on it, without EC2's knowledge.
+
+`/_site/<hand>?instance=<id>` acts on a machine; `/_site/slow` also takes `seconds` and `share`.
+`/_site/signal?process=<part of a command line>&which=all|top|busiest&signal=KILL` takes every machine without
+`instance`, and answers 404 if no process is hit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import signal
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, cast, get_args
 from urllib.parse import parse_qs
 
-from infra.rehearsal.aws.world import SiteMachine, World
+from infra.rehearsal.aws.world import SiteMachine, Which, World
 
+Answer = tuple[int, dict[str, Any]]
 HANDS: dict[str, Callable[[SiteMachine], None]] = {
     "kill": lambda machine: machine.kill(),
     "kill-rank": lambda machine: machine.kill_rank(),
@@ -22,19 +30,49 @@ HANDS: dict[str, Callable[[SiteMachine], None]] = {
 def install(world: World) -> None:
     for name, hand in HANDS.items():
         world.routes[f"/_site/{name}"] = _route(world, hand)
+    world.routes["/_site/slow"] = lambda query, body: _slow(world, _fields(query))
+    world.routes["/_site/signal"] = lambda query, body: _signal(world, _fields(query))
     world.routes["/_site/machines"] = lambda query, body: (200, {"machines": _machines(world)})
 
 
-def _route(world: World, hand: Callable[[SiteMachine], None]) -> Callable[[str, bytes], tuple[int, dict[str, Any]]]:
-    def route(query: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        instance_id = parse_qs(query).get("instance", [""])[0]
+def _route(world: World, hand: Callable[[SiteMachine], None]) -> Callable[[str, bytes], Answer]:
+    def route(query: str, body: bytes) -> Answer:
+        instance_id = _fields(query).get("instance", "")
         machine = world.machines.get(instance_id)
         if machine is None:
-            return 404, {"message": f"{instance_id!r} has no machine", "machines": _machines(world)}
+            return _missing(world, instance_id)
         hand(machine)
         return 200, {"instance": instance_id, "alive": machine.alive()}
 
     return route
+
+
+def _slow(world: World, fields: Mapping[str, str]) -> Answer:
+    machine = world.machines.get(fields.get("instance", ""))
+    if machine is None:
+        return _missing(world, fields.get("instance", ""))
+    machine.slow(float(fields["seconds"]), float(fields["share"]))
+    return HTTPStatus.OK, dict(fields)
+
+
+def _signal(world: World, fields: Mapping[str, str]) -> Answer:
+    instance_id, selection = fields.get("instance"), fields.get("which", "all")
+    number = signal.Signals.__members__.get(f"SIG{fields.get('signal', 'KILL')}")
+    if number is None or selection not in get_args(Which):
+        return HTTPStatus.BAD_REQUEST, {"message": "no such signal, or no such `which`", **fields}
+    if instance_id is not None and instance_id not in world.machines:
+        return _missing(world, instance_id)
+    machines = list(world.machines.values()) if instance_id is None else [world.machines[instance_id]]
+    hits = sum(machine.signal(fields.get("process", ""), cast(Which, selection), number) for machine in machines)
+    return (HTTPStatus.OK if hits else HTTPStatus.NOT_FOUND), {"processes": hits}
+
+
+def _fields(query: str) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(query).items()}
+
+
+def _missing(world: World, instance_id: str) -> Answer:
+    return HTTPStatus.NOT_FOUND, {"message": f"{instance_id!r} has no machine", "machines": _machines(world)}
 
 
 def _machines(world: World) -> dict[str, bool]:

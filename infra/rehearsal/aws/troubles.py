@@ -2,13 +2,15 @@
 
 Three routes of the site, used like `/_site/faults` (empty body: read; `add`, `clear`):
 `/_site/troubles` has rules for the lives of resources, `/_site/capacity` rules for launches, and
-`/_site/control-plane?cluster=NAME&hand=freeze|thaw|kill` acts on a cluster's control plane.
+`/_site/control-plane?cluster=NAME&hand=freeze|thaw|kill` acts on a cluster's control plane, the only one if no name is
+given; with `&component=prometheus|alertmanager` on one program beside it.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -153,14 +155,23 @@ _HANDS: dict[str, Callable[[SiteControlPlane], None]] = {
     "thaw": lambda plane: plane.thaw(),
     "kill": lambda plane: plane.stop(),
 }
+_SIGNALS = {"freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "kill": signal.SIGKILL}
 
 
 def _lay_hands(world: World, query: str) -> tuple[int, dict[str, Any]]:
     request = {key: values[0] for key, values in parse_qs(query).items()}
-    plane, hand = world.control_planes.get(request.get("cluster", "")), _HANDS.get(request.get("hand", ""))
-    if plane is None or hand is None:
-        return 404, {"clusters": sorted(world.control_planes), "hands": sorted(_HANDS)}
-    hand(plane)
+    planes = world.control_planes
+    plane = planes.get(request["cluster"]) if "cluster" in request else next(iter(planes.values()), None)
+    hand = request.get("hand", "")
+    if plane is None or hand not in _HANDS:
+        return 404, {"clusters": sorted(planes), "hands": sorted(_HANDS)}
+    if component := request.get("component"):
+        try:
+            plane.signal(component, _SIGNALS[hand])
+        except LookupError as error:
+            return 404, {"message": str(error)}
+    else:
+        _HANDS[hand](plane)
     return 200, request
 
 

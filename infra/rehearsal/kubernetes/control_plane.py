@@ -106,6 +106,13 @@ class ControlPlane:
         for component in self._components():
             component.signal(signal.SIGCONT)
 
+    def signal(self, component: str, number: signal.Signals) -> None:
+        """Signal one program of the monitoring. Raises `LookupError` if it does not run."""
+        programs = {program.name: program for program in self._monitoring.components if program.alive()}
+        if component not in programs:
+            raise LookupError(f"{component} does not run, only {', '.join(programs) or 'nothing of the monitoring'}")
+        programs[component].signal(number)
+
     def stop(self) -> None:
         """Kill everything. May be called twice. The folder stays for its logs."""
         self._releases.ask_to_stop()

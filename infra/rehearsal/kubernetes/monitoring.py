@@ -41,7 +41,7 @@ class MonitoringChart:
     def __init__(self, config: ControlPlaneConfig, client: Callable[[], Client]) -> None:
         self._config, self._client = config, client
         self._folder = config.work / "monitoring"
-        self._components: tuple[Component, ...] = ()
+        self.components: tuple[Component, ...] = ()
         self._over = threading.Event()
 
     @property
@@ -52,9 +52,9 @@ class MonitoringChart:
         self.kill()
         self._folder.mkdir(exist_ok=True)
         kubectl.apply(self._config, self._services(release))
-        self._components = (self._alertmanager(release.values), self._prometheus(release))
+        self.components = (self._alertmanager(release.values), self._prometheus(release))
         self.restart()
-        for component, port in zip(self._components, (ALERTMANAGER_PORT, PROMETHEUS_PORT), strict=True):
+        for component, port in zip(self.components, (ALERTMANAGER_PORT, PROMETHEUS_PORT), strict=True):
             self._await_ready(component, port, stopping)
         self._over = threading.Event()
         threading.Thread(target=self._discover, args=(self._over,), name="discovery", daemon=True).start()
@@ -86,10 +86,10 @@ class MonitoringChart:
                 continue  # the API server is down, or the disk is full: those that were known stay
 
     def alive(self) -> bool:
-        return all(component.alive() for component in self._components)
+        return all(component.alive() for component in self.components)
 
     def restart(self) -> None:
-        for component in self._components:
+        for component in self.components:
             if not component.alive():
                 component.start()
 
@@ -98,7 +98,7 @@ class MonitoringChart:
 
     def kill(self) -> None:
         self._over.set()
-        for component in self._components:
+        for component in self.components:
             component.kill()
 
     def _prometheus(self, release: Release) -> Component:

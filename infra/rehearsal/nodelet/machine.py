@@ -26,6 +26,8 @@ ENTERED = ("net", "uts", "ipc", "mount")
 LOCAL_DISK = "/mnt/k8s-disks/0"
 START_WITHIN_S, END_WITHIN_S = 60.0, 60.0
 _WATCHED_S = 1.0
+_THROTTLED_EVERY_S = 0.1
+Which = Literal["all", "top", "busiest"]
 BOOTED = "booted"
 """File that appears in the machine's folder when its network and metadata service are up."""
 FOLDERS = ("nvme", "host", "images", "pods", "logs", "root", "metadata")
@@ -128,10 +130,22 @@ class Machine:
 
     def kill_rank(self) -> None:
         """Kill the process that works most at this moment: on a node that trains it is a rank."""
-        busy_before = _cpu_ticks(self._tree())
-        time.sleep(_WATCHED_S)
-        _, busiest = max((ticks - busy_before.get(pid, ticks), pid) for pid, ticks in _cpu_ticks(self._tree()).items())
-        _signal(busiest, signal.SIGKILL)
+        self.signal("", "busiest", signal.SIGKILL)
+
+    def signal(self, process: str, selection: Which, number: signal.Signals) -> int:
+        """Send a signal to the machine's processes with `process` in their command line; return to how many.
+
+        `selection`: all of them, the `top` ones, whose parents are none of them, or the one that works most.
+        """
+        pids = self._processes(process, selection)
+        for pid in pids:
+            _signal(pid, number)
+        return len(pids)
+
+    def slow(self, seconds: float, share: float) -> None:
+        """Hold the process that works most for a share of the time, as a throttled processor does; return at once."""
+        (busiest,) = self._processes("", "busiest")
+        threading.Thread(target=_throttle, args=(busiest, seconds, share), name="throttle", daemon=True).start()
 
     def freeze(self) -> None:
         """Stop every process where it is; the kernel still answers for the machine's addresses."""
@@ -235,6 +249,17 @@ class Machine:
         document.write_text(json.dumps(spec.document()))
         return document, document.with_suffix(".refusal")
 
+    def _processes(self, process: str, selection: Which) -> set[int]:
+        pids = {pid for pid in self._tree() if process in _command_line(pid)}
+        if selection == "top":
+            return pids - {child for pid in pids for child in descendants({pid}) - {pid}}
+        if selection == "all" or not pids:
+            return pids
+        busy_before = _cpu_ticks(pids)
+        time.sleep(_WATCHED_S)
+        _, busiest = max((ticks - busy_before.get(pid, ticks), pid) for pid, ticks in _cpu_ticks(pids).items())
+        return {busiest}
+
     def _tree(self) -> set[int]:
         with self._lock:
             return descendants({self.pid, *self._runs})
@@ -264,6 +289,23 @@ def _cpu_ticks(pids: set[int]) -> dict[int, int]:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             ticks[pid] = int(fields[11]) + int(fields[12])
     return ticks
+
+
+def _command_line(pid: int) -> str:
+    """Return a process's command line, its words parted by spaces; of one that has ended, nothing."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _throttle(pid: int, seconds: float, share: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and _runs(pid):
+        _signal(pid, signal.SIGSTOP)
+        time.sleep(_THROTTLED_EVERY_S * share)
+        _signal(pid, signal.SIGCONT)
+        time.sleep(_THROTTLED_EVERY_S * (1 - share))
 
 
 def _runs(pid: int) -> bool:

@@ -58,7 +58,7 @@ def campaigns_in(folder: Path) -> list[dict[str, Any]]:
 
 
 def forget(folder: Path, campaign: str) -> None:
-    for name in (f"{campaign}.json", f"{campaign}{_STRUCK}"):
+    for name in (f"{campaign}.json", f"{campaign}{_STRUCK}", f"{campaign}.moments"):
         (folder / _FOLDER / name).unlink(missing_ok=True)
 
 

@@ -20,7 +20,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.record.payloads.attempts import AttemptEnded, AttemptRestartedInPlace
 from infra.record.store import LIVE, CampaignStore
+from infra.rehearsal.drills.injection import Injection
+from infra.rehearsal.drills.moments import Moments, moments_in, note
 from infra.rehearsal.site.campaigns import campaigns_in, note_struck, struck_in
+from infra.spec.drills.scenarios import scenarios
 from infra.spec.names import buckets
 
 _INTERVAL_S = 0.5
@@ -31,27 +34,61 @@ def main(folder: Path, endpoint: str) -> int:
     s3, stores = boto3.client("s3"), dict[str, CampaignStore]()
     while True:
         time.sleep(_INTERVAL_S)
-        for note in campaigns_in(folder):
-            name, state = note["campaign"], buckets(note["account"], note["region"]).state
+        for campaign in campaigns_in(folder):
+            name, state = campaign["campaign"], buckets(campaign["account"], campaign["region"]).state
             store = stores.setdefault(name, CampaignStore(s3, state, name, "faults"))
-            strike(folder, endpoint, note, store)
+            strike(folder, endpoint, campaign, store)
 
 
-def strike(folder: Path, endpoint: str, note: dict[str, Any], store: CampaignStore) -> None:
+def strike(folder: Path, endpoint: str, campaign: dict[str, Any], store: CampaignStore) -> None:
     """Inject what is due; the next round repeats it if the emulated AWS is slow, faulty or restarting."""
-    struck = struck_in(folder, note["campaign"])
-    for number, fault in enumerate(note["faults"]):
-        if number in struck:
-            continue
-        preceding = [n for n, candidate in enumerate(note["faults"]) if candidate["after_step"] < fault["after_step"]]
+    struck, moments = struck_in(folder, campaign["campaign"]), moments_in(folder, campaign["campaign"])
+    for number, fault in enumerate(campaign["faults"]):
         try:
-            if not set(preceding) <= set(struck):
+            if fault.get("fault"):
+                _advance(folder, endpoint, campaign, number, store, moments)
                 continue
-            live = _live(store, max((struck[n] for n in preceding), default=None))
+            live = None if number in struck else _ready(campaign["faults"], number, store, struck, moments)
             if live is not None and _inject(endpoint, live, fault):
-                note_struck(folder, note["campaign"], number)
+                note_struck(folder, campaign["campaign"], number)
         except (BotoCoreError, ClientError, HTTPException, LookupError, OSError, TypeError, ValueError) as error:
             print(f"not injected yet: {type(error).__name__}: {error}", flush=True)
+
+
+def _advance(
+    folder: Path, endpoint: str, campaign: dict[str, Any], number: int, store: CampaignStore, moments: Moments
+) -> None:
+    """Do and note what is due for a fault by name."""
+    name, faults = campaign["campaign"], campaign["faults"]
+    scenario = scenarios()[faults[number]["fault"]]
+    injection = Injection(endpoint, name, store.events)
+    struck, moment = moments.get((number, "struck")), None
+    if struck is None:
+        live = _ready(faults, number, store, struck_in(folder, name), moments)
+        if (number, "due") not in moments and live is not None and _is_due(live, faults[number]):
+            moment = injection.strike(number, scenario, live)
+    elif (number, "over") not in moments:
+        moment = injection.undo(number, scenario, struck)
+    elif (number, "recovered") not in moments and (live := store.get_json(LIVE)) is not None:
+        moment = injection.progress(number, scenario, live, moments)
+    if moment is not None:
+        print(f"{faults[number]['fault']}: {moment.model_dump_json()}", flush=True)
+        note(folder, name, moment)
+        if moment.kind == "struck":
+            note_struck(folder, name, number)
+
+
+def _ready(
+    faults: list[dict[str, Any]], number: int, store: CampaignStore, struck: dict[int, datetime], moments: Moments
+) -> dict[str, Any] | None:
+    """Return the campaign's live figures once the faults after earlier steps have struck and are overcome."""
+    preceding = [n for n, fault in enumerate(faults) if fault["after_step"] < faults[number]["after_step"]]
+    if not set(preceding) <= set(struck):
+        return None
+    names = {n for n in preceding if faults[n].get("fault")}
+    if any((n, "recovered") not in moments for n in names):
+        return None
+    return _live(store, max((struck[n] for n in preceding if n not in names), default=None))
 
 
 def _live(store: CampaignStore, moment: datetime | None) -> dict[str, Any] | None:
@@ -63,9 +100,13 @@ def _live(store: CampaignStore, moment: datetime | None) -> dict[str, Any] | Non
     return live if overcome and datetime.fromisoformat(live["at"]) > min(overcome) else None
 
 
+def _is_due(live: dict[str, Any], fault: dict[str, Any]) -> bool:
+    return bool(live["in_flight"]) and int(live["step"]) >= int(fault["after_step"])
+
+
 def _inject(endpoint: str, live: dict[str, Any], fault: dict[str, Any]) -> bool:
     """Inject the fault if it is due; return True once it is done."""
-    if not live["in_flight"] or live["step"] < fault["after_step"]:
+    if not _is_due(live, fault):
         return False
     hand, index = ("kill", fault["kill_node"]) if fault["kill_rank"] is None else ("kill-rank", fault["kill_rank"])
     node = next((pod["node"] for pod in live["pods"] if pod["index"] == index), None)

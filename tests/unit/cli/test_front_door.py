@@ -46,7 +46,7 @@ LIFE = {
         "stack",
         "schema",
     ],
-    "Run": ["preview", "rehearse", "run", "relaunch", "repair"],
+    "Run": ["preview", "rehearse", "drill", "run", "relaunch", "repair"],
     "Look": [
         "list", "status", "watch", "logs", "events", "explain", "alerts", "exec", "cp", "profile", "report", "shell",
     ],

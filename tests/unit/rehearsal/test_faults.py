@@ -16,8 +16,10 @@ from infra import target
 from infra.folders import site_dir
 from infra.record.payloads import payload_of
 from infra.record.store import LIVE, CampaignStore
+from infra.rehearsal.drills.moments import Moment, moments_in, note
 from infra.rehearsal.site import campaigns, faults
 from infra.spec.campaign import Spec
+from infra.spec.drills.scenarios import scenarios
 from tests.root import ROOT
 from tests.worlds.s3 import FakeS3, Time
 
@@ -53,10 +55,11 @@ class FaultySite:
     def now(self) -> datetime:
         return datetime.now(UTC) + self.ahead
 
-    def look(self, step: int, *asked: dict[str, Any], in_flight: bool = True) -> list[str]:
+    def look(self, step: int, *asked: dict[str, Any], in_flight: bool = True, committed: int = -1) -> list[str]:
         """Publish training's figures, and return what strikes then."""
         before = len(self.struck)
-        self.store.put_json(LIVE, {"at": self.now().isoformat(), "in_flight": in_flight, "step": step} | PODS | NODES)
+        figures = {"at": self.now().isoformat(), "in_flight": in_flight, "step": step, "committed_step": committed}
+        self.store.put_json(LIVE, figures | {"usd_per_hour": 36.0} | PODS | NODES)
         faults.strike(self.folder, self.endpoint, {"campaign": "two", "faults": list(asked)}, self.store)
         return self.struck[before:]
 
@@ -97,6 +100,71 @@ def test_a_later_fault_waits_until_the_earlier_is_overcome_however_fast_the_step
 
 def test_faults_after_the_same_step_strike_together(site: FaultySite) -> None:
     assert len(site.look(40, RANK, NODE | {"after_step": 20})) == 2
+
+
+def named(fault: str, after_step: int) -> dict[str, Any]:
+    return {"kill_node": None, "kill_rank": None, "fault": fault, "after_step": after_step}
+
+
+def test_a_fault_that_passes_is_undone_and_the_next_waits_until_a_new_step_is_committed(
+    site: FaultySite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = named("api-server-down", 20), named("steward-killed", 30)
+    shorter = {**scenarios(), "api-server-down": scenarios()["api-server-down"].model_copy(update={"lasts_s": 0.0})}
+    monkeypatch.setattr(faults, "scenarios", lambda: shorter)
+    assert site.look(19, first, second) == []
+    assert site.look(40, first, second) == ["/_site/control-plane?hand=freeze"]
+    assert site.look(40, first, second, in_flight=False) == ["/_site/control-plane?hand=thaw"]
+    site.ahead = timedelta(seconds=-5)
+    assert site.look(90, first, second, committed=90) == [], "the figures are older than its end"
+    site.ahead = timedelta(seconds=5)
+    assert site.look(90, first, second, committed=90, in_flight=False) == []
+    assert site.look(40, first, second, committed=40) == [], "no step was trained since"
+    assert site.look(41, first, second, committed=40) == []
+    assert site.look(61, first, second, committed=40) == [], "no such step is committed"
+    assert site.look(62, first, second, committed=60) == [] != site.look(62, first, second, committed=60)
+    seen = moments_in(site.folder, "two")
+    assert {kind for number, kind in seen if number == 0} == {"struck", "over", "caught-up", "recovered"}
+    assert (seen[0, "caught-up"].step, seen[0, "recovered"].step, seen[0, "struck"].usd_per_hour) == (41, 60, 36.0)
+    assert (1, "struck") in seen and set(campaigns.struck_in(site.folder, "two")) == {0, 1}
+
+
+def test_a_fault_that_costs_processes_is_overcome_once_they_are_back(site: FaultySite) -> None:
+    fault = named("node-killed", 20)
+    assert site.look(25, fault) == ["/_site/kill?instance=i-1"]
+    site.ahead = timedelta(seconds=5)
+    assert site.look(25, fault) == [] and site.look(31, fault, committed=30) == []
+    site.store.append(payload_of("attempt.ended", {"attempt": 1, "step": 33}))
+    site.ahead = timedelta(seconds=9)
+    for step, committed in ((32, 30), (33, 32), (34, 32)):
+        assert site.look(step, fault, committed=committed) == []
+    seen = moments_in(site.folder, "two")
+    assert seen[0, "caught-up"].step == 34, "33 was trained before"
+    assert (0, "recovered") not in seen
+
+
+def test_what_is_expected_in_the_record_is_waited_for(site: FaultySite) -> None:
+    fault = named("prometheus-down", 20)
+    begun = Moment(fault=0, kind="struck", at=site.now(), step=25)
+    for kind in ("struck", "over"):
+        note(site.folder, "two", begun.model_copy(update={"kind": kind}))
+    site.ahead = timedelta(seconds=5)
+    assert site.look(90, fault, committed=80) == [] and (0, "caught-up") not in moments_in(site.folder, "two")
+    site.store.append(payload_of("alerts.unseen", {"why": "it is silent"}))
+    assert site.look(90, fault, committed=80) == [] and (0, "caught-up") in moments_in(site.folder, "two")
+
+
+def test_a_driver_is_left_to_whoever_conducts_the_drill(site: FaultySite) -> None:
+    fault = named("driver-killed", 20)
+    assert site.look(25, fault) == site.look(26, fault) == []
+    assert set(moments_in(site.folder, "two")) == {(0, "due")} and campaigns.struck_in(site.folder, "two") == {}
+
+
+def test_a_hand_that_is_refused_strikes_in_the_next_round(site: FaultySite) -> None:
+    site.refuses = True
+    assert site.look(25, named("node-killed", 20)) == [] and moments_in(site.folder, "two") == {}
+    site.refuses = False
+    assert site.look(25, named("node-killed", 20)) == ["/_site/kill?instance=i-1"]
 
 
 def test_what_has_not_struck_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from infra.console.visible import visible
 from infra.console.words import clock, plural, share, usd
 from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.steward.monitoring.alerts import history
+from infra.target import spends
 
 LABEL = 9
 """Columns of a row's label, with the gap behind it."""

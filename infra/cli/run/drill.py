@@ -1,0 +1,64 @@
+"""`bivouac drill NAME…`: the stock rehearsal with these faults, and what followed held against what is expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from infra import target
+from infra.cli.answers import aside, write_json
+from infra.console.plain_console import say
+from infra.console.tables import Listing
+from infra.errors import UserError
+from infra.spec.drills.scenarios import Scenario, scenarios
+
+
+def drill_command(
+    names: list[str] | None,
+    draws: int,
+    seed: int,
+    show_list: bool,
+    page: Path | None,
+    console: Console,
+    *,
+    as_json: bool = False,
+) -> int:
+    """List the scenarios, or run some and return 1 if an expectation does not hold. Raises `UserError` for an unknown
+    name, or none."""
+    if show_list:
+        return _list(console, as_json)
+    if unknown := sorted(set(names or ()) - scenarios().keys()):
+        raise UserError("no drill of this name", seen=", ".join(unknown), cure=f"one of {', '.join(scenarios())}")
+    if not names and not draws and page is None:
+        raise UserError("no drill was named", cure="`bivouac drill --list` shows them")
+    distinct_names, progress = list(dict.fromkeys(names or ())), aside(console, as_json)
+    report = target.drill(distinct_names, draws, seed, page, lambda line: say(progress, line))
+    if as_json:
+        write_json(console, report.rows)
+    else:
+        for line in report.lines:
+            say(console, line)
+    return int(report.is_missed)
+
+
+def _list(console: Console, as_json: bool) -> int:
+    if as_json:
+        write_json(console, {name: scenario.model_dump(mode="json") for name, scenario in scenarios().items()})
+        return 0
+    table = Listing("fault", "~what happens", "~what is expected", ruled=True)
+    for name, scenario in scenarios().items():
+        table.row(name, scenario.what, _expected(scenario))
+    table.show(console)
+    return 0
+
+
+def _expected(scenario: Scenario) -> str:
+    expect = scenario.expect
+    end_text = f"the attempt ends ({expect.failure})" if expect.failure else "the attempt ends"
+    parts = [end_text if expect.attempts else "the attempt goes on", *expect.events]
+    parts.append(f"alert {expect.alert}" if expect.alert else "no alert that pages")
+    if expect.seen_within_s is not None:
+        parts.append(f"seen within {expect.seen_within_s:.0f} s")
+    parts.append(f"a new step is committed within {expect.committed_within_s:.0f} s")
+    return ", ".join(parts)

@@ -1,0 +1,1 @@
+"""Drills: faults of a rehearsal whose consequences are held against what is expected."""

@@ -1,0 +1,252 @@
+"""Conducts drills: rehearses the stock campaign with faults, starts a killed driver again, and judges the record."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from infra.errors import PermanentError
+from infra.folders import results_folder, results_root, site_dir
+from infra.record.payloads.stages import Certified
+from infra.rehearsal.drills import page as drills_page
+from infra.rehearsal.drills.judge import DrillResult, judge
+from infra.rehearsal.drills.moments import Moment, Moments, moments_in, note
+from infra.rehearsal.site import campaigns
+from infra.report.record import PACKED, Record, unpacked
+from infra.spec.drills.scenarios import Scenario, scenarios
+from infra.spec.rehearsed import ACCOUNT, REGION
+
+_EVERY_S, _STOPS_WITHIN_S = 0.5, 900.0
+_PATIENCE_S = 180.0
+"""Time beyond the expected one after which a drill no longer waits for a recovery."""
+_MOST_STARTS = 6
+"""Times that the drill runs the same command, if the driver gives up again and again."""
+_STARTS_WITHIN_S = 3600.0
+"""Time from the drill's begin, or the last recovery, to the next strike."""
+_SMALL: dict[str, Any] = {
+    "data.max_files": 100, "data.max_epochs": 10_000,
+    "training.model.width": 64, "training.model.context": 64, "training.model.vocabulary": 1024,
+    "training.steps": 60_000, "training.evaluate_every": 60_000, "training.step_seconds_estimate": 0.05,
+    "checkpoint.every_steps": 20,
+    "recovery.restarts_in_place": 50, "recovery.process_restarts": 50, "recovery.node_replacements": 50,
+    "recovery.repairs_per_hour": 100,
+}  # fmt: skip
+"""What differs from the stock rehearsal: it trains until all faults have struck, and no limit ends it before."""
+RESULTS = "drills.json"
+"""File in the results folder: the newest result of each fault."""
+_BETWEEN = 30
+"""Steps by which each fault at least follows the one before."""
+
+
+class Drill(NamedTuple):
+    """One campaign with its faults, in the order of their strikes."""
+
+    campaign: str
+    names: tuple[str, ...]
+    gaps: tuple[int, ...] = ()
+    """Steps between the strikes, at least; empty: `_BETWEEN`."""
+
+    def document(self) -> dict[str, Any]:
+        """Return its spec as YAML content."""
+        document: dict[str, Any] = yaml.safe_load(files("infra.campaigns").joinpath("rehearsal.yaml").read_text())
+        gaps = self.gaps or (_BETWEEN,) * len(self.names)
+        steps = itertools.accumulate(gaps, initial=_BETWEEN)
+        next(steps)  # nothing strikes before the first checkpoint
+        faults = [{"fault": name, "after_step": step} for name, step in zip(self.names, steps, strict=True)]
+        for path, value in {**_SMALL, "campaign": self.campaign, "rehearsal.faults": faults}.items():
+            section: dict[str, Any] = document
+            *parents, field = path.split(".")
+            for parent in parents:
+                section = section.setdefault(parent, {})
+            section[field] = copy.deepcopy(value)
+        return document
+
+
+def named_drill(names: Sequence[str], seed: int, prefix: str = "drill") -> Drill:
+    """Return the campaign with these faults, in an order drawn by the seed."""
+    return Drill(f"{prefix}-named", tuple(random.Random(seed).sample(names, k=len(names))))
+
+
+def random_drill(count: int, seed: int, prefix: str = "drill") -> Drill:
+    """Return a campaign with `count` faults that it survives, drawn by the seed, with gaps as a Poisson process has."""
+    chance = random.Random(seed)
+    gaps = tuple(1 + round(chance.expovariate(1 / _BETWEEN)) for _ in range(count))
+    return Drill(f"{prefix}-random", tuple(chance.choices(list(scenarios()), k=count)), gaps)
+
+
+class Conductor:
+    """Runs one drill's campaign in the site of `BIVOUAC_SITE_NAME`."""
+
+    def __init__(self, drill: Drill, say: Callable[[str], None]) -> None:
+        self._drill, self._say = drill, say
+        self._results = results_folder(drill.campaign, ACCOUNT, REGION)
+        self._spec = self._results / "drill.yaml"
+        self._site = site_dir(campaigns.SITE)
+        self._moments = Moments()
+
+    def run(self) -> list[DrillResult]:
+        """Rehearse until every fault has struck and is overcome, end the campaign, and return what each has led to.
+        Raises `PermanentError` if the record is not there."""
+        self._results.mkdir(parents=True, exist_ok=True)
+        self._spec.write_text(yaml.safe_dump(self._drill.document(), sort_keys=False))
+        driver = self._start("run", str(self._spec))
+        try:
+            driver = self._until_overcome(driver)
+            if driver.poll() is None:
+                self._say(f"{self._drill.campaign}: ending the campaign")
+                stopping = Moment(fault=len(self._drill.names) - 1, kind="stopping", at=datetime.now(UTC))
+                note(self._site, self._drill.campaign, stopping)
+                self._start("down", self._drill.campaign, "--yes").wait(_STOPS_WITHIN_S)
+            driver.wait(_STOPS_WITHIN_S)
+        finally:
+            if driver.poll() is None:
+                driver.send_signal(signal.SIGINT)
+        return self._results_of(self._record())
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-P", "-m", "infra.cli.main", *arguments]
+        with (self._results / "drill.log").open("ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ)
+
+    def _until_overcome(self, driver: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        """Wait until all faults are overcome, or the campaign has ended; return the driver, which may be another."""
+        noticed_at, starts = time.monotonic(), 1
+        while True:
+            moments = moments_in(self._site, self._drill.campaign)
+            for (number, kind), moment in moments.items():
+                if (number, kind) not in self._moments:
+                    self._say(f"{self._drill.campaign}: {self._drill.names[number]} {kind} at step {moment.step}")
+                    noticed_at = time.monotonic()
+            self._moments = moments
+            for number in range(len(self._drill.names)):
+                if (number, "due") in moments and (number, "struck") not in moments:
+                    driver = self._kill_driver(driver, number, moments[number, "due"])
+            is_over = all((number, "recovered") in moments for number in range(len(self._drill.names)))
+            if is_over or time.monotonic() - noticed_at > self._patience_s():
+                break
+            if driver.poll() is not None:
+                if starts == _MOST_STARTS or not self._note_end_of_driver():
+                    break
+                driver, starts = self._start("run", str(self._spec)), starts + 1
+            time.sleep(_EVERY_S)
+        return driver
+
+    def _note_end_of_driver(self) -> bool:
+        """Note that the driver gave up in the middle of a campaign; return False if there is nothing to go on with: no
+        fault has struck, or the campaign has ended."""
+        struck = {number: moment for (number, kind), moment in self._moments.items() if kind == "struck"}
+        if not struck or any(isinstance(event.payload, Certified) for event in self._record().events):
+            return False
+        number = max(struck, key=lambda fault: struck[fault].at)
+        moment = struck[number].model_copy(update={"kind": "driver-ended", "at": datetime.now(UTC)})
+        note(self._site, self._drill.campaign, moment)
+        return True
+
+    def _patience_s(self) -> float:
+        """Return how long the drill waits for the next moment."""
+        numbers = range(len(self._drill.names))
+        open_scenarios = [
+            scenarios()[self._drill.names[number]]
+            for number in numbers
+            if (number, "struck") in self._moments and (number, "recovered") not in self._moments
+        ]
+        if not open_scenarios:
+            return _STARTS_WITHIN_S
+        return open_scenarios[0].lasts_s + open_scenarios[0].expect.committed_within_s + _PATIENCE_S
+
+    def _kill_driver(self, driver: subprocess.Popen[bytes], number: int, due: Moment) -> subprocess.Popen[bytes]:
+        """Kill the driver, as a lost laptop does, and start the same command again."""
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+        struck = due.model_copy(update={"kind": "struck", "at": datetime.now(UTC)})
+        note(self._site, self._drill.campaign, struck)
+        campaigns.note_struck(self._site, self._drill.campaign, number)
+        return self._start("run", str(self._spec))
+
+    def _record(self) -> Record:
+        try:
+            return unpacked((self._results / PACKED).read_bytes())
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            cure = f"see {self._results / 'drill.log'}"
+            raise PermanentError("the drill's campaign left no record", seen=error, cure=cure) from error
+
+    def _results_of(self, record: Record) -> list[DrillResult]:
+        moments = moments_in(self._site, self._drill.campaign)
+        missed_names = [name for n, name in enumerate(self._drill.names) if (n, "struck") not in moments]
+        if missed_names:
+            self._say(f"{self._drill.campaign}: never struck: {', '.join(missed_names)}")
+        rows: list[tuple[int, str, Scenario]] = [
+            (number, name, scenarios()[name])
+            for number, name in enumerate(self._drill.names)
+            if name not in missed_names
+        ]
+        return [
+            judge(name, number, scenario, self._drill.campaign, record.events, moments)
+            for number, name, scenario in rows
+        ]
+
+
+class DrillReport(NamedTuple):
+    """What drills have shown."""
+
+    results: tuple[DrillResult, ...]
+    missed: tuple[str, ...]
+    """Faults that were asked for and have not struck."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the results for machines."""
+        return [result.model_dump(mode="json") for result in self.results]
+
+    @property
+    def is_missed(self) -> bool:
+        """Return whether an expectation does not hold, or was not put to the proof."""
+        return bool(self.missed) or any(result.problems for result in self.results)
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the results for people."""
+        lines = [line for result in self.results for line in drills_page.lines(result)]
+        return [*lines, *(f"{name}: has not struck" for name in self.missed)]
+
+
+def drill(names: Sequence[str], draws: int, seed: int, page: Path | None, say: Callable[[str], None]) -> DrillReport:
+    """Run the drills one after the other in one site, those of these names and one with so many drawn faults; keep
+    their results, and write those of all drills to `page`."""
+    path, results, prefix = results_root() / RESULTS, list[DrillResult](), f"drill-{datetime.now(UTC):%H%M%S}"
+    drills = [named_drill(names, seed, prefix)] if names else []
+    drills += [random_drill(draws, seed, prefix)] if draws else []
+    for campaign_drill in drills:
+        say(f"{campaign_drill.campaign}: {', '.join(campaign_drill.names)}")
+        results += Conductor(campaign_drill, say).run()
+        remember(path, results)
+    if page is not None:
+        drills_page.write(page, remember(path, results))
+    expected_counts = Counter(name for campaign_drill in drills for name in campaign_drill.names)
+    missed_counts = expected_counts - Counter(result.fault for result in results)
+    return DrillReport(tuple(results), tuple(missed_counts.elements()))
+
+
+def remember(path: Path, results: Sequence[DrillResult]) -> list[DrillResult]:
+    """Put results into the file of all results, one for each fault, the newest; return all of them."""
+    kept_results = [DrillResult.model_validate(row) for row in json.loads(path.read_text())] if path.exists() else []
+    fresh = {result.fault: result for result in (*kept_results, *results)}
+    all_results = [fresh[name] for name in scenarios() if name in fresh]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([result.model_dump(mode="json") for result in all_results], indent=1) + "\n")
+    return all_results

@@ -1,0 +1,78 @@
+"""Reads the scenarios: faults of a rehearsal by name, what each does, and what must follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal
+
+from infra.tables import table
+from trainer.contract.frozen import Frozen
+
+AGAIN = "attempt.restarted-in-place"
+"""Kind of the event of a restart within the attempt."""
+
+
+class Hand(Frozen):
+    """One call of a route below `/_site/` of the emulated AWS. In `query`, `{last}` and `{first}` are the instances of
+    the gang's last and first pod, and `{campaign}` is the campaign's name."""
+
+    route: str
+    query: Mapping[str, str] = {}
+    body: Mapping[str, Any] | None = None
+
+
+class Expectation(Frozen):
+    """What must follow a strike. Times are seconds of the record, from the strike on."""
+
+    attempts: int = 0
+    """Attempts that it ends, at least."""
+    failure: str | None = None
+    """Class of the failure by which the first of them ends."""
+    events: tuple[str, ...] = ()
+    """Kinds of events that must follow."""
+    absent: tuple[str, ...] = ()
+    """Kinds of events that must not follow."""
+    alert: str | None = None
+    """Alert that must fire; None: none of severity `page` may, except the `tolerated`."""
+    tolerated: tuple[str, ...] = ()
+    """Alerts that fire or not, by how long the recovery takes."""
+    driver_ends: bool = False
+    """The driver may give up, and says to run the same command again."""
+    seen_within_s: float | None = None
+    """None: nothing of it is in the record."""
+    committed_within_s: float
+    """Until a step is committed that was not trained before."""
+
+
+class Scenario(Frozen):
+    """A fault by name."""
+
+    what: str
+    """One sentence for people."""
+    hands: tuple[Hand, ...] = ()
+    driver: Literal["KILL"] | None = None
+    """Signal for the driver, which is no process of the site: `bivouac drill` sends it."""
+    lasts_s: float = 0.0
+    """Time after which `undo` follows."""
+    undo: tuple[Hand, ...] = ()
+    nodes: int = 0
+    """GPU nodes that are to be replaced."""
+    expect: Expectation
+
+    @property
+    def restarts(self) -> bool:
+        """Return whether processes of the gang start again."""
+        return bool(self.expect.attempts) or AGAIN in self.expect.events
+
+    @property
+    def leaves_events(self) -> bool:
+        """Return whether the record is to show more than steps."""
+        return self.restarts or bool(self.expect.events)
+
+
+@cache
+def scenarios() -> Mapping[str, Scenario]:
+    """Return the scenarios by name."""
+    rows: dict[str, Any] = table("infra.spec.drills", "scenarios")
+    return {name: Scenario.model_validate(row) for name, row in rows.items()}
