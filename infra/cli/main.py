@@ -22,7 +22,19 @@ from typing import Any
 
 from infra.cli.data.commands import checkpoints, data
 from infra.cli.end.commands import close, down, sweep
-from infra.cli.look.commands import alerts, cp, events, execute, list_campaigns, logs, profile, report, shell, status
+from infra.cli.look.commands import (
+    alerts,
+    cp,
+    events,
+    execute,
+    list_campaigns,
+    logs,
+    metrics,
+    profile,
+    report,
+    shell,
+    status,
+)  # fmt: skip
 from infra.cli.options import Json, console, runs, stderr
 from infra.cli.prepare.commands import (
     addons,
@@ -61,8 +73,8 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     ),
     "Run": dict(preview=preview, rehearse=rehearse, run=run, relaunch=relaunch, repair=repair),
     "Look": dict(
-        list=list_campaigns, status=status, logs=logs, events=events, alerts=alerts, exec=execute, cp=cp,
-        profile=profile, report=report, shell=shell,
+        list=list_campaigns, status=status, logs=logs, events=events, alerts=alerts, metrics=metrics,
+        exec=execute, cp=cp, profile=profile, report=report, shell=shell,
     ),
     "End": dict(down=down, close=close, sweep=sweep),
     "Data and checkpoints": dict(data=data, checkpoints=checkpoints),

@@ -68,6 +68,17 @@ def alerts(campaign: Name, region: Region = "us-east-1", as_json: Json = False) 
     """Print a campaign's alerts, which fire and which have ended, with their runbooks."""
 
 
+@runs("look.metrics:metrics_command", enters=("campaign",))
+def metrics(
+    campaign: Name,
+    query: Annotated[str | None, typer.Argument(help="PromQL, or a metric's name; default: list the metrics.")] = None,
+    region: Region = "us-east-1",
+    since: Annotated[str | None, typer.Option(help="Only the last of it, such as `10m`, `2h`.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print a campaign's series: from Prometheus while its cluster stands, afterwards as they were kept."""
+
+
 @runs("look.shell:shell_command", announces=False)
 def shell(
     name: Annotated[
