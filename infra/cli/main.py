@@ -25,6 +25,7 @@ from infra.cli.end.commands import close, down, sweep
 from infra.cli.look.commands import (
     alerts,
     cp,
+    dashboard,
     events,
     execute,
     list_campaigns,
@@ -74,7 +75,7 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Run": dict(preview=preview, rehearse=rehearse, run=run, relaunch=relaunch, repair=repair),
     "Look": dict(
         list=list_campaigns, status=status, logs=logs, events=events, alerts=alerts, metrics=metrics,
-        exec=execute, cp=cp, profile=profile, report=report, shell=shell,
+        dashboard=dashboard, exec=execute, cp=cp, profile=profile, report=report, shell=shell,
     ),
     "End": dict(down=down, close=close, sweep=sweep),
     "Data and checkpoints": dict(data=data, checkpoints=checkpoints),

@@ -31,6 +31,13 @@ selected, and a function is refused. What could not be kept is an event of the r
 promtool tsdb create-blocks-from openmetrics series.om data
 prometheus --config.file=/dev/null --storage.tsdb.path=data --storage.tsdb.retention.time=100y
 ```
+
+## See them
+
+`bivouac dashboard NAME` serves the dashboards of `infra/monitoring/dashboards.yaml` (run, ranks, infrastructure,
+checkpoints, money) on 127.0.0.1, from the same series, until Ctrl-C. Without `prometheus` and `promtool`, a panel of
+kept series says that it needs them. `bivouac dashboard --grafana FOLDER` writes the same panels for Grafana, which asks
+for its Prometheus; `addons.grafana: true` brings Grafana into the cluster with them.
 """
 
 
@@ -45,13 +52,12 @@ def page() -> str:
             rows.append(f"| {name} | {metric.unit or '-'} | {metric.kind} | {metric.view} | {metric.help} |")
         parts.append("\n".join(rows) + "\n")
     parts.append("## Of other projects\n\nAlerts and dashboards read these where the exporter is installed.\n")
-    rows = ["| metric | unit | by | meaning | exporter |", "| --- | --- | --- | --- | --- |"]
     for exporter_name, exporter in exporters().items():
-        by = ", ".join(f"`{label}`" for label in exporter.labels)
-        for name, metric in exporter.metrics.items():
-            place = f"[{exporter_name}]({exporter.source})"
-            rows.append(f"| `{name}` | {metric.unit or '-'} | {by} | {metric.help} | {place} |")
-    parts.append("\n".join(rows) + "\n")
+        labels = ", ".join(f"`{label}`" for label in exporter.labels)
+        parts.append(f"By {labels}, of [{exporter_name}][]:\n\n[{exporter_name}]:\n  {exporter.source}\n")
+        rows = ["| metric | unit | meaning |", "| --- | --- | --- |"]
+        rows += [f"| `{name}` | {metric.unit or '-'} | {metric.help} |" for name, metric in exporter.metrics.items()]
+        parts.append("\n".join(rows) + "\n")
     levels = "*page*: act now; *ticket*: within the day; *note*: an event of the record tells people already."
     parts.append(f"## Alerts\n\nEach has a runbook. {levels}\n")
     rows = ["| alert | severity | quiet beside |", "| --- | --- | --- |"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from infra.cli.options import Json, Name, Region, known_campaigns, runs, stderr
+from infra.cli.options import Json, MaybeName, Name, Region, known_campaigns, runs, stderr
 
 
 @runs("look.list:list_command")
@@ -77,6 +78,18 @@ def metrics(
     as_json: Json = False,
 ) -> None:
     """Print a campaign's series: from Prometheus while its cluster stands, afterwards as they were kept."""
+
+
+@runs("look.dashboard:dashboard_command", announces=False)
+def dashboard(
+    campaign: MaybeName = None,
+    region: Region = "us-east-1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: a free one.")] = 0,
+    grafana: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the dashboards for Grafana there, and end.")
+    ] = None,
+) -> None:
+    """Show a campaign's dashboards in a browser of this machine, from series live or kept."""
 
 
 @runs("look.shell:shell_command", announces=False)

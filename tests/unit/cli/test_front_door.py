@@ -35,15 +35,19 @@ TABLE = Table(__file__)
 LIFE = {
     "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "stack", "schema"],
     "Run": ["preview", "rehearse", "run", "relaunch", "repair"],
-    "Look": ["list", "status", "logs", "events", "alerts", "exec", "cp", "profile", "report", "shell"],
+    "Look": [
+        "list", "status", "logs", "events", "alerts", "metrics", "dashboard", "exec", "cp", "profile", "report",
+        "shell",
+    ],
     "End": ["down", "sweep"],
     "Data and checkpoints": ["data", "checkpoints"],
     "Administration": ["doctor", "addons"],
-}
+}  # fmt: skip
 SAYS_NOTHING_TO_MACHINES = {
     "close",  # speaks into a build's log
     "init",  # writes a file and tells its name
     "cp",  # the copy is what it tells
+    "dashboard",  # the page is what it tells, and `metrics` has the series
     "exec",  # what runs in the container speaks for itself
     "logs",  # what pods printed, line by line
     "profile",  # the traces are what it tells
