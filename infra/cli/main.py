@@ -22,20 +22,7 @@ from typing import Any
 
 from infra.cli.data.commands import checkpoints, data
 from infra.cli.end.commands import close, down, sweep
-from infra.cli.look.commands import (
-    alerts,
-    cp,
-    dashboard,
-    events,
-    execute,
-    list_campaigns,
-    logs,
-    metrics,
-    profile,
-    report,
-    shell,
-    status,
-)  # fmt: skip
+from infra.cli.look import commands as look
 from infra.cli.options import Json, console, runs, stderr
 from infra.cli.prepare.commands import (
     addons,
@@ -74,8 +61,9 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     ),
     "Run": dict(preview=preview, rehearse=rehearse, run=run, relaunch=relaunch, repair=repair),
     "Look": dict(
-        list=list_campaigns, status=status, logs=logs, events=events, alerts=alerts, metrics=metrics,
-        dashboard=dashboard, exec=execute, cp=cp, profile=profile, report=report, shell=shell,
+        list=look.list_campaigns, status=look.status, logs=look.logs, events=look.events, alerts=look.alerts,
+        metrics=look.metrics, dashboard=look.dashboard, exec=look.execute, cp=look.cp, profile=look.profile,
+        report=look.report, shell=look.shell,
     ),
     "End": dict(down=down, close=close, sweep=sweep),
     "Data and checkpoints": dict(data=data, checkpoints=checkpoints),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import Any
 
 import yaml
 
-from infra.monitoring.alerts import CHART
+from infra.monitoring.alerts import CHART, METRIC
 from infra.monitoring.exporters import exporters, known_metrics
 from trainer.contract.frozen import Frozen
 
 GRAFANA_SCHEMA = 39
 _TABLE = Path(__file__).with_name("dashboards.yaml")
-_METRIC = re.compile(r"\b(?:bivouac|DCGM|node)_[A-Za-z0-9_]+")
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
 _WIDTH, _HEIGHT, _COLUMNS = 12, 8, 2
 """Of a panel, in units of Grafana's grid, which is 24 wide."""
@@ -36,7 +34,7 @@ class Panel(Frozen):
 
     def metrics(self) -> set[str]:
         """Return the names of the metrics that its queries read."""
-        return {name for query in self.queries for name in _METRIC.findall(query)}
+        return {name for query in self.queries for name in METRIC.findall(query)}
 
 
 class Dashboard(Frozen):
@@ -67,7 +65,6 @@ def grafana_json(name: str) -> dict[str, Any]:
         "title": f"Bivouac: {board.title}",
         "tags": ["bivouac"],
         "schemaVersion": GRAFANA_SCHEMA,
-        "editable": True,
         "timezone": "utc",
         "time": {"from": "now-6h", "to": "now"},
         "refresh": "15s",

@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -21,16 +21,13 @@ from infra.monitoring.series import END
 
 SPACE, SERVICE, PORT = "monitoring", "kube-prometheus-stack-prometheus", 9090
 """Namespace, service and port of the chart `kube-prometheus-stack`, as the release of this name has them."""
-RANGE, NAMES = "/api/v1/query_range", "/api/v1/label/__name__/values"
-MOST_POINTS = 11_000
-"""Points of a series in one answer: Prometheus refuses more."""
 PROGRAMS = ("prometheus", "promtool")
-_START_S, _TRIES = 60.0, 3
+_START_S = 60.0
 
 
 def range_path(query: str, begin: float, end: float, step: float) -> str:
     """Return the path of a query over a range, its ends included; times in seconds since 1970."""
-    return f"{RANGE}?{urlencode({'query': query, 'start': begin, 'end': end, 'step': step})}"
+    return f"/api/v1/query_range?{urlencode({'query': query, 'start': begin, 'end': end, 'step': step})}"
 
 
 @contextmanager
@@ -56,7 +53,7 @@ def over_text(lines: Iterable[str], programs: Mapping[str, Path]) -> Iterator[Ca
         if answer.returncode:
             raise PermanentError("promtool cannot read the kept series", seen=answer.stderr.strip()[-500:])
         with (place / "prometheus.log").open("w+") as log:
-            process, address = _start(str(programs["prometheus"]), place, blocks, log.fileno())
+            process, address = _start(programs["prometheus"], place, blocks, log.fileno())
             try:
                 yield lambda path: _get(f"http://{address}{path}")
             finally:
@@ -64,26 +61,23 @@ def over_text(lines: Iterable[str], programs: Mapping[str, Path]) -> Iterator[Ca
                 process.wait()
 
 
-def _start(program: str, place: Path, blocks: Path, log: int) -> tuple[subprocess.Popen[bytes], str]:
-    """Return a Prometheus that is ready, and its address. Another program may take the free port first."""
-    for _ in range(_TRIES):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        argv = [
-            program, f"--config.file={place / 'prometheus.yml'}", f"--storage.tsdb.path={blocks}",
-            "--storage.tsdb.retention.time=100y", f"--web.listen-address={address}", "--log.level=warn",
-        ]  # fmt: skip
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + _START_S
-        while process.poll() is None and time.monotonic() < deadline:
-            try:
-                if _get(f"http://{address}/-/ready")[0] == 200:
-                    return process, address
-            except OSError:
-                pass
-            time.sleep(0.05)
-        process.kill()
-        process.wait()
+def _start(program: Path, place: Path, blocks: Path, log: int) -> tuple[subprocess.Popen[bytes], str]:
+    """Return a Prometheus that is ready, and its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    argv = [
+        program, f"--config.file={place / 'prometheus.yml'}", f"--storage.tsdb.path={blocks}",
+        "--storage.tsdb.retention.time=100y", f"--web.listen-address={address}", "--log.level=warn",
+    ]  # fmt: skip
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    deadline = time.monotonic() + _START_S
+    while process.poll() is None and time.monotonic() < deadline:
+        with suppress(OSError):
+            if _get(f"http://{address}/-/ready")[0] == 200:
+                return process, address
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
     problem = (place / "prometheus.log").read_text(errors="replace").strip()[-500:]
     raise PermanentError("Prometheus does not start over the kept series", seen=problem or "no output")
 

@@ -72,7 +72,7 @@ def alerts(campaign: Name, region: Region = "us-east-1", as_json: Json = False) 
 @runs("look.metrics:metrics_command", enters=("campaign",))
 def metrics(
     campaign: Name,
-    query: Annotated[str | None, typer.Argument(help="PromQL, or a metric's name; default: list the metrics.")] = None,
+    query: Annotated[str, typer.Argument(help="PromQL, or a metric's name, such as `loss`.")],
     region: Region = "us-east-1",
     since: Annotated[str | None, typer.Option(help="Only the last of it, such as `10m`, `2h`.")] = None,
     as_json: Json = False,

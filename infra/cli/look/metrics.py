@@ -1,4 +1,4 @@
-"""`bivouac metrics NAME [QUERY]`: a campaign's series, from Prometheus while the cluster stands, afterwards as kept."""
+"""`bivouac metrics NAME QUERY`: a campaign's series, from Prometheus while the cluster stands, afterwards as kept."""
 
 from __future__ import annotations
 
@@ -14,24 +14,14 @@ from infra.cli.look.series import SeriesSource, series_of
 from infra.cli.options import stderr
 from infra.console.plain_console import say
 from infra.console.tables import Listing
-from infra.monitoring.exporters import exporters
 from infra.monitoring.selection import full_query
 from infra.monitoring.series import MetricSeries
-from trainer.contract.metrics import METRICS
 
 _POINTS, _LEAST_STEP_S = 240, 15.0
-_MOST_ROWS = 200
-_BARS = "▁▂▃▄▅▆▇█"
-_WIDTH = 24
 
 
-def metrics_command(
-    campaign: str, query: str | None, region: str, since: str | None, as_json: bool, console: Console
-) -> int:
-    """Print the series of a query, or without one the metrics that there are. Raises `UserError` for a query that is
-    refused, or a campaign without series."""
-    if query is None:
-        return _list(as_json, console)
+def metrics_command(campaign: str, query: str, region: str, since: str | None, as_json: bool, console: Console) -> int:
+    """Print the series of a query. Raises `UserError` for a query that is refused, or a campaign without series."""
     length = None if since is None else ago(since)
     with series_of(campaign, region, lambda reason: say(stderr, reason)) as source:
         begin, end, step = window(source, length)
@@ -41,7 +31,7 @@ def metrics_command(
         return 0
     if not rows:
         times = f"from {_moment(begin)} to {_moment(end)}"
-        say(console, f"no series answers `{query}` {times}; `bivouac metrics {campaign}` lists the metrics")
+        say(console, f"no series answers `{query}` {times}; docs/metrics.md has the names")
         return 0
     say(stderr, f"by {source.origin}, a value each {step:.0f} s")
     _show(rows, console)
@@ -55,29 +45,12 @@ def window(source: SeriesSource, length: float | None) -> tuple[float, float, fl
     return begin, end, max(_LEAST_STEP_S, math.ceil((end - begin) / _POINTS))
 
 
-def _list(as_json: bool, console: Console) -> int:
-    rows = [(metric.full_name, metric.unit, metric.label, metric.help) for metric in METRICS]
-    rows += [
-        (name, metric.unit, ", ".join(exporter.labels), metric.help)
-        for exporter in exporters().values()
-        for name, metric in exporter.metrics.items()
-    ]
-    if as_json:
-        write_json(console, [{"name": row[0], "unit": row[1], "by": row[2], "help": row[3]} for row in rows])
-        return 0
-    table = Listing("metric", "unit", "by", "~meaning")
-    for row in rows:
-        table.row(*row)
-    table.show(console)
-    return 0
-
-
 def _show(rows: list[MetricSeries], console: Console) -> None:
     common = set(rows[0].labels.items()).intersection(*(row.labels.items() for row in rows))
     if common:
         say(stderr, "all: " + ", ".join(f"{label}={value}" for label, value in sorted(common)))
-    table = Listing("series", ">newest", "at", ">least", ">mean", ">most", "course")
-    for row in rows[:_MOST_ROWS]:
+    table = Listing("series", ">newest", "at", ">least", ">mean", ">most")
+    for row in rows:
         own_labels = sorted(set(row.labels.items()) - common)
         labels = ", ".join(f"{label}={value}" for label, value in own_labels)
         values = [value for _, value in row.points]
@@ -85,21 +58,9 @@ def _show(rows: list[MetricSeries], console: Console) -> None:
         figures = (min(values), statistics.fmean(values), max(values))
         table.row(
             " ".join(filter(None, (row.name, labels))) or "value", f"{newest:.6g}", _moment(at),
-            *(f"{figure:.6g}" for figure in figures), course(values),
+            *(f"{figure:.6g}" for figure in figures),
         )  # fmt: skip
     table.show(console)
-    if len(rows) > _MOST_ROWS:
-        say(console, f"{len(rows) - _MOST_ROWS} more series; choose by labels, or give --json")
-
-
-def course(values: list[float]) -> str:
-    """Return values as a line of bars from the least to the most, a dot for what is no number."""
-    size = math.ceil(len(values) / _WIDTH)
-    means = [statistics.fmean(values[start : start + size]) for start in range(0, len(values), size)]
-    finite = [mean for mean in means if math.isfinite(mean)]
-    least, most = min(finite, default=0.0), max(finite, default=0.0)
-    height = (len(_BARS) - 1) / (most - least) if most > least else 0.0
-    return "".join(_BARS[round((mean - least) * height)] if math.isfinite(mean) else "·" for mean in means)
 
 
 def _moment(at: float) -> str:

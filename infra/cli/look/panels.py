@@ -6,7 +6,6 @@ import json
 import math
 import re
 import socket
-from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -25,7 +24,6 @@ _FILES = {
     "/page.js": ("page.js", "text/javascript"),
     "/uPlot.css": ("uPlot.css", "text/css"),
     "/uPlot.min.js": ("uPlot.min.js", "text/javascript"),
-    "/uPlot.LICENSE.txt": ("uPlot.LICENSE.txt", "text/plain"),
 }
 _SERIES = re.compile(r"/series/([a-z]+)/(\d{1,3})")
 _MOST_SERIES = 64
@@ -74,7 +72,7 @@ class PanelHandler(BaseHTTPRequestHandler):
     def _panels(self) -> dict[str, Any]:
         source = self.server.source
         boards = [
-            {"name": name, "title": board.title, "panels": [_words(panel) for panel in board.panels]}
+            {"name": name, **board.model_dump(exclude={"panels": {"__all__": {"queries"}}})}
             for name, board in dashboards().items()
         ]
         live = isinstance(source, LiveSeries)
@@ -113,10 +111,6 @@ def series_of_panel(source: SeriesSource, panel: Panel, since: int) -> dict[str,
 def legend_of(legend: str, row: MetricSeries) -> str:
     """Return a legend with the values of the labels that it names."""
     return re.sub(r"{{(\w+)}}", lambda match: row.labels.get(match[1], "?"), legend)
-
-
-def _words(panel: Panel) -> Mapping[str, object]:
-    return {"title": panel.title, "unit": panel.unit, "zero": panel.zero, "of": panel.of}
 
 
 def _finite(value: float) -> float | None:

@@ -9,15 +9,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import httpx2
 
 from infra.cli.look.inside import open_cluster
 from infra.cli.records import record_of
-from infra.cluster.execution import error_of
 from infra.errors import BivouacError, PermanentError, TemporaryError, UserError, first_line
 from infra.folders import kept_results, tools_dir
 from infra.monitoring.prometheus import PORT, PROGRAMS, SERVICE, SPACE, over_text, range_path
@@ -31,18 +28,7 @@ _PROXY = f"/api/v1/namespaces/{SPACE}/services/http:{SERVICE}:{PORT}/proxy"
 """https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/"""
 _LOST = (ValueError, OSError, EOFError, zlib.error)
 """Errors of kept series that are damaged."""
-_NAMES = "`bivouac metrics NAME` lists the metrics"
 _PAUSE = timedelta(seconds=15)
-
-
-class SeriesSource(Protocol):
-    origin: str
-    """Where the series come from, in words."""
-    begin: float
-    end: float
-    """Seconds since 1970 between which there may be series."""
-
-    def ask(self, query: str, begin: float, end: float, step: float) -> list[MetricSeries]: ...
 
 
 class LiveSeries:
@@ -63,8 +49,6 @@ class LiveSeries:
             response = self._http.get(_PROXY + range_path(query, begin, end, step))
         except httpx2.TransportError as error:
             raise _silent(str(error)) from error
-        if response.status_code in (401, 403):
-            raise error_of(response, "Prometheus through the API server")
         return _rows(query, response.status_code, response.content)
 
 
@@ -96,6 +80,10 @@ class KeptSeries:
             return select(chosen, self._lines(), begin, end, step)
         except _LOST as error:
             raise _damaged(error) from error
+
+
+SeriesSource = LiveSeries | KeptSeries
+"""It has words for its `origin`, the `begin` and `end` of its series in seconds since 1970, and answers `ask`."""
 
 
 @contextmanager
@@ -141,12 +129,8 @@ def _of_record(store: CampaignStore) -> KeptSeries:
             cure=f"they are kept while `addons.prometheus` is on, a quarter of an hour at a time; "
             f"`bivouac events {store.campaign}` tells what could not be kept",
         )
-    lines = partial(_lines_of, store, keys)
-    return KeptSeries(f"{len(keys)} pieces of the record", spans[0][0], spans[-1][1], lines)
-
-
-def _lines_of(store: CampaignStore, keys: list[str]) -> Iterator[str]:
-    return series.lines(series.bodies(store, keys))
+    origin = f"{len(keys)} pieces of the record"
+    return KeptSeries(origin, spans[0][0], spans[-1][1], lambda: series.lines(series.bodies(store, keys)))
 
 
 def _of_file(path: Path, error: UserError) -> KeptSeries:
@@ -170,7 +154,9 @@ def _programs() -> dict[str, Path]:
 def _rows(query: str, code: int, body: bytes) -> list[MetricSeries]:
     """Return the series of Prometheus' answer. Raises `UserError` for a query that it refuses."""
     if code in (400, 422):
-        raise UserError("Prometheus refuses the query", seen=f"{query}: {_reason(body)}", cure=_NAMES)
+        raise UserError(
+            "Prometheus refuses the query", seen=f"{query}: {_reason(body)}", cure="docs/metrics.md has names"
+        )
     try:
         if code != 200:
             raise ValueError(f"status {code}, {_reason(body)}")

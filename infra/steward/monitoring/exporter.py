@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import MappingProxyType
 from typing import Any
 
 from infra.clock import Clock
@@ -30,8 +29,7 @@ class Exporter:
         self._since = clock.monotonic()
         """Begin of the training time without a commit."""
         self._causes: dict[str, float] = {}
-        self._looked: float | None = None
-        """Time of the last look."""
+        self._look_time: float | None = None
 
     def note(
         self,
@@ -40,14 +38,14 @@ class Exporter:
         attempts: int,
         look_s: float,
         interval: timedelta,
-        more: Mapping[str, Any] = MappingProxyType({}),
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         """Take the figures of a look. `look_s`: its duration in seconds; `attempts`: those launched so far; `interval`:
         between two commits on a tier that outlives a node; `more`: further fields of the metrics."""
         now = self._clock.monotonic()
         cause = cause_of(view)
-        self._causes[cause] = self._causes.get(cause, 0.0) + (0.0 if self._looked is None else now - self._looked)
-        self._looked = now
+        self._causes[cause] = self._causes.get(cause, 0.0) + (0.0 if self._look_time is None else now - self._look_time)
+        self._look_time = now
         trains = view.in_flight and any(pod.trainer_phase in _TRAINING for pod in view.pods)
         if view.committed_step > self._safe_step or not (self._trains and trains):
             self._since = now
@@ -82,7 +80,7 @@ class Exporter:
             "unseen": {outage.source: outage.lasts.total_seconds() for outage in view.unseen},
             "troubles": len(view.troubles),
             "cause_seconds": dict(self._causes),
-            **more,
+            **(more or {}),
         }
 
     def live_on(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -54,10 +55,6 @@ def read(query: str, begin: int, end: int, step: int) -> list[MetricSeries]:
         raise agents.NoAnswer(str(error)) from error
 
 
-class _TooLarge(Exception):
-    """A window is larger than its bound, whatever the step."""
-
-
 class SeriesKeeper:
     """A thread that writes each window once it is over, and what the steward asks for before it archives."""
 
@@ -75,6 +72,7 @@ class SeriesKeeper:
         self._next: int | None = None
         """Begin of the next window; None: the record was not asked yet."""
         self._failing_since: float | None = None
+        self._deadline = math.inf
         self._is_told, self._is_on = False, False
 
     def open(self) -> None:
@@ -97,33 +95,41 @@ class SeriesKeeper:
         """Keep each window that is over. Raises S3's errors, `LeaseLost` and `LeaseUnproven`."""
         with self._lock:
             try:
-                self._keep_windows(lambda: True)
+                self._keep_windows()
                 self._failing_since, self._is_told = None, False
             except agents.NoAnswer as error:
-                self._note_failure(str(error))
+                now = self._clock.monotonic()
+                self._failing_since = now if self._failing_since is None else self._failing_since
+                if not self._is_told and now - self._failing_since >= _UNKEPT_S:
+                    self._tell(str(error))
+                    self._is_told = True
 
     def flush(self) -> None:
         """Keep all up to now, within a bound; where Prometheus does not answer, the record says what is missing. Raises
         S3's errors, `LeaseLost` and `LeaseUnproven`."""
         if not self._is_on:
             return
-        deadline = self._clock.monotonic() + _FLUSH_S
-        with self._lock:
+        self._deadline = self._clock.monotonic() + _FLUSH_S  # the thread hurries as well
+        try:
+            if not self._lock.acquire(timeout=_FLUSH_S):
+                raise agents.NoAnswer("an earlier window is still being fetched")
             try:
-                begin = self._keep_windows(lambda: self._clock.monotonic() < deadline)
+                begin = self._keep_windows()
                 end = int(self._clock.now().timestamp()) // STEPS_S[0] * STEPS_S[0]
                 if end > begin:
                     self._keep(begin, end)
-            except agents.NoAnswer as error:
-                self._tell(str(error))
+            finally:
+                self._lock.release()
+        except agents.NoAnswer as error:
+            self._tell(str(error))
+        finally:
+            self._deadline = math.inf
 
-    def _keep_windows(self, may_go_on: Callable[[], bool]) -> int:
+    def _keep_windows(self) -> int:
         """Keep the windows that are over; return the begin of the one that is not."""
         self._guard()
         begin = self._begin()
         while begin // WINDOW_S * WINDOW_S + WINDOW_S + _LATE_S <= self._clock.now().timestamp():
-            if not may_go_on():
-                raise agents.NoAnswer("there was no time for all that was not kept before")
             self._keep(begin, begin // WINDOW_S * WINDOW_S + WINDOW_S)
             begin = self._begin()
         return begin
@@ -138,22 +144,23 @@ class SeriesKeeper:
 
     def _keep(self, begin: int, end: int) -> None:
         """Write one piece. Raises `NoAnswer` and S3's errors."""
-        try:
-            body = self._body(begin, end)
-        except _TooLarge as error:
-            self._tell(str(error))
-        else:
+        body = self._body(begin, end)
+        if body is None:
+            self._tell(f"they are larger than {MOST_BYTES} bytes even with a sample each {STEPS_S[-1]} s")
+        elif body:
             self._guard()
-            if body:
-                self._store.put_if_absent(f"{self._store.prefix}/{piece(begin, end)}", body)
+            self._store.put_if_absent(f"{self._store.prefix}/{piece(begin, end)}", body)
         self._next = end
 
-    def _body(self, begin: int, end: int) -> bytes:
-        """Return a window's text, compressed; empty if there is no series in it. Raises `_TooLarge` and `NoAnswer`."""
+    def _body(self, begin: int, end: int) -> bytes | None:
+        """Return a window's text, compressed; empty without a series; None if it is too large whatever the step. Raises
+        `NoAnswer`."""
         for step in STEPS_S:
             buffer, is_empty = io.BytesIO(), True
             with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as file:
                 for name in self._names:
+                    if self._clock.monotonic() > self._deadline:
+                        raise agents.NoAnswer("there was no time for all that was not kept before")
                     # The end belongs to the next window.
                     if rows := self._read(name, begin, end - 1, step):
                         is_empty = False
@@ -164,14 +171,7 @@ class SeriesKeeper:
                 return b""
             if buffer.tell() <= MOST_BYTES:
                 return buffer.getvalue()
-        raise _TooLarge(f"they are larger than {MOST_BYTES} bytes even with a sample each {STEPS_S[-1]} s")
-
-    def _note_failure(self, reason: str) -> None:
-        now = self._clock.monotonic()
-        self._failing_since = now if self._failing_since is None else self._failing_since
-        if not self._is_told and now - self._failing_since >= _UNKEPT_S:
-            self._tell(reason)
-            self._is_told = True
+        return None
 
     def _tell(self, reason: str) -> None:
         self._guard()

@@ -55,7 +55,7 @@ def test_what_people_read_has_the_value(name: str, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(json.dumps(rule_groups()))
     row, rule = SERIES[name], alerts()[name]
     series = [{"series": series, "values": values} for series, values in row["series"].items()]
-    labels = {"campaign": "c", "severity": rule.severity, **row.get("labels", {})}
+    labels = {"severity": rule.severity, **row.get("labels", {"campaign": "c"})}
     if name == "PodSilent":
         labels["pod"] = "a-0"
     if name == "SourceUnseen":

@@ -143,6 +143,26 @@ def test_an_end_without_prometheus_is_told_at_once() -> None:
     assert len(campaign.unkept()) == 1
 
 
+def test_an_end_waits_for_a_slow_prometheus_no_longer_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    campaign = Campaign()
+    campaign.names = [f"bivouac_{number}" for number in range(100)]
+    keeper, answer = campaign.keeper(), campaign._read
+
+    def slow(query: str, begin: int, end: int, step: int) -> Sequence[MetricSeries]:
+        campaign.time.go(25)
+        return answer(query, begin, end, step)
+
+    keeper._read = slow
+    start = campaign.time()
+    keeper.flush()
+    assert campaign.time() - start <= 100 and "no time" in campaign.unkept()[0].why
+    keeper._lock.acquire()
+    campaign.time.go(2000)
+    monkeypatch.setattr(series, "_FLUSH_S", 0.01)
+    keeper.flush()
+    assert "still being fetched" in campaign.unkept()[1].why
+
+
 def test_a_window_that_is_too_large_is_kept_with_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     campaign = Campaign()
     campaign.nodes = 40
