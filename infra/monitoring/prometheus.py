@@ -53,7 +53,7 @@ def over_text(lines: Iterable[str], programs: Mapping[str, Path]) -> Iterator[Ca
         if answer.returncode:
             raise PermanentError("promtool cannot read the kept series", seen=answer.stderr.strip()[-500:])
         with (place / "prometheus.log").open("w+") as log:
-            process, address = _start(programs["prometheus"], place, blocks, log.fileno())
+            process, address = _start(str(programs["prometheus"]), place, blocks, log.fileno())
             try:
                 yield lambda path: _get(f"http://{address}{path}")
             finally:
@@ -61,7 +61,7 @@ def over_text(lines: Iterable[str], programs: Mapping[str, Path]) -> Iterator[Ca
                 process.wait()
 
 
-def _start(program: Path, place: Path, blocks: Path, log: int) -> tuple[subprocess.Popen[bytes], str]:
+def _start(program: str, place: Path, blocks: Path, log: int) -> tuple[subprocess.Popen[bytes], str]:
     """Return a Prometheus that is ready, and its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
