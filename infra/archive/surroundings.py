@@ -18,7 +18,7 @@ from infra.archive.settings import ArchiveConfig, Places
 from infra.archive.source import Source
 from infra.archive.unproven import Left, UnprovenCopy, left_of
 from infra.errors import BivouacError, PermanentError
-from infra.record import pod_logs
+from infra.record import pod_logs, series
 from infra.record.store import CampaignStore
 from trainer.contract import DATA_MANIFEST_NAME, TOKENIZER_NAME
 from trainer.contract.workload import WORKLOAD_CONFIG, WorkloadConfig
@@ -50,7 +50,8 @@ _LEFT_OUT = ("/leases/", "/bake/", "/requests/", "/carried/")
 def records_of(bucket: ArchiveBucket, state: CampaignStore, image_manifest: str, work: Path) -> dict[str, Content]:
     """Return name below the archive -> content of the present record. `image_manifest`: its key in the state bucket.
 
-    Logs are joined in files in `work`, since those of months exceed a node's memory. Raises `PermanentError`.
+    Logs and series are joined in files in `work`, since logs of months exceed a node's memory. Raises
+    `PermanentError`.
     """
     keys = bucket.patiently(lambda: state.keys(""))
     pods = pod_logs.by_pod(keys)
@@ -66,6 +67,13 @@ def records_of(bucket: ArchiveBucket, state: CampaignStore, image_manifest: str,
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         contents = dict(pool.map(join_log, pods))
     pieces = {key for keys_of_pod in pods.values() for key in keys_of_pod}
+    if series_keys := series.in_order(keys):
+        path = work / series.JOINED
+        with path.open("wb") as joined_file:
+            for key in series_keys:
+                joined_file.write(bucket.patiently(partial(state.get, key)) or b"")
+        contents[f"{RECORD}/{series.JOINED}"] = Content.of_file(path)
+        pieces |= set(series_keys)
     for key in [*(key for key in keys if key not in pieces), image_manifest]:
         if any(folder in key for folder in _LEFT_OUT):
             continue

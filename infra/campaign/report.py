@@ -21,7 +21,7 @@ from infra.console.words import clock, share
 from infra.errors import LeaseLost, UserError, first_line
 from infra.folders import keep
 from infra.inventory.certify import CERTIFICATE
-from infra.record import pod_logs
+from infra.record import pod_logs, series
 from infra.record.events import fold
 from infra.record.identity import archive_prefix_of
 from infra.record.payloads.outputs import BakeOutput, ProvisionOutput, ReportOutput
@@ -76,6 +76,9 @@ def rewritten(context: Context) -> Iterator[None]:
 
 def run(context: Context) -> ReportOutput:
     report, paths = write(context.store, context.results, context.progress.note)
+    if series_keys := series.pieces(context.store):
+        joined_series = b"".join(series.bodies(context.store, series_keys))
+        keep(context.results / series.JOINED, joined_series, context.progress.note)
     goodput = report.goodput
     if goodput is not None:
         context.progress.note(

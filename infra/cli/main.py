@@ -63,7 +63,8 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Run": dict(preview=preview, rehearse=rehearse, drill=drill, run=run, relaunch=relaunch, repair=repair),
     "Look": dict(
         list=look.list_campaigns, status=look.status, watch=look.watch, logs=look.logs, events=look.events,
-        explain=look.explain, alerts=look.alerts, exec=look.execute, cp=look.cp, profile=look.profile,
+        explain=look.explain, alerts=look.alerts, metrics=look.metrics, dashboard=look.dashboard, exec=look.execute,
+        cp=look.cp, profile=look.profile,
         report=look.report, shell=look.shell,
     ),
     "End": dict(down=down, close=close, sweep=sweep),

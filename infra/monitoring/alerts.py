@@ -12,15 +12,16 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field
 
+from infra.monitoring.exporters import known_metrics
 from trainer.contract.frozen import Frozen
-from trainer.contract.metrics import METRICS, PREFIX
 
 CHART = "kube-prometheus-stack"
 RUNBOOKS = "docs/runbooks"
 HEARTBEAT = "Heartbeat"
 """Fires always: without it, no alert is not the same as all well."""
 _TABLE = Path(__file__).with_name("alerts.yaml")
-_NAME = re.compile(rf"\b{PREFIX}[a-z0-9_]+")
+METRIC = re.compile(r"\b(?:bivouac|DCGM|node)_[A-Za-z0-9_]+")
+"""A metric's name in PromQL: ours, or one of another exporter that is read."""
 
 
 class AlertRule(Frozen):
@@ -42,8 +43,8 @@ class AlertRule(Frozen):
     """Alerts beside which this one says nothing new."""
 
     def metrics(self) -> set[str]:
-        """Return the names of our metrics that the expression reads."""
-        return set(_NAME.findall(self.expr))
+        """Return the names of the metrics that the expression reads."""
+        return set(METRIC.findall(self.expr))
 
 
 @cache
@@ -51,9 +52,8 @@ def alerts() -> Mapping[str, AlertRule]:
     """Return the alerts by name. Raises `ValueError` for one that reads a metric, or names an alert, that is none."""
     table: dict[str, Any] = yaml.safe_load(_TABLE.read_text())["alerts"]
     rules = {name: AlertRule.model_validate(row) for name, row in table.items()}
-    known_metrics = {metric.full_name for metric in METRICS}
     for name, rule in rules.items():
-        if unknown := rule.metrics() - known_metrics | set(rule.quiet_while) - rules.keys():
+        if unknown := rule.metrics() - set(known_metrics()) | set(rule.quiet_while) - rules.keys():
             raise ValueError(f"alert {name} names what is not there: {', '.join(sorted(unknown))}")
     return rules
 

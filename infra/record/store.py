@@ -61,6 +61,11 @@ class CampaignStore:
         """Region of the record and of the campaign."""
         return str(self.s3.meta.region_name)
 
+    @property
+    def events_written(self) -> int:
+        """Number of this writer's events, as far as it has written any in this process."""
+        return self._sequence or 0
+
     def append(self, payload: Payload) -> Event:
         """Write this writer's next event; no event is ever overwritten."""
         with self._lock:

@@ -244,8 +244,10 @@ class Addons(Section):
     dcgm_exporter: bool = True
     """GPU metrics for Prometheus, on every GPU node."""
     prometheus: bool = True
-    """Prometheus, Alertmanager and Grafana on the system node (kube-prometheus-stack), with the alerts of
-    `docs/runbooks`. They have no storage: their data end with the campaign."""
+    """Prometheus and Alertmanager on the system node (kube-prometheus-stack), with the alerts of `docs/runbooks`. They
+    have no storage; the steward keeps their series with the record."""
+    grafana: bool = False
+    """Grafana beside Prometheus, with the dashboards of `bivouac dashboard --grafana`."""
     kueue: bool = False
     """Kueue: queues and quotas for your own jobs beside the gang. The gang itself never queues."""
     mpi_operator: bool = False

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -66,9 +67,12 @@ def main() -> int:
     steward.exporter.open()
     if config.spec.addons.prometheus:
         AlertWatch(store, lease.check).open()
+        steward.series.open()
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt.number)
     try:
         steward.run()
+        with suppress(*PASSING):  # its thread goes on
+            steward.series.flush()
         steward.exporter.end()
         watchdog.stop()
         log.info("over: GPU nodes at zero; waiting for the teardown")

@@ -43,6 +43,8 @@ from infra.steward.decide import (
     Wait,
 )
 from infra.steward.monitoring.exporter import Exporter
+from infra.steward.monitoring.figures import further_figures
+from infra.steward.monitoring.series import SeriesKeeper
 from infra.steward.policy import policy_of
 from infra.steward.reconcile import reconcile
 from infra.steward.returns import Returns
@@ -81,6 +83,7 @@ class Steward:
         self.committed = Committed(config.spec.campaign, store.state(), bucket=self.tiers.bucket)
         self.policy = policy_of(config)
         self.exporter = Exporter(config.spec.campaign, self.clock, self.policy.hang_timeout)
+        self.series = SeriesKeeper(store, lease.check, self.clock)
         self._archived = False
         self.copier = Copier(self)
         self.attempt = NewestAttempt(self)
@@ -125,8 +128,9 @@ class Steward:
             self.store.append(TrainingFinished(**facts, unrecognised=self._left_behind()))
         self.exporter.rest()
         self.copier.stop()
-        # The archive copies the logs from the bucket.
+        # The archive copies logs and series from the bucket.
         self.logs.flush()
+        self.series.flush()
         if not self._archived and self._may_archive():
             archiving.record(self)
         self._archived = True  # or its failure is recorded
@@ -223,7 +227,8 @@ class Steward:
         look_s = self.clock.monotonic() - start
         shared_every = self.config.train.checkpoint.shared_every if self.config.train else 1
         interval = (self.lookout.interval_and_archive - self.config.archive) * shared_every
-        self.exporter.note(view, float(self.policy.budget_usd), attempt.number, look_s, interval)
+        more = further_figures(self.config, view, self.lookout, self.lease, self.store.events_written)
+        self.exporter.note(view, float(self.policy.budget_usd), attempt.number, look_s, interval, more)
         return view, action
 
     def _give_back(self, action: GiveBack) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra.monitoring.alerts import alerts
+from infra.monitoring.exporters import exporters
 from trainer.contract.metrics import METRICS, PLACES
 
 _HEAD = """# Metrics and alerts
@@ -10,6 +11,33 @@ _HEAD = """# Metrics and alerts
 Written by `make docs` from `trainer/contract/metrics.py` and `infra/monitoring/alerts.yaml`. Every pod of a gang serves
 its supervisor's metrics at `:8471/metrics`, the steward its own at `:8472/metrics`. What a source does not know has no
 sample: unknown is not zero.
+
+## Read them
+
+`bivouac metrics NAME QUERY` answers PromQL, or a metric's short name such as `loss`; `--since 2h` takes the last of it,
+`--json` gives each point. While the cluster stands, its Prometheus answers through the API server. It ends with the
+cluster, so the steward writes the series into the record, a quarter of an hour at a time, a sample each 15 s (each 60 s
+or 300 s where a piece would pass 1 MiB), and all up to now before it archives. From then on the same command reads:
+
+1. the record's pieces, `series/BEGIN-END.om.gz` (seconds since 1970): OpenMetrics text, compressed;
+2. without the account or the rehearsal's site, `series.om.gz` in the results folder, which the report writes.
+
+The archive has the same file as `record/series.om.gz`. Where the programs `prometheus` and `promtool` are on PATH, or
+among a rehearsal's tools, a real Prometheus on loopback answers over them; without, one metric with its labels can be
+selected, and a function is refused. What could not be kept is an event of the record, `series.unkept`. By hand:
+
+```sh
+(zcat series.om.gz; echo "# EOF") > series.om
+promtool tsdb create-blocks-from openmetrics series.om data
+prometheus --config.file=/dev/null --storage.tsdb.path=data --storage.tsdb.retention.time=100y
+```
+
+## See them
+
+`bivouac dashboard NAME` serves the dashboards of `infra/monitoring/dashboards.yaml` (run, ranks, infrastructure,
+checkpoints, money) on 127.0.0.1, from the same series, until Ctrl-C. Without `prometheus` and `promtool`, a panel of
+kept series says that it needs them. `bivouac dashboard --grafana FOLDER` writes the same panels for Grafana, which asks
+for its Prometheus; `addons.grafana: true` brings Grafana into the cluster with them.
 """
 
 
@@ -22,6 +50,13 @@ def page() -> str:
         for metric in (metric for metric in METRICS if metric.source == source):
             name = f"`{metric.full_name}`" + (f" by `{metric.label}`" if metric.label else "")
             rows.append(f"| {name} | {metric.unit or '-'} | {metric.kind} | {metric.view} | {metric.help} |")
+        parts.append("\n".join(rows) + "\n")
+    parts.append("## Of other projects\n\nAlerts and dashboards read these where the exporter is installed.\n")
+    for exporter_name, exporter in exporters().items():
+        labels = ", ".join(f"`{label}`" for label in exporter.labels)
+        parts.append(f"By {labels}, of [{exporter_name}][]:\n\n[{exporter_name}]:\n  {exporter.source}\n")
+        rows = ["| metric | unit | meaning |", "| --- | --- | --- |"]
+        rows += [f"| `{name}` | {metric.unit or '-'} | {metric.help} |" for name, metric in exporter.metrics.items()]
         parts.append("\n".join(rows) + "\n")
     levels = "*page*: act now; *ticket*: within the day; *note*: an event of the record tells people already."
     parts.append(f"## Alerts\n\nEach has a runbook. {levels}\n")

@@ -11,6 +11,7 @@ import pytest
 from infra.campaign.launch import STEWARD, steward_pod
 from infra.cluster.gang import GangJob, jobset
 from infra.monitoring.alerts import alertmanager_config, rule_groups
+from infra.monitoring.dashboards import dashboards
 from infra.plan import catalogue
 from infra.stack.rules import findings
 from tests.example import example_spec
@@ -172,6 +173,15 @@ def test_the_alerts_are_in_the_charts_values_as_prometheus_and_alertmanager_take
     awaited = {name: not one["skipAwait"] for name, one in releases(full).items()}
     assert not awaited.pop("kube-prometheus-stack") and all(awaited.values()), "a training needs no monitoring to run"
     assert stack["values"]["alertmanager"]["alertmanagerSpec"]["nodeSelector"] == {"bivouac.dev/pool": "system"}
+
+
+def test_grafana_comes_with_its_dashboards_and_only_if_the_spec_asks_for_it(full: Graph) -> None:
+    (stack,) = (one for name, one in releases(full).items() if name == "kube-prometheus-stack")
+    assert stack["values"]["grafana"]["enabled"] is False and "dashboards" not in stack["values"]["grafana"]
+    graph = campaign_graph(example_spec(addons={"grafana": True}))
+    grafana = releases(graph)["kube-prometheus-stack"]["values"]["grafana"]
+    assert grafana["enabled"] is True and grafana["nodeSelector"] == {"bivouac.dev/pool": "system"}
+    assert grafana["dashboards"]["bivouac"].keys() == dashboards().keys()
 
 
 def test_prometheus_scrapes_the_trainers_agents_the_gpus_exporters_and_the_steward(full: Graph) -> None:

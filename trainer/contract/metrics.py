@@ -5,6 +5,7 @@ Standard library and Python 3.8 only: the supervisor serves its part in the job'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -31,6 +32,8 @@ class Metric(NamedTuple):
     kind: str = "gauge"
     view: str = "run"
     """Whom it speaks of: the run, a node, or a rank."""
+    most: float = math.inf
+    """A greater value is an error of whoever made it, and has no sample."""
 
     @property
     def full_name(self) -> str:
@@ -59,8 +62,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(SUPERVISOR, "tokens_per_second", "figures.tokens_per_second", "Tokens of all ranks per second",
            "tokens/second"),
     Metric(SUPERVISOR, "mfu_ratio", "figures.mfu", "Model FLOP/s / dense peak of the accelerators (PaLM, appendix B)",
-           "ratio"),
-    Metric(SUPERVISOR, "hfu_ratio", "figures.hfu", "The same with what is computed again", "ratio"),
+           "ratio", most=1.0),
+    Metric(SUPERVISOR, "hfu_ratio", "figures.hfu", "The same with what is computed again", "ratio", most=1.0),
     Metric(SUPERVISOR, "memory_gib", "figures.memory_gib", "Most memory that one rank has used", "GiB"),
     Metric(SUPERVISOR, "step_data_seconds", "figures.data_s", "Part of the step that waited for data", "seconds"),
     Metric(SUPERVISOR, "step_compute_seconds", "figures.compute_s", "Part of the step in forward and backward passes",
@@ -93,10 +96,21 @@ METRICS: tuple[Metric, ...] = (
     Metric(STEWARD, "spent_usd", "spent_usd", "Spent so far by the meter", "usd"),
     Metric(STEWARD, "usd_per_hour", "usd_per_hour", "What bills by the hour now", "usd/hour"),
     Metric(STEWARD, "budget_usd", "budget_usd", "The spec's budget", "usd"),
+    Metric(STEWARD, "projected_usd", "projected_usd", "Spent at the end of training and archive, by the measured pace",
+           "usd"),
+    Metric(STEWARD, "peak_flops", "peak", "Denominator of MFU and HFU: dense peak of all",
+           "flop/second", label="accelerators"),
+    Metric(STEWARD, "cause_seconds_total", "cause_seconds", "Since this steward began, as in the report",
+           "seconds", label="cause", kind="counter"),
     Metric(STEWARD, "deadline_timestamp_seconds", "deadline", "When the GPU nodes are set to zero, since 1970",
            "seconds"),
     Metric(STEWARD, "unseen_seconds", "unseen", "Since a source last answered the steward", "seconds", label="source"),
     Metric(STEWARD, "troubles", "troubles", "Calls and looks of the steward that fail and are tried again"),
+    Metric(STEWARD, "source_errors_total", "source_errors", "Calls that failed since this steward began",
+           label="source", kind="counter"),
+    Metric(STEWARD, "lease_left_seconds", "lease_left_s", "Until the steward's lease ends if not renewed", "seconds"),
+    Metric(STEWARD, "events_written_total", "events_written", "Events that this steward has recorded",
+           kind="counter"),
 )  # fmt: skip
 
 
@@ -126,7 +140,7 @@ def _samples(
     if metric.label:
         pairs = value.items() if isinstance(value, Mapping) else ()
     for key, number in pairs:
-        if number is not None:
+        if number is not None and not float(number) > metric.most:
             yield ({**place, metric.label: key} if metric.label else place), number
 
 

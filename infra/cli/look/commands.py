@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -91,6 +92,29 @@ def alerts(
     test: Annotated[bool, typer.Option("--test", help="Send one message by each route of `notify`.")] = False,
 ) -> None:
     """Print a campaign's alerts, which fire and which have ended, with their runbooks; or test the routes to people."""
+
+
+@runs("look.metrics:metrics_command", enters=("campaign",))
+def metrics(
+    campaign: Name,
+    query: Annotated[str, typer.Argument(help="PromQL, or a metric's name, such as `loss`.")],
+    region: Region = "us-east-1",
+    since: Annotated[str | None, typer.Option(help="Only the last of it, such as `10m`, `2h`.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print a campaign's series: from Prometheus while its cluster stands, afterwards as they were kept."""
+
+
+@runs("look.dashboard:dashboard_command", announces=False)
+def dashboard(
+    campaign: MaybeName = None,
+    region: Region = "us-east-1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: a free one.")] = 0,
+    grafana: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the dashboards for Grafana there, and end.")
+    ] = None,
+) -> None:
+    """Show a campaign's dashboards in a browser of this machine, from series live or kept."""
 
 
 @runs("look.shell:shell_command", announces=False)

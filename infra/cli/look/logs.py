@@ -152,17 +152,20 @@ def _of_steward(store: CampaignStore, living: Living, request: Asked) -> Iterato
             pods = living.stewards()
 
 
-def moment(ago: str | None) -> int:
+def moment(text: str | None) -> int:
     """Return the time that lies so long ago, in ns since the epoch; 0 for None. Raises `UserError`."""
-    if ago is None:
-        return 0
+    return 0 if text is None else time.time_ns() - round(ago(text) * _S)
+
+
+def ago(text: str) -> float:
+    """Return a duration of `--since` in seconds. Raises `UserError`."""
     try:
-        duration_ago = duration.parse(ago)
+        duration_ago = duration.parse(text)
     except ValueError as error:
-        raise UserError("--since is no duration", seen=f"{ago} {error}", cure="write 90s, 10m, 1h30m or 7d") from error
+        raise UserError("--since is no duration", seen=f"{text} {error}", cure="write 90s, 10m, 1h30m or 7d") from error
     if not isinstance(duration_ago, timedelta):
-        raise UserError("--since is no duration", seen=ago, cure="write 90s, 10m, 1h30m or 7d")
-    return time.time_ns() - round(duration_ago.total_seconds() * _S)
+        raise UserError("--since is no duration", seen=text, cure="write 90s, 10m, 1h30m or 7d")
+    return duration_ago.total_seconds()
 
 
 @contextmanager

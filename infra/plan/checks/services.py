@@ -179,3 +179,11 @@ def _network(cidr: str) -> IPv4Network | None:
         return IPv4Network(cidr)
     except ValueError:
         return None
+
+
+def dashboards_need_prometheus(case: Case) -> Iterator[Draft]:
+    """Grafana comes with Prometheus' chart, and draws its series."""
+    addons = case.spec.addons
+    if addons.grafana and not addons.prometheus:
+        cure = "write addons.prometheus: true, or leave grafana out"
+        yield error("addons.grafana", "Grafana has no series without Prometheus", seen="prometheus: false", cure=cure)

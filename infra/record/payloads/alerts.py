@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from infra.record.payloads.base import Payload, Text
 from infra.spec.notify import Change
@@ -40,3 +40,14 @@ class AlertsUnseen(Payload, kind="alerts.unseen", notice=Change.ALERT, watched=T
 
     def sentence(self) -> str:
         return f"the alerts cannot be seen: {self.why}"
+
+
+class SeriesUnkept(Payload, kind="series.unkept", watched=True):
+    """Series of the monitoring could not be kept with the record."""
+
+    begin: AwareDatetime
+    """From this time on they may be missing."""
+    why: Text
+
+    def sentence(self) -> str:
+        return f"series of the monitoring are not kept from {self.begin:%Y-%m-%d %H:%M} UTC on: {self.why}"

@@ -52,6 +52,9 @@ class MonitoringChart:
         self.kill()
         self._folder.mkdir(exist_ok=True)
         kubectl.apply(self._config, self._services(release))
+        place = {"status": {"podIP": self._config.address, "podIPs": [{"ip": self._config.address}]}}
+        for part in ("prometheus", "alertmanager"):
+            self._client().patch(Pod.Status, f"{release.name}-{part}", place, namespace=release.namespace)
         self.components = (self._alertmanager(release.values), self._prometheus(release))
         self.restart()
         for component, port in zip(self.components, (ALERTMANAGER_PORT, PROMETHEUS_PORT), strict=True):
@@ -162,6 +165,11 @@ class MonitoringChart:
             name = f"{release.name}-{part}"
             metadata = {"name": name, "namespace": release.namespace}
             ports = [{"name": "http-web", "port": port, "protocol": "TCP"}]
+            unmirrored_metadata = {**metadata, "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}}
+            address = {"ip": self._config.address, "targetRef": {"kind": "Pod", **metadata}}
+            subsets = [{"addresses": [address], "ports": ports}]
+            # It runs here, on no node.
+            spec = {"schedulerName": "site", "containers": [{"name": part, "image": part}]}
             objects += [
                 {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": ports}},
                 {
@@ -172,6 +180,9 @@ class MonitoringChart:
                     "endpoints": [{"addresses": [self._config.address]}],
                     "ports": ports,
                 },
+                # The API server's own way to a service reads these, and goes only to the address of a pod.
+                {"apiVersion": "v1", "kind": "Endpoints", "metadata": unmirrored_metadata, "subsets": subsets},
+                {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec},
             ]
         return objects
 

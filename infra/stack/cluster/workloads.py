@@ -14,6 +14,7 @@ from pulumi_kubernetes.resource.v1 import ExactDeviceRequestArgsDict
 from infra.cluster import admission
 from infra.cluster.gang import MPI_GROUP
 from infra.monitoring.alerts import with_alerts
+from infra.monitoring.dashboards import with_dashboards
 from infra.plan import catalogue
 from infra.plan.catalogue import Chart, InstanceType
 from infra.spec.campaign import Addons, SharedStorage, Spec
@@ -258,7 +259,9 @@ class Workloads(pulumi.ComponentResource):
                 version=chart.version,
                 repository_opts={"repo": chart.repository} if chart.repository else None,
                 namespace=chart.namespace,
-                values=with_alerts(chart.name, chart.values_from(addons.image_mirror)),
+                values=with_dashboards(
+                    chart.name, with_alerts(chart.name, chart.values_from(addons.image_mirror)), addons.grafana
+                ),
                 timeout=600,
                 skip_await=not chart.awaited,
                 opts=self._child([*waits_for, *space]),

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from infra.clock import Clock
+from infra.steward.monitoring.figures import cause_of
 from infra.steward.seeing.views import Observation
 from trainer.contract import Phase
 from trainer.contract.metrics import STEWARD, STEWARD_PORT, exposition
 
 _TRAINING = (Phase.TRAINING, Phase.SAVING, Phase.EVALUATING, Phase.FINISHING)
-_OF_ATTEMPT = ("pods", "silent", "since_step_s", "since_commit_s")
+_OF_ATTEMPT = ("pods", "silent", "since_step_s", "since_commit_s", "projected_usd")
 
 
 class Exporter:
@@ -27,11 +28,24 @@ class Exporter:
         self._safe_step, self._trains = -1, False
         self._since = clock.monotonic()
         """Begin of the training time without a commit."""
+        self._causes: dict[str, float] = {}
+        self._look_time: float | None = None
 
-    def note(self, view: Observation, budget_usd: float, attempts: int, look_s: float, interval: timedelta) -> None:
+    def note(
+        self,
+        view: Observation,
+        budget_usd: float,
+        attempts: int,
+        look_s: float,
+        interval: timedelta,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
         """Take the figures of a look. `look_s`: its duration in seconds; `attempts`: those launched so far; `interval`:
-        between two commits on a tier that outlives a node."""
+        between two commits on a tier that outlives a node; `more`: further fields of the metrics."""
         now = self._clock.monotonic()
+        cause = cause_of(view)
+        self._causes[cause] = self._causes.get(cause, 0.0) + (0.0 if self._look_time is None else now - self._look_time)
+        self._look_time = now
         trains = view.in_flight and any(pod.trainer_phase in _TRAINING for pod in view.pods)
         if view.committed_step > self._safe_step or not (self._trains and trains):
             self._since = now
@@ -65,6 +79,8 @@ class Exporter:
             "deadline": view.deadline.timestamp(),
             "unseen": {outage.source: outage.lasts.total_seconds() for outage in view.unseen},
             "troubles": len(view.troubles),
+            "cause_seconds": dict(self._causes),
+            **(more or {}),
         }
 
     def live_on(self) -> None:

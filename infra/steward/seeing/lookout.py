@@ -140,6 +140,7 @@ class Lookout:
         self._config = config
         self._live, self._keeper = Live(store, config.steps), Keeper(store, clock)
         self._stop = False
+        self.pace = self._live.pace
         self.interval_and_archive = config.interval_and_archive
         """By the newest measured pace."""
 

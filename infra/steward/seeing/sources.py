@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -41,6 +42,8 @@ class Sources:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._outages: dict[Source, _Outage] = {}
+        self.failures = Counter[Source]()
+        """Calls that each source has failed."""
 
     def ask(self, source: Source, look: Callable[[], Seen]) -> Seen:
         """Return the answer. Raises `Away`, and errors that are not `PASSING`."""
@@ -62,6 +65,7 @@ class Sources:
         return outage is None or self._monotonic() >= outage.next
 
     def note_failure(self, source: Source, error: Exception) -> None:
+        self.failures[source] += 1
         now, reason = self._monotonic(), f"{type(error).__name__}: {error}"[:300]
         outage = self._outages.get(source)
         if outage is None:

@@ -48,7 +48,8 @@ LIFE = {
     ],
     "Run": ["preview", "rehearse", "drill", "run", "relaunch", "repair"],
     "Look": [
-        "list", "status", "watch", "logs", "events", "explain", "alerts", "exec", "cp", "profile", "report", "shell",
+        "list", "status", "watch", "logs", "events", "explain", "alerts", "metrics", "dashboard", "exec",
+        "cp", "profile", "report", "shell",
     ],
     "End": ["down", "sweep"],
     "Data and checkpoints": ["data", "checkpoints"],
@@ -59,6 +60,7 @@ SAYS_NOTHING_TO_MACHINES = {
     "init",  # writes a file and tells its name
     "grant",  # YAML is for machines
     "cp",  # the copy is what it tells
+    "dashboard",  # the page is what it tells, and `metrics` has the series
     "exec",  # what runs in the container speaks for itself
     "logs",  # what pods printed, line by line
     "profile",  # the traces are what it tells

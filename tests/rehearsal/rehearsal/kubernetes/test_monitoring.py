@@ -16,7 +16,9 @@ from lightkube.resources.core_v1 import Namespace, Pod
 
 from infra.clock import Clock
 from infra.monitoring.alerts import CHART, HEARTBEAT, with_alerts
+from infra.monitoring.prometheus import PORT, SERVICE
 from infra.plan import catalogue
+from infra.rehearsal.kubernetes.control_plane import ControlPlane
 from infra.rehearsal.kubernetes.monitoring import ALERTMANAGER_PORT
 from infra.spec.names import NAMESPACE
 from infra.steward.monitoring import alerts
@@ -24,7 +26,7 @@ from infra.steward.monitoring.exporter import Exporter
 from infra.steward.seeing.agents import NoAnswer
 from infra.steward.seeing.views import Observation
 from tests.waiting import until as eventually
-from tests.worlds.control_plane import ADDRESS, WEBHOOK, release_secret, state_of
+from tests.worlds.control_plane import ADDRESS, WEBHOOK, ask, release_secret, state_of
 from trainer.contract.metrics import STEWARD_PORT
 
 pytestmark = [pytest.mark.nightly, pytest.mark.inside("net", "pid")]
@@ -64,7 +66,7 @@ def make(client: Client, pod: Pod) -> bool:
     return True
 
 
-def test_a_held_campaign_is_an_alert_until_it_goes_on(client: Client, exporter: Exporter) -> None:
+def test_a_held_campaign_is_an_alert_until_it_goes_on(plane: ControlPlane, client: Client, exporter: Exporter) -> None:
     (chart,) = (chart for chart in catalogue.charts() if chart.name == CHART)
     client.create(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
     container = Container(name="steward", image="s", ports=[ContainerPort(containerPort=STEWARD_PORT, name="metrics")])
@@ -75,6 +77,9 @@ def test_a_held_campaign_is_an_alert_until_it_goes_on(client: Client, exporter: 
     client.patch(Pod.Status, "steward-0", ip, namespace=NAMESPACE)
     client.create(release_secret(CHART, chart.chart, with_alerts(CHART, chart.values_from(None))))
     eventually(lambda: state_of(client, CHART), "the release takes effect")
+    ready = f"/api/v1/namespaces/kube-system/services/http:{SERVICE}:{PORT}/proxy/-/ready"
+    eventually(lambda: ask(plane, "owner", ready) == 200, "Prometheus answers through the API server")
+    assert ask(plane, "node", ready) == 403, "a node has no way to it there"
 
     def after_look(held: bool) -> set[str]:
         exporter.note(look(held), 100.0, 1, 0.1, timedelta(minutes=10))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import urllib.request
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 from infra.clock import Clock
 from infra.steward.monitoring.exporter import Exporter
+from infra.steward.monitoring.figures import peak, projected_usd
 from infra.steward.seeing.views import NodeView, Observation, PodView, Unseen
 from tests.worlds.s3 import Time
-from trainer.contract import Phase
+from trainer.contract import Phase, StepFigures
+from trainer.contract.job import Status
+from trainer.contract.metrics import SUPERVISOR, exposition
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 
@@ -97,3 +101,72 @@ def test_it_is_served_over_http() -> None:
             assert answer.read().decode() == exporter.text() and "0.0.4" in answer.headers["Content-Type"]
     finally:
         server.shutdown(), server.server_close()
+
+
+def test_time_has_the_causes_of_the_report() -> None:
+    time = Time()
+    exporter = Exporter("c", Clock(time, time.wall), timedelta(minutes=5))
+
+    def pods(phase: Phase, step: int = 30) -> dict[str, Any]:
+        return {"pods": (PodView(index=0, name="a-0", node="n0", phase="Running", trainer_phase=phase, step=step),)}
+
+    looks = [
+        ("startup", 7, pods(Phase.RESTORING)), ("useful", 10, pods(Phase.TRAINING)),
+        ("redo", 5, pods(Phase.TRAINING, step=12)), ("saving", 3, pods(Phase.SAVING)),
+        ("evaluation", 2, pods(Phase.EVALUATING)), ("replace", 40, {"in_flight": False}),
+        ("idle", 100, {"in_flight": False, "held_since": NOW}), ("useful", 1, pods(Phase.TRAINING)),
+    ]  # fmt: skip
+    exporter.note(view(), 100.0, 1, 0.1, timedelta(minutes=10))
+    for _, seconds, changes in looks:
+        time.go(seconds)
+        exporter.note(view(**changes), 100.0, 1, 0.1, timedelta(minutes=10))
+    spent = {name: value for name, value in lines(exporter).items() if "cause_seconds" in name and value}
+    assert spent == {
+        f'bivouac_cause_seconds_total{{cause="{cause}"}}': seconds
+        for cause, seconds in {"startup": 7, "useful": 11, "redo": 5, "saving": 3, "evaluation": 2, "replace": 40,
+                               "idle": 100}.items()
+    }  # fmt: skip
+
+
+def test_the_end_is_projected_from_a_measured_pace_alone() -> None:
+    look = view(step=40)
+    hours = (60 * 30 + 600) / 3600
+    assert projected_usd(look, 100, 30.0, timedelta(minutes=10)) == 12.5 + 40 * hours
+    assert projected_usd(look, 20, 30.0, timedelta()) == 12.5, "a gang that passes its last step has none left"
+    assert projected_usd(look, 100, None, timedelta()) is None
+    assert projected_usd(view(in_flight=False), 100, 30.0, timedelta()) is None
+
+
+def status(mfu: float | None) -> Status:
+    facts: dict[str, Any] = {
+        "campaign": "c", "attempt": 1, "node": "n", "phase": "training", "step": 1, "steps": 2, "committed_step": -1,
+        "tokens": 1, "loss": 1.0, "step_seconds": 1.0, "figures": StepFigures(mfu=mfu), "ranks": (),
+    }  # fmt: skip
+    return Status(**facts)
+
+
+def test_the_denominator_is_told_where_mfu_is() -> None:
+    config: Any = SimpleNamespace(
+        train=SimpleNamespace(peak_bf16_tflops=989.0), ranks_per_node=8,
+        spec=SimpleNamespace(nodes=SimpleNamespace(count=2, instance_type="p5.48xlarge")),
+    )  # fmt: skip
+    assert peak(config, [status(None), status(0.4)]) == {"16 of p5.48xlarge, bf16 dense": 16 * 989e12}
+    assert peak(config, [status(None)]) is None and peak(config, []) is None
+    config.train = None
+    assert peak(config, [status(0.4)]) is None, "a job of one's own has no formula of ours"
+
+
+def test_what_nobody_looks_for_in_a_view_is_exported_beside_it() -> None:
+    time = Time()
+    exporter = Exporter("c", Clock(time, time.wall), timedelta(minutes=5))
+    more = {"source_errors": {"AWS": 3}, "lease_left_s": 12.0, "events_written": 7, "peak": {"8 of x": 1e15}}
+    exporter.note(view(), 100.0, 1, 0.1, timedelta(minutes=10), more)
+    told = lines(exporter)
+    assert told['bivouac_source_errors_total{source="AWS"}'] == 3 and told["bivouac_lease_left_seconds"] == 12
+    assert told["bivouac_events_written_total"] == 7 and told['bivouac_peak_flops{accelerators="8 of x",}'] == 1e15
+
+
+def test_a_utilisation_above_one_is_an_error_and_no_sample() -> None:
+    place = {"campaign": "c", "attempt": 1, "node": "n"}
+    text = exposition(SUPERVISOR, {"figures": {"mfu": 1.01, "hfu": 1.0}}, place)
+    assert "bivouac_mfu_ratio" not in text and "bivouac_hfu_ratio" in text

@@ -1,0 +1,184 @@
+"""Where a campaign's series are answered from: Prometheus in its cluster, or what the record or the report kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import httpx2
+
+from infra.cli.look.inside import open_cluster
+from infra.cli.records import record_of
+from infra.errors import BivouacError, PermanentError, TemporaryError, UserError, first_line
+from infra.folders import kept_results, tools_dir
+from infra.monitoring.prometheus import PORT, PROGRAMS, SERVICE, SPACE, over_text, range_path
+from infra.monitoring.selection import select, selection
+from infra.monitoring.series import MetricSeries, matrix
+from infra.record import series
+from infra.record.events import Stage
+from infra.record.store import CampaignStore
+
+_PROXY = f"/api/v1/namespaces/{SPACE}/services/http:{SERVICE}:{PORT}/proxy"
+"""https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/"""
+_LOST = (ValueError, OSError, EOFError, zlib.error)
+"""Errors of kept series that are damaged."""
+_PAUSE = timedelta(seconds=15)
+
+
+class LiveSeries:
+    """Prometheus in the cluster, reached through the API server."""
+
+    origin = "Prometheus in the cluster"
+
+    def __init__(self, http: httpx2.Client, begin: float) -> None:
+        self._http, self.begin = http, begin
+
+    @property
+    def end(self) -> float:
+        return time.time()
+
+    def ask(self, query: str, begin: float, end: float, step: float) -> list[MetricSeries]:
+        """Return the series. Raises `UserError` for a query that Prometheus refuses, else `TemporaryError`."""
+        try:
+            response = self._http.get(_PROXY + range_path(query, begin, end, step))
+        except httpx2.TransportError as error:
+            raise _silent(str(error)) from error
+        return _rows(query, response.status_code, response.content)
+
+
+class KeptSeries:
+    """Series of the record or of the results folder: by Prometheus itself where it is installed."""
+
+    def __init__(self, origin: str, begin: float, end: float, lines: Callable[[], Iterator[str]]) -> None:
+        self.origin, self.begin, self.end, self._lines = origin, begin, end, lines
+        self._get: Callable[[str], tuple[int, bytes]] | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[KeptSeries]:
+        """Yield it with a Prometheus over its series, if the programs are here."""
+        programs = _programs()
+        with ExitStack() as stack:
+            if len(programs) == len(PROGRAMS):
+                try:
+                    self._get = stack.enter_context(over_text(self._lines(), programs))
+                except _LOST as error:
+                    raise _damaged(error) from error
+            yield self
+
+    def ask(self, query: str, begin: float, end: float, step: float) -> list[MetricSeries]:
+        """Return the series. Raises `UserError` for a query that is refused, `PermanentError` for damaged series."""
+        if self._get is not None:
+            return _rows(query, *self._get(range_path(query, begin, end, step)))
+        chosen = selection(query)
+        try:
+            return select(chosen, self._lines(), begin, end, step)
+        except _LOST as error:
+            raise _damaged(error) from error
+
+
+SeriesSource = LiveSeries | KeptSeries
+"""It has words for its `origin`, the `begin` and `end` of its series in seconds since 1970, and answers `ask`."""
+
+
+@contextmanager
+def series_of(campaign: str, region: str, note: Callable[[str], None]) -> Iterator[SeriesSource]:
+    """Yield the source of a campaign's series. `note` gets why Prometheus is not asked, where it might be there.
+
+    Raises `UserError` if neither cluster, record nor results folder has any.
+    """
+    try:
+        store = record_of(campaign, region)
+    except UserError as error:
+        with _of_file(kept_results(campaign, region) / series.JOINED, error).opened() as source:
+            yield source
+        return
+    with ExitStack() as stack:
+        live = None if Stage.TEARDOWN in store.state().finished_stages else _live(store, stack, note)
+        yield live or stack.enter_context(_of_record(store).opened())
+
+
+def _live(store: CampaignStore, stack: ExitStack, note: Callable[[str], None]) -> LiveSeries | None:
+    """Return Prometheus in the cluster if it answers."""
+    begin = store.state().started_at
+    attempt = ExitStack()
+    try:
+        cluster = attempt.enter_context(open_cluster(store))
+        live = LiveSeries(cluster.http, 0.0 if begin is None else begin.timestamp())
+        live.ask("vector(1)", live.end - 1, live.end, 1)
+    except BivouacError as error:
+        attempt.close()
+        note(f"what the record keeps, since Prometheus in the cluster cannot be asked: {error.what} ({error.seen})")
+        return None
+    stack.push(attempt)
+    return live
+
+
+def _of_record(store: CampaignStore) -> KeptSeries:
+    keys = series.pieces(store)
+    spans = [span for key in keys if (span := series.span(key)) is not None]
+    if not spans:
+        raise UserError(
+            "the record has no series of this campaign",
+            seen=f"no {series.FOLDER} below s3://{store.bucket}/{store.prefix}",
+            cure=f"they are kept while `addons.prometheus` is on, a quarter of an hour at a time; "
+            f"`bivouac events {store.campaign}` tells what could not be kept",
+        )
+    origin = f"{len(keys)} pieces of the record"
+    return KeptSeries(origin, spans[0][0], spans[-1][1], lambda: series.lines(series.bodies(store, keys)))
+
+
+def _of_file(path: Path, error: UserError) -> KeptSeries:
+    """Return the series that the report left; raise `error`, why there is no other, without."""
+    try:
+        times = [float(line.rsplit(" ", 1)[1]) for line in series.lines_of_file(path) if not line.startswith("#")]
+    except FileNotFoundError:
+        raise error from None
+    except (*_LOST, IndexError) as problem:
+        raise _damaged(problem) from problem
+    begin, end = (min(times), max(times)) if times else (0.0, 0.0)
+    return KeptSeries(str(path), begin, end, lambda: series.lines_of_file(path))
+
+
+def _programs() -> dict[str, Path]:
+    """Return the programs that are here: on PATH, or among a rehearsal's tools."""
+    places = {name: shutil.which(name) or shutil.which(name, path=str(tools_dir())) for name in PROGRAMS}
+    return {name: Path(place) for name, place in places.items() if place}
+
+
+def _rows(query: str, code: int, body: bytes) -> list[MetricSeries]:
+    """Return the series of Prometheus' answer. Raises `UserError` for a query that it refuses."""
+    if code in (400, 422):
+        raise UserError(
+            "Prometheus refuses the query", seen=f"{query}: {_reason(body)}", cure="docs/metrics.md has names"
+        )
+    try:
+        if code != 200:
+            raise ValueError(f"status {code}, {_reason(body)}")
+        return matrix(body)
+    except ValueError as error:
+        raise _silent(str(error)) from error
+
+
+def _silent(reason: str) -> TemporaryError:
+    cure = "give the command again; `addons.prometheus` must be on"
+    return TemporaryError("Prometheus does not answer", seen=reason[:300], cure=cure, delay=_PAUSE)
+
+
+def _reason(body: bytes) -> str:
+    """Return what Prometheus, or the API server before it, says of a refusal."""
+    try:
+        answer = json.loads(body)
+        return str(answer.get("error") or answer.get("message"))[:300]
+    except (ValueError, AttributeError):
+        return body[:300].decode(errors="replace")
+
+
+def _damaged(error: Exception) -> PermanentError:
+    cure = "an earlier version of the object may lie in the bucket: `aws s3api list-object-versions`"
+    return PermanentError("kept series cannot be read", seen=first_line(error), cure=cure)
