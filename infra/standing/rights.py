@@ -55,9 +55,9 @@ def driver_rights(cluster: StandingCluster) -> tuple[Right, ...]:
         *(
             Right(
                 DRIVER_ACCOUNT, "storage.k8s.io", ("storageclasses",), ("get",), "the storage class of the spec exists",
-                names=(shared.storage_class,), everywhere=True,
+                names=(storage_class,), everywhere=True,
             )
-            for _ in filter(None, [shared.storage_class])
+            for storage_class in filter(None, [shared.storage_class])
         ),
     )  # fmt: skip
     return (

@@ -53,8 +53,8 @@ def page() -> str:
         parts.append("\n".join(rows) + "\n")
     parts.append("## Of other projects\n\nAlerts and dashboards read these where the exporter is installed.\n")
     for exporter_name, exporter in exporters().items():
-        labels = ", ".join(f"`{label}`" for label in exporter.labels)
-        parts.append(f"By {labels}, of [{exporter_name}][]:\n\n[{exporter_name}]:\n  {exporter.source}\n")
+        label_names = ", ".join(f"`{label}`" for label in exporter.labels)
+        parts.append(f"By {label_names}, of [{exporter_name}][]:\n\n[{exporter_name}]:\n  {exporter.source}\n")
         rows = ["| metric | unit | meaning |", "| --- | --- | --- |"]
         rows += [f"| `{name}` | {metric.unit or '-'} | {metric.help} |" for name, metric in exporter.metrics.items()]
         parts.append("\n".join(rows) + "\n")

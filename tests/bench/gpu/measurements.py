@@ -82,7 +82,8 @@ def drawn_on_device() -> Iterator[None]:
             with gather(parameter), torch.no_grad():
                 parameter.normal_(std=0.02) if parameter.dim() > 1 else parameter.fill_(1.0)
 
-    drawn, NamedModel.initialize = NamedModel.initialize, initialize  # type: ignore[method-assign]
+    drawn = NamedModel.initialize
+    NamedModel.initialize = initialize  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -174,9 +174,10 @@ def test_the_driver_makes_and_removes_a_campaigns_objects(cluster: Cluster, monk
     attempts.create_config(tenant, "on-racks-1", {}, {"a": "2"})
     assert tenant.get(ConfigMap, "on-racks-1").data == {"a": "2"}
     documents = dict(openings(spec(), section))
-    gang = tenant.create(from_dict(documents["the gang of the health check"]))
+    gang: Any = tenant.create(from_dict(documents["the gang of the health check"]))
     tenant.apply(from_dict(documents["the steward"]), force=True)
-    assert [one.metadata.name for one in tenant.list(Deployment)] == ["steward"]
+    deployments: list[Any] = list(tenant.list(Deployment))
+    assert [one.metadata.name for one in deployments] == ["steward"]
     pods = eventually(lambda: list(tenant.list(Pod, labels={"bivouac.dev/campaign": "on-racks"})))
     assert pods[0].spec.nodeSelector in ({"gpu": "h100"}, None)
     attempts.remove(tenant, JobSet, gang.metadata.name)

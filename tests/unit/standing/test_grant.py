@@ -88,8 +88,8 @@ def test_a_group_of_people_drives_in_the_place_of_an_account(standing: Standing)
 
 
 def test_a_storage_class_is_looked_up_and_claimed_from(standing: Standing) -> None:
-    shared = {"storage_class": "lustre", "capacity_gib": 1000, "write_mb_s": 1000}
-    documents = granted(standing, **{"cluster.shared": shared})
+    changes: Any = {"cluster.shared": {"storage_class": "lustre", "capacity_gib": 1000, "write_mb_s": 1000}}
+    documents = granted(standing, **changes)
     rules = {
         one["metadata"]["name"]: one["rules"] for kind in ("Role", "ClusterRole") for one in of_kind(documents, kind)
     }
@@ -97,7 +97,7 @@ def test_a_storage_class_is_looked_up_and_claimed_from(standing: Standing) -> No
             "verbs": ["get"]} in rules["bivouac-team-a-driver"]  # fmt: skip
     (claims,) = [rule for rule in rules["driver"] if rule["resources"] == ["persistentvolumeclaims"]]
     assert "create" in claims["verbs"]
-    spec = standing({"cluster.shared": shared}).spec
+    spec = standing(changes).spec
     assert spec.cluster is not None
     claim = dict(openings(spec, spec.cluster))["the shared claim"]
     assert claim["metadata"]["name"] == "bivouac-on-racks" and claim["spec"]["storageClassName"] == "lustre"

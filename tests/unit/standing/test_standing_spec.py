@@ -113,7 +113,8 @@ def test_a_rule_refuses_with_its_cure(changes: dict[str, Any], finding: str, cur
 )
 def test_what_only_aws_hands_to_a_job_is_refused(field: str, value: Any, found: Found) -> None:
     image = f"registry.example.org/team/job@sha256:{'1' * 64}"
-    workload = {**WORKLOAD["workload"], "image": image, field: value}
+    job: Any = WORKLOAD["workload"]
+    workload = {**job, "image": image, field: value}
     assert f"job-inputs workload.{field}" in found({**WORKLOAD, "workload": workload})
 
 

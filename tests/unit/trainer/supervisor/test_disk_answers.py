@@ -68,7 +68,13 @@ def test_a_step_that_is_not_here_has_no_verdict(sealed: JobDisk) -> None:
 
 def test_every_byte_of_a_sound_step_is_counted(sealed: JobDisk) -> None:
     for step in (10, 20):
-        row = {"tier": "local", "node": "n0", "step": step, "bytes": size_of(sealed, step), "faults": []}
+        row: dict[str, object] = {
+            "tier": "local",
+            "node": "n0",
+            "step": step,
+            "bytes": size_of(sealed, step),
+            "faults": [],
+        }
         assert verdict(sealed, step) == row
 
 
