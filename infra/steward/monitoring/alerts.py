@@ -31,6 +31,9 @@ _PATH = "/api/v2/alerts"
 _EVERY_S = 2.0
 _UNSEEN_S = 120.0
 """Silence after which people are told that alerts cannot be seen: longer than Alertmanager takes to start anew."""
+_LATE_S = 150.0
+"""Time without a new heartbeat after which Prometheus counts as silent. It sends a firing alert again once a minute,
+with an end four minutes ahead: its absence would tell too late."""
 _MOST = 64
 """Alerts that fire at once in the record; more say nothing new to a person."""
 
@@ -50,6 +53,8 @@ class Alert(Frozen, extra="ignore"):
     labels: dict[str, str]
     annotations: dict[str, str] = {}
     began: str = Field(alias="startsAt")
+    received: str = Field(default="", alias="updatedAt")
+    """When Prometheus last sent it; empty: not told."""
     status: AlertStatus = AlertStatus()
 
     @property
@@ -136,6 +141,8 @@ class AlertWatch:
         self._store, self._guard, self._read, self._monotonic = store, guard, read, monotonic
         self._open: dict[str, AlertFired] | None = None
         self._heard, self._is_unseen_told = monotonic(), False
+        self._beat, self._beat_at = "", monotonic()
+        """When Prometheus sent its newest heartbeat, and when it was first seen here: clocks of nodes may differ."""
 
     def open(self) -> None:
         threading.Thread(target=self._run, name="alerts", daemon=True).start()
@@ -161,6 +168,11 @@ class AlertWatch:
         active = {key: alert for key, alert in alerts.items() if alert.labels.get("alertname") != HEARTBEAT}
         if active == alerts:
             return self._note_silence("Prometheus sends Alertmanager nothing, not even its heartbeat")
+        beat = max(alerts[key].received for key in alerts.keys() - active.keys())
+        if beat != self._beat or not beat:
+            self._beat, self._beat_at = beat, self._monotonic()
+        elif self._monotonic() - self._beat_at >= _LATE_S:
+            return self._tell_unseen(f"Prometheus has sent Alertmanager no heartbeat since {beat}")
         self._heard, self._is_unseen_told = self._monotonic(), False
         self._guard()
         if self._open is None:
@@ -175,7 +187,11 @@ class AlertWatch:
             del self._open[key]
 
     def _note_silence(self, why: str) -> None:
-        if self._is_unseen_told or self._monotonic() - self._heard < _UNSEEN_S:
+        if self._monotonic() - self._heard >= _UNSEEN_S:
+            self._tell_unseen(why)
+
+    def _tell_unseen(self, why: str) -> None:
+        if self._is_unseen_told:
             return
         self._guard()
         self._store.append(AlertsUnseen(why=why))

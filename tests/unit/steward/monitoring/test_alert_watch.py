@@ -37,7 +37,7 @@ class Monitored:
         self.time = Time()
         self.s3 = FakeS3(self.time)
         self.active: list[Alert] | None = []
-        self.lease_lost, self.beats = False, True
+        self.lease_lost, self.beats, self.sent = False, True, ""
 
     def watch(self, writer: str = "steward-1") -> AlertWatch:
         store = CampaignStore(self.s3, "state", "train", writer, now=self.time.wall)
@@ -58,7 +58,8 @@ class Monitored:
     def _read(self) -> list[Alert]:
         if self.active is None:
             raise NoAnswer("refused")
-        return [*self.active, *([alert("Heartbeat", severity="none")] if self.beats else [])]
+        beat = alert("Heartbeat", severity="none").model_copy(update={"received": self.sent})
+        return [*self.active, *([beat] if self.beats else [])]
 
 
 def test_an_alert_is_recorded_once_told_and_ends() -> None:
@@ -166,6 +167,27 @@ def test_an_alertmanager_that_prometheus_sends_nothing_sees_nothing_and_ends_no_
     watch.look(), watch.look()
     assert [type(payload) for payload in camp.events()] == [AlertFired, AlertsUnseen]
     assert "heartbeat" in camp.events()[1].sentence()  # type: ignore[attr-defined]
+
+
+def test_a_heartbeat_that_nobody_sends_again_is_a_silence_long_before_it_ends() -> None:
+    camp = Monitored()
+    watch = camp.watch()
+    camp.active, camp.sent = [alert("Held")], "2026-11-26T12:00:00.000Z"
+    watch.look()
+    camp.time.go(100)
+    camp.sent = "2026-11-26T12:01:40.000Z"
+    watch.look()
+    camp.time.go(149)
+    watch.look()
+    assert [type(payload) for payload in camp.events()] == [AlertFired]
+    camp.time.go(2)
+    camp.active = []
+    watch.look(), watch.look()
+    assert [type(payload) for payload in camp.events()] == [AlertFired, AlertsUnseen], "and no alert has ended"
+    assert "2026-11-26T12:01:40" in camp.events()[1].sentence()  # type: ignore[attr-defined]
+    camp.sent = "2026-11-26T12:09:00.000Z"
+    watch.look()
+    assert isinstance(camp.events()[-1], AlertEnded), "what Prometheus says now counts"
 
 
 def test_an_alert_that_another_one_makes_quiet_has_not_ended_and_one_that_begins_quiet_is_not_told() -> None:
