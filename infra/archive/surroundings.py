@@ -69,9 +69,10 @@ def records_of(bucket: ArchiveBucket, state: CampaignStore, image_manifest: str,
     pieces = {key for keys_of_pod in pods.values() for key in keys_of_pod}
     if series_keys := series.in_order(keys):
         path = work / series.JOINED
-        with path.open("wb") as joined_file:
-            for key in series_keys:
-                joined_file.write(bucket.patiently(partial(state.get, key)) or b"")
+        with path.open("wb") as joined_file, ThreadPoolExecutor(_AT_ONCE) as pool:
+            for start in range(0, len(series_keys), _AT_ONCE):  # all at once would be in memory
+                gets = [partial(state.get, key) for key in series_keys[start : start + _AT_ONCE]]
+                joined_file.writelines(body or b"" for body in pool.map(bucket.patiently, gets))
         contents[f"{RECORD}/{series.JOINED}"] = Content.of_file(path)
         pieces |= set(series_keys)
     for key in [*(key for key in keys if key not in pieces), image_manifest]:

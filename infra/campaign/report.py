@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -76,9 +77,7 @@ def rewritten(context: Context) -> Iterator[None]:
 
 def run(context: Context) -> ReportOutput:
     report, paths = write(context.store, context.results, context.progress.note)
-    if series_keys := series.pieces(context.store):
-        joined_series = b"".join(series.bodies(context.store, series_keys))
-        keep(context.results / series.JOINED, joined_series, context.progress.note)
+    _keep_series(context)
     goodput = report.goodput
     if goodput is not None:
         context.progress.note(
@@ -88,6 +87,22 @@ def run(context: Context) -> ReportOutput:
     if on := bills_on(context):
         context.progress.note(on)
     return ReportOutput(goodput=None if goodput is None else round(goodput, 4), **paths)
+
+
+def _keep_series(context: Context) -> None:
+    """Join the series in the results folder, piece by piece: those of months exceed a closer's memory. The campaign
+    ends without them where that fails; the record has them."""
+    path = context.results / series.JOINED
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if keys := series.pieces(context.store):
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.writelines(series.bodies(context.store, keys))
+            temporary.replace(path)
+    except (OSError, ClientError, BotoCoreError) as error:
+        temporary.unlink(missing_ok=True)
+        context.progress.note(f"{path} is not written ({first_line(error)}): the record in the state bucket keeps it")
 
 
 def write(

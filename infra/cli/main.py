@@ -114,7 +114,7 @@ def bivouac(
 
 def _tell_interrupted() -> NoReturn:
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    advice = "" if command in PANELS["Look"] else ": run the same command again to continue"
+    advice = "" if command in (*PANELS["Look"], "drill") else ": run the same command again to continue"
     end = ", or `bivouac down NAME`" if command in ("run", "rehearse", "relaunch", "repair") else ""
     stderr.print(f"interrupted{advice}{end}")
     sys.exit(130)

@@ -5,6 +5,7 @@ https://prometheus.io/docs/prometheus/latest/querying/api/
 
 from __future__ import annotations
 
+import secrets
 import socket
 import subprocess
 import tempfile
@@ -55,29 +56,35 @@ def over_text(lines: Iterable[str], programs: Mapping[str, Path]) -> Iterator[Ca
         with (place / "prometheus.log").open("w+") as log:
             process, address = _start(str(programs["prometheus"]), place, blocks, log.fileno())
             try:
-                yield lambda path: _get(f"http://{address}{path}")
+                yield lambda path: _get(f"{address}{path}")
             finally:
                 process.terminate()
                 process.wait()
 
 
 def _start(program: str, place: Path, blocks: Path, log: int) -> tuple[subprocess.Popen[bytes], str]:
-    """Return a Prometheus that is ready, and its address."""
+    """Return a Prometheus that is ready, and its address, which a page of a browser cannot guess."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+        listener, prefix = f"127.0.0.1:{free.getsockname()[1]}", f"/{secrets.token_hex(16)}"
+    address = f"http://{listener}{prefix}"
     argv = [
         program, f"--config.file={place / 'prometheus.yml'}", f"--storage.tsdb.path={blocks}",
-        "--storage.tsdb.retention.time=100y", f"--web.listen-address={address}", "--log.level=warn",
+        "--storage.tsdb.retention.time=100y", f"--web.listen-address={listener}", "--log.level=warn",
+        f"--web.route-prefix={prefix}", "--web.cors.origin=^$",
     ]  # fmt: skip
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    deadline = time.monotonic() + _START_S
-    while process.poll() is None and time.monotonic() < deadline:
-        with suppress(OSError):
-            if _get(f"http://{address}/-/ready")[0] == 200:
-                return process, address
-        time.sleep(0.05)
-    process.kill()
-    process.wait()
+    deadline, is_ready = time.monotonic() + _START_S, False
+    try:
+        while process.poll() is None and time.monotonic() < deadline:
+            with suppress(OSError):
+                if _get(f"{address}/-/ready")[0] == 200:
+                    is_ready = True
+                    return process, address
+            time.sleep(0.05)
+    finally:
+        if not is_ready:  # or somebody has interrupted it
+            process.kill()
+            process.wait()
     problem = (place / "prometheus.log").read_text(errors="replace").strip()[-500:]
     raise PermanentError("Prometheus does not start over the kept series", seen=problem or "no output")
 

@@ -7,6 +7,7 @@ since 1970; `end` is the begin of the next piece.
 from __future__ import annotations
 
 import gzip
+import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,10 +54,10 @@ def bodies(store: CampaignStore, keys: Sequence[str]) -> Iterator[bytes]:
 def lines(bodies: Iterable[bytes]) -> Iterator[str]:
     """Yield the lines of pieces. Raises `OSError`, `EOFError` or `zlib.error` for a damaged one."""
     for body in bodies:
-        yield from gzip.decompress(body).decode().splitlines(keepends=True)
+        yield from io.StringIO(gzip.decompress(body).decode(), newline="\n")  # labels may hold other line ends
 
 
 def lines_of_file(path: Path) -> Iterator[str]:
     """Yield the lines of a joined file. Raises as `lines` does."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
         yield from file

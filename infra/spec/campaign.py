@@ -143,7 +143,7 @@ class Spec(Section):
     """People to tell of what happens, and the way."""
     nodes: Nodes
     """Number, type and purchase of the nodes."""
-    cluster: StandingCluster | None = None
+    cluster: StandingCluster | None = Field(default=None, exclude_if=lambda value: value is None)
     """The existing cluster of target kubernetes."""
     network: Network = Network()
     """The campaign's VPC and its access to AWS and the internet."""

@@ -17,7 +17,7 @@ class Fault(Section):
     """A whole node: index of its pod in the gang."""
     kill_rank: int | None = Field(default=None, ge=0)
     """A rank, while its node is well: index of its pod in the gang. `recovery.restarts_in_place` says what follows."""
-    fault: str | None = None
+    fault: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """A fault by its name, at the last node of the gang: `bivouac drill --list` has the names, and what follows."""
     after_step: int = Field(ge=1)
     """The step that training must have passed."""

@@ -246,7 +246,7 @@ class Addons(Section):
     prometheus: bool = True
     """Prometheus and Alertmanager on the system node (kube-prometheus-stack), with the alerts of `docs/runbooks`. They
     have no storage; the steward keeps their series with the record."""
-    grafana: bool = False
+    grafana: bool = Field(default=False, exclude_if=lambda value: not value)  # stored specs keep their digests
     """Grafana beside Prometheus, with the dashboards of `bivouac dashboard --grafana`."""
     kueue: bool = False
     """Kueue: queues and quotas for your own jobs beside the gang. The gang itself never queues."""

@@ -20,6 +20,8 @@ DnsLabel = Annotated[
 ObjectName = Annotated[
     str, Field(pattern=r"^[a-z0-9]+([.-]+[a-z0-9]+)*$", max_length=253, description="the name of an object")
 ]
+DeviceName = Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9]+([_.-]+[A-Za-z0-9]+)*$", max_length=317)]
+"""A device plugin's: Kubernetes' own resources, such as `memory`, have no slash."""
 LabelKey = Annotated[str, Field(pattern=r"^([a-z0-9.-]+/)?[A-Za-z0-9]+([_.-]+[A-Za-z0-9]+)*$", max_length=317)]
 LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]+([_.-]+[A-Za-z0-9]+)*)?$", max_length=63)]
 HostPath = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", description="an absolute path")]
@@ -43,7 +45,7 @@ class StandingNodes(Section):
 
     labels: dict[LabelKey, LabelValue] = Field(min_length=1)
     """Labels of the nodes. Only pods on nodes with all of them are the gang's."""
-    devices: dict[LabelKey, Annotated[int, Field(ge=1)]] = Field(min_length=1)
+    devices: dict[DeviceName, Annotated[int, Field(ge=1)]] = Field(min_length=1)
     """Devices that each pod takes of its node, by the name of their device plugin: `nvidia.com/gpu: 8`, and those of
     InfiniBand or RoCE, such as `rdma/hca: 8`."""
     tolerations: tuple[Toleration, ...] = (Toleration(key="nvidia.com/gpu", effect="NoSchedule"),)

@@ -140,6 +140,8 @@ def _bucket(client: Client, cluster: StandingCluster) -> str:
         login = login_of(client, place)
     except ApiError as error:
         return f"Secret {place.secret}: {error.status.message}"
+    except ValueError:
+        return f"Secret {place.secret}: its login is no text"
     if lacking := [key for key in LOGIN_KEYS if key not in login]:
         return f"Secret {place.secret} has no {' and no '.join(lacking)}"
     try:

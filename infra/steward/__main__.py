@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -71,9 +70,8 @@ def main() -> int:
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt.number)
     try:
         steward.run()
-        with suppress(*PASSING):  # its thread goes on
-            steward.series.flush()
         steward.exporter.end()
+        steward.series.flush(tells=False)  # the teardown may have begun, and its thread goes on
         watchdog.stop()
         log.info("over: GPU nodes at zero; waiting for the teardown")
         # Kubernetes would restart an ended steward: it stays, with its lease, until the cluster is destroyed.

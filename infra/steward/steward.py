@@ -130,7 +130,8 @@ class Steward:
         self.copier.stop()
         # The archive copies logs and series from the bucket.
         self.logs.flush()
-        self.series.flush()
+        if not self._archived:
+            self.series.flush()
         if not self._archived and self._may_archive():
             archiving.record(self)
         self._archived = True  # or its failure is recorded

@@ -22,7 +22,8 @@ from tests.waiting import HUNG_S
 
 pytestmark = pytest.mark.nightly
 
-LONG = quick(5000, campaign="stopped")
+LONG = quick(60_000, campaign="stopped", data={"max_files": 100, "max_epochs": 10_000})
+"""Hours of steps: however slow the machine, training is not over when `down` comes."""
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import time
@@ -180,5 +181,8 @@ def _reason(body: bytes) -> str:
 
 
 def _damaged(error: Exception) -> PermanentError:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        cure = "make room, or set TMPDIR to a folder with room: text takes many times the size of what is kept"
+        return PermanentError("there is no room for the kept series as text", seen=first_line(error), cure=cure)
     cure = "an earlier version of the object may lie in the bucket: `aws s3api list-object-versions`"
     return PermanentError("kept series cannot be read", seen=first_line(error), cure=cure)

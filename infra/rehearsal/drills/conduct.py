@@ -98,33 +98,56 @@ class Conductor:
         self._spec = self._results / "drill.yaml"
         self._site = site_dir(campaigns.SITE)
         self._moments = Moments()
+        self._driver: subprocess.Popen[bytes]
 
     def run(self) -> list[DrillResult]:
         """Rehearse until every fault has struck and is overcome, end the campaign, and return what each has led to.
         Raises `PermanentError` if the record is not there."""
         self._results.mkdir(parents=True, exist_ok=True)
         self._spec.write_text(yaml.safe_dump(self._drill.document(), sort_keys=False))
-        driver = self._start("run", str(self._spec))
+        self._driver = self._start("run", str(self._spec))
         try:
-            driver = self._until_overcome(driver)
-            if driver.poll() is None:
-                self._say(f"{self._drill.campaign}: ending the campaign")
-                stopping = Moment(fault=len(self._drill.names) - 1, kind="stopping", at=datetime.now(UTC))
-                note(self._site, self._drill.campaign, stopping)
-                self._start("down", self._drill.campaign, "--yes").wait(_STOPS_WITHIN_S)
-            driver.wait(_STOPS_WITHIN_S)
+            self._until_overcome()
         finally:
-            if driver.poll() is None:
-                driver.send_signal(signal.SIGINT)
+            # Whatever came, a person's Ctrl-C too: the training has hours to go.
+            self._end_campaign()
         return self._results_of(self._record())
+
+    def _end_campaign(self) -> None:
+        """End the campaign unless it has ended, and the driver; say what to do if that fails."""
+        campaign = self._drill.campaign
+        if not self._is_certified():
+            self._say(f"{campaign}: ending the campaign")
+            stopping = Moment(fault=len(self._drill.names) - 1, kind="stopping", at=datetime.now(UTC))
+            note(self._site, campaign, stopping)
+            ending = self._start("down", campaign, "--yes")
+            try:
+                code: int | None = ending.wait(_STOPS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                ending.send_signal(signal.SIGINT)
+                code = None
+            if code:
+                self._say(f"{campaign}: it may still run: bivouac down {campaign} --yes")
+        try:
+            self._driver.wait(_STOPS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._driver.send_signal(signal.SIGINT)
+            self._driver.wait()
+
+    def _is_certified(self) -> bool:
+        """Return whether the record says that nothing is left; False if there is none."""
+        try:
+            return any(isinstance(event.payload, Certified) for event in self._record().events)
+        except PermanentError:
+            return False
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "infra.cli.main", *arguments]
         with (self._results / "drill.log").open("ab") as log:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ)
 
-    def _until_overcome(self, driver: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-        """Wait until all faults are overcome, or the campaign has ended; return the driver, which may be another."""
+    def _until_overcome(self) -> None:
+        """Wait until all faults are overcome, or the campaign has ended; the driver may be another then."""
         noticed_at, starts = time.monotonic(), 1
         while True:
             moments = moments_in(self._site, self._drill.campaign)
@@ -135,22 +158,21 @@ class Conductor:
             self._moments = moments
             for number in range(len(self._drill.names)):
                 if (number, "due") in moments and (number, "struck") not in moments:
-                    driver = self._kill_driver(driver, number, moments[number, "due"])
+                    self._kill_driver(number, moments[number, "due"])
             is_over = all((number, "recovered") in moments for number in range(len(self._drill.names)))
             if is_over or time.monotonic() - noticed_at > self._patience_s():
                 break
-            if driver.poll() is not None:
+            if self._driver.poll() is not None:
                 if starts == _MOST_STARTS or not self._note_end_of_driver():
                     break
-                driver, starts = self._start("run", str(self._spec)), starts + 1
+                self._driver, starts = self._start("run", str(self._spec)), starts + 1
             time.sleep(_EVERY_S)
-        return driver
 
     def _note_end_of_driver(self) -> bool:
         """Note that the driver gave up in the middle of a campaign; return False if there is nothing to go on with: no
         fault has struck, or the campaign has ended."""
         struck = {number: moment for (number, kind), moment in self._moments.items() if kind == "struck"}
-        if not struck or any(isinstance(event.payload, Certified) for event in self._record().events):
+        if not struck or self._is_certified():
             return False
         number = max(struck, key=lambda fault: struck[fault].at)
         moment = struck[number].model_copy(update={"kind": "driver-ended", "at": datetime.now(UTC)})
@@ -169,14 +191,14 @@ class Conductor:
             return _STARTS_WITHIN_S
         return open_scenarios[0].lasts_s + open_scenarios[0].expect.committed_within_s + _PATIENCE_S
 
-    def _kill_driver(self, driver: subprocess.Popen[bytes], number: int, due: Moment) -> subprocess.Popen[bytes]:
+    def _kill_driver(self, number: int, due: Moment) -> None:
         """Kill the driver, as a lost laptop does, and start the same command again."""
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
+        self._driver.send_signal(signal.SIGKILL)
+        self._driver.wait()
         struck = due.model_copy(update={"kind": "struck", "at": datetime.now(UTC)})
         note(self._site, self._drill.campaign, struck)
         campaigns.note_struck(self._site, self._drill.campaign, number)
-        return self._start("run", str(self._spec))
+        self._driver = self._start("run", str(self._spec))
 
     def _record(self) -> Record:
         try:

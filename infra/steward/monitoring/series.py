@@ -38,8 +38,10 @@ MOST_BYTES = 2**20
 _LATE_S, _EVERY_S = 15.0, 15.0
 _UNKEPT_S = 1800.0
 """Time without an answer after which people read of it."""
-_FLUSH_S = 60.0
-_ANSWER_S, _ANSWER_BYTES = 30.0, 64 * agents.MIB
+_FLUSH_S = 20.0
+"""GPU nodes bill while the archive waits for the last window."""
+_ANSWER_S, _ANSWER_BYTES = 15.0, 16 * agents.MIB
+"""Parsed, an answer takes ten times its bytes of the steward's memory."""
 Reader = Callable[[str, int, int, int], Sequence[MetricSeries]]
 
 
@@ -73,10 +75,10 @@ class SeriesKeeper:
         """Begin of the next window; None: the record was not asked yet."""
         self._failing_since: float | None = None
         self._deadline = math.inf
-        self._is_told, self._is_on = False, False
+        self._is_told, self._flushes = False, False
 
     def open(self) -> None:
-        self._is_on = True
+        self._flushes = True
         threading.Thread(target=self._run, name="series", daemon=True).start()
 
     def _run(self) -> None:
@@ -104,10 +106,10 @@ class SeriesKeeper:
                     self._tell(str(error))
                     self._is_told = True
 
-    def flush(self) -> None:
-        """Keep all up to now, within a bound; where Prometheus does not answer, the record says what is missing. Raises
-        S3's errors, `LeaseLost` and `LeaseUnproven`."""
-        if not self._is_on:
+    def flush(self, tells: bool = True) -> None:
+        """Keep all up to now, within a bound; where Prometheus does not answer, the record says what is missing, if
+        this `tells`, and no later flush waits for it. Raises `LeaseLost` alone: an archive never waits for series."""
+        if not self._flushes:
             return
         self._deadline = self._clock.monotonic() + _FLUSH_S  # the thread hurries as well
         try:
@@ -120,10 +122,24 @@ class SeriesKeeper:
                     self._keep(begin, end)
             finally:
                 self._lock.release()
+        except LeaseLost:
+            raise
         except agents.NoAnswer as error:
-            self._tell(str(error))
+            self._flushes = False
+            if tells:
+                self._tell_quietly(str(error))
+        except Exception:
+            log.exception("series are not flushed")
         finally:
             self._deadline = math.inf
+
+    def _tell_quietly(self, reason: str) -> None:
+        try:
+            self._tell(reason)
+        except LeaseLost:
+            raise
+        except Exception:
+            log.exception("nobody is told of lost series")
 
     def _keep_windows(self) -> int:
         """Keep the windows that are over; return the begin of the one that is not."""
@@ -156,22 +172,37 @@ class SeriesKeeper:
         """Return a window's text, compressed; empty without a series; None if it is too large whatever the step. Raises
         `NoAnswer`."""
         for step in STEPS_S:
-            buffer, is_empty = io.BytesIO(), True
-            with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as file:
-                for name in self._names:
-                    if self._clock.monotonic() > self._deadline:
-                        raise agents.NoAnswer("there was no time for all that was not kept before")
-                    # The end belongs to the next window.
-                    if rows := self._read(name, begin, end - 1, step):
-                        is_empty = False
-                        file.writelines(line.encode() for line in lines(name, rows))
-                    if buffer.tell() > MOST_BYTES:
-                        break
-            if is_empty:
-                return b""
-            if buffer.tell() <= MOST_BYTES:
-                return buffer.getvalue()
+            body = self._body_by(begin, end, step)
+            if body is not None:
+                return body
         return None
+
+    def _body_by(self, begin: int, end: int, step: int) -> bytes | None:
+        """Return the text with a sample each `step` seconds; None if it is too large. With the longest step, metrics
+        that are too large by themselves are left out and told."""
+        buffer, is_empty, large_names = io.BytesIO(), True, list[str]()
+        with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as file:
+            for name in self._names:
+                if self._clock.monotonic() > self._deadline:
+                    raise agents.NoAnswer("there was no time for all that was not kept before")
+                try:
+                    # The end belongs to the next window.
+                    rows = self._read(name, begin, end - 1, step)
+                except agents.TooLong:
+                    if step != STEPS_S[-1]:
+                        return None
+                    large_names.append(name)
+                    continue
+                if rows:
+                    is_empty = False
+                    file.writelines(line.encode(errors="replace") for line in lines(name, rows))
+                if buffer.tell() > MOST_BYTES:
+                    return None
+        if buffer.tell() > MOST_BYTES and not is_empty:
+            return None
+        if large_names:
+            self._tell(f"answers about {', '.join(large_names)} are longer than {_ANSWER_BYTES} bytes")
+        return b"" if is_empty else buffer.getvalue()
 
     def _tell(self, reason: str) -> None:
         self._guard()

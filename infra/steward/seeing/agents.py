@@ -22,6 +22,10 @@ class NoAnswer(OSError):
     """An agent did not answer, or not with what was asked for."""
 
 
+class TooLong(NoAnswer):
+    """An answer is longer than it may be."""
+
+
 class HttpAnswer(NamedTuple):
     code: int
     """Of HTTP."""
@@ -65,7 +69,7 @@ def _answer(connection: socket.socket, deadline: float, most_bytes: int) -> Http
             break
         body += piece
     if max(len(body), content_length or 0) > most_bytes:
-        raise NoAnswer(f"it is longer than {most_bytes} bytes")
+        raise TooLong(f"it is longer than {most_bytes} bytes")
     if content_length is not None and len(body) < content_length:
         _cut_short(f"after {len(body)} of {content_length} bytes")
     return HttpAnswer(code, bytes(body if content_length is None else body[:content_length]))

@@ -21,7 +21,7 @@ from infra.record.series import span
 from infra.record.store import CampaignStore
 from infra.steward.monitoring import series
 from infra.steward.monitoring.series import SeriesKeeper
-from infra.steward.seeing.agents import NoAnswer
+from infra.steward.seeing.agents import NoAnswer, TooLong
 from tests.worlds.s3 import FakeS3, Time
 
 
@@ -38,7 +38,7 @@ class Campaign:
     def keeper(self, writer: str = "steward-1") -> SeriesKeeper:
         store = CampaignStore(self.s3, "state", "train", writer, now=self.time.wall)
         keeper = SeriesKeeper(store, self._guard, Clock(self.time, self.time.wall), self._read, self.names)
-        keeper._is_on = True
+        keeper._flushes = True
         return keeper
 
     def texts(self) -> dict[tuple[int, int], str]:
@@ -111,7 +111,7 @@ def test_before_the_archive_all_up_to_now_is_kept_and_later_windows_begin_there(
 def test_one_that_keeps_nothing_asks_nothing() -> None:
     campaign = Campaign()
     keeper = campaign.keeper()
-    keeper._is_on = False
+    keeper._flushes = False
     keeper.flush()
     assert campaign.questions == [] and campaign.texts() == {}
 
@@ -155,12 +155,47 @@ def test_an_end_waits_for_a_slow_prometheus_no_longer_than_its_bound(monkeypatch
     keeper._read = slow
     start = campaign.time()
     keeper.flush()
-    assert campaign.time() - start <= 100 and "no time" in campaign.unkept()[0].why
+    assert campaign.time() - start <= 50 and "no time" in campaign.unkept()[0].why
+    keeper.flush()
+    assert campaign.time() - start <= 50 and len(campaign.unkept()) == 1, "the archive's next try waits no more"
+    keeper = campaign.keeper("steward-2")
     keeper._lock.acquire()
-    campaign.time.go(2000)
     monkeypatch.setattr(series, "_FLUSH_S", 0.01)
     keeper.flush()
     assert "still being fetched" in campaign.unkept()[1].why
+
+
+def test_an_end_goes_on_whatever_is_wrong_with_the_series() -> None:
+    campaign = Campaign()
+    keeper = campaign.keeper()
+
+    def broken(query: str, begin: int, end: int, step: int) -> Sequence[MetricSeries]:
+        raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+
+    keeper._read = broken
+    keeper.flush()
+    campaign.away = True
+    campaign.keeper("steward-2").flush(tells=False)
+    assert campaign.texts() == {} and campaign.unkept() == []
+
+
+def test_a_metric_that_is_too_large_by_itself_stops_no_other() -> None:
+    campaign = Campaign()
+    campaign.names = ["bivouac_step", "bivouac_layer_norm"]
+    keeper, answer, steps = campaign.keeper(), campaign._read, set[int]()
+
+    def read(query: str, begin: int, end: int, step: int) -> Sequence[MetricSeries]:
+        if query == "bivouac_layer_norm":
+            steps.add(step)
+            raise TooLong("it is longer than 16777216 bytes")
+        return answer(query, begin, end, step)
+
+    keeper._read = read
+    campaign.time.go(1000)
+    keeper.look()
+    assert steps == {15, 60, 300}, "fewer samples may do"
+    assert "bivouac_step" in "".join(campaign.texts().values())
+    assert "bivouac_layer_norm" in campaign.unkept()[0].why
 
 
 def test_a_window_that_is_too_large_is_kept_with_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:
