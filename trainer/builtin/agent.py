@@ -140,10 +140,10 @@ class TrainerJob(Node):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         if self._has_gpus:
-            from trainer.health.infiniband.node import nccl_environment
+            from trainer.health.infiniband.node import choice_of, nccl_environment
 
             # Those of a person or of the plugin for EFA stand; without InfiniBand and RoCE there are none.
-            for name, value in nccl_environment(self._look).items():
+            for name, value in nccl_environment(choice_of(self._look)).items():
                 os.environ.setdefault(name, value)
             # The allocator's blocks then grow, instead of lying about in sizes that nothing asks for any more.
             os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")

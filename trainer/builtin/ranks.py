@@ -77,7 +77,7 @@ class Ranks:
             while not stop_event.wait(_LOOK_S):
                 if not has_spares and self._steps():
                     self._spares.fill(len(logs))
-                    has_spares = True
+                    has_spares = True  # or some of them
                 codes = [process.exitcode for process in processes]
                 if any(codes) or None not in codes:
                     break

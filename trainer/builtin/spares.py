@@ -4,6 +4,7 @@ take most of a restart in place (14 of 17 s on an H100, `make bench-gpu`)."""
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
@@ -12,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainer.events import emit
 from trainer.place import Paths
 from trainer.supervisor.family import end_with_parent
 
@@ -41,13 +43,24 @@ class Spares:
         self._waiting: list[tuple[BaseProcess, Connection]] = []
 
     def fill(self, count: int) -> None:
-        """Start processes until `count` wait."""
-        while len(self._waiting) < count:
-            ours, theirs = self._context.Pipe()
+        """Start processes until `count` wait, or none can be started: ranks that train are worth more than spares."""
+        try:
+            while len(self._waiting) < count:
+                self._start()
+        except OSError as error:
+            emit("no_spares", why=str(error))
+
+    def _start(self) -> None:
+        ours, theirs = self._context.Pipe()
+        try:
             process = self._context.Process(target=_wait, args=(theirs, self._import_ahead), daemon=True)
             process.start()
+        except OSError:
+            ours.close()
+            raise
+        finally:
             theirs.close()  # the process has its own, and reads the end of file when this one's is closed
-            self._waiting.append((process, ours))
+        self._waiting.append((process, ours))
 
     def take(self, work: Work) -> BaseProcess | None:
         """Make a waiting process a rank. Return None if none is alive."""
@@ -67,4 +80,6 @@ def _wait(connection: Connection, import_ahead: Callable[[], None]) -> None:
     except EOFError:  # the agent has ended
         return
     connection.close()
+    # A rank may have processes of its own, whatever it was before. It ends with the agent by `end_with_parent`.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     work.run()

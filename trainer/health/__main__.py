@@ -20,8 +20,8 @@ from trainer.health.carried import carried_probes
 from trainer.health.collective import Collective
 from trainer.health.diagnostic import diagnose
 from trainer.health.infiniband.counters import errors_probe, read_errors
-from trainer.health.infiniband.node import choice_of, infiniband_probes
-from trainer.health.infiniband.settings import PortChoice, derive
+from trainer.health.infiniband.node import choice_of, infiniband_probes, nccl_environment
+from trainer.health.infiniband.settings import PortChoice
 from trainer.health.looking import look
 from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.probes import node_probes
@@ -41,7 +41,7 @@ def main() -> int:
     has_fabric = bool(expectation.accelerators) and not expectation.efa_devices
     fabric_ports = choice_of(look) if has_fabric else PortChoice(())
     probes += infiniband_probes(fabric_ports, look)
-    os.environ.update({**derive(fabric_ports), **os.environ})  # what somebody has set stands
+    os.environ.update({**nccl_environment(fabric_ports), **os.environ})  # what somebody has set stands
     errors = read_errors(fabric_ports.usable, look)
     has_links = expectation.gpus is not None and expectation.gpus.nvlinks > 0
     counters = nvlinks.read_errors(look) if has_links else None

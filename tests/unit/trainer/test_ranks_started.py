@@ -107,6 +107,19 @@ def test_a_spare_ends_with_its_agent_and_a_dead_one_is_not_taken(tmp_path: Path)
     assert spares.take(Work({}, tmp_path / "log", _sleep, paths)) is None
 
 
+def test_ranks_train_on_where_no_spare_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spares = Spares(multiprocessing.get_context("spawn"), _import_nothing)
+
+    def refuse(process: BaseProcess) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(BaseProcess, "start", refuse)
+    spares.fill(2)
+    assert spares._waiting == [] and "Resource temporarily unavailable" in capsys.readouterr().out
+
+
 def test_a_rank_that_was_started_ends_where_the_next_one_cannot_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

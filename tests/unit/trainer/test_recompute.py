@@ -85,6 +85,18 @@ def test_the_loss_in_parts_is_the_loss_and_never_holds_all_scores(monkeypatch: p
     assert largest.elements == positions * vocabulary, "what fits is computed at once"
 
 
+def test_the_backward_pass_scales_its_gradients_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then all activations are alive: a float32 copy of all hidden gradients would come on top of them."""
+    positions, width, vocabulary = 64, 256, 8
+    monkeypatch.setattr(recompute, "LEAST_ROWS", 8)
+    monkeypatch.setattr(recompute, "LOGITS_AT_ONCE", 1)
+    hidden = torch.randn(positions, width).bfloat16().requires_grad_()
+    loss = recompute.next_token_loss(hidden, torch.randn(vocabulary, width).bfloat16(), torch.zeros(positions).long())
+    with Largest() as largest:
+        torch.autograd.grad(loss * 3, hidden)
+    assert largest.elements <= 8 * width, "whole tensors in the backward pass"
+
+
 def test_the_gradient_of_64_parts_in_bfloat16_is_as_exact_as_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     draw, vocabulary = torch.Generator().manual_seed(6), 512
     inputs = [torch.randn(size, 16, generator=draw).bfloat16() for size in (512, vocabulary)]

@@ -99,16 +99,17 @@ class _LossInParts(torch.autograd.Function):
                 weight_sum += gradients.pop()
             hidden_parts += gradients
         context.save_for_backward(torch.cat(hidden_parts) if hidden_parts else None, weight_sum)
-        context.kind = weight.dtype
+        context.kind, context.rows = weight.dtype, rows
         return torch.stack(losses).sum()
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
         hidden_gradient, weight_sum = context.saved_tensors
+        # In place and in parts: at this moment all activations are alive. A second backward pass is refused by torch.
         if hidden_gradient is not None:
-            hidden_gradient = (hidden_gradient.float() * gradients[0]).to(hidden_gradient.dtype)
+            for part in hidden_gradient.split(context.rows):
+                part.copy_(part.float() * gradients[0])
         if weight_sum is not None:
-            # In place: at this moment all activations are alive. A second backward pass is refused by torch.
             weight_sum = weight_sum.mul_(gradients[0]).to(context.kind)
         return hidden_gradient, weight_sum, None, None, None
 

@@ -20,6 +20,14 @@ _MOST = {
 """Most new errors of a sound port in the minute of a collective. The tens are the thresholds of ibqueryerrors
 (/etc/infiniband-diags/error_thresholds); a link that retrains in that minute does so in the training too."""
 
+_FULL = {
+    "SymbolErrorCounter": 2**16 - 1,
+    "LinkErrorRecoveryCounter": 2**8 - 1,
+    "LinkDownedCounter": 2**8 - 1,
+    "PortRcvErrors": 2**16 - 1,
+}
+"""Where they stop to count (InfiniBand Architecture Specification, PortCounters)."""
+
 
 @dataclass(frozen=True)
 class PortErrors:
@@ -51,6 +59,9 @@ def errors_probe(start: PortErrors, end: PortErrors) -> Probe:
         return blind(name, reason, target, RIGHTS_CURE)
     growth = {key: count - start.counts.get(key, 0) for key, count in end.counts.items()}
     bad = [f"{port}: {number} {counter}" for (port, counter), number in growth.items() if number > _MOST[counter]]
+    full = [f"{port}: {counter}" for (port, counter), count in end.counts.items() if count >= _FULL[counter]]
+    if full and not bad:
+        return blind(name, f"counters that are full: {several(full)}", target, "set them to 0: perfquery -R")
     old = [f"{port}: {count} {counter}" for (port, counter), count in end.counts.items() if count]
     fine = f"none new; since they were reset {several(old)}" if old else f"{len(end.counts)} counters at 0"
     return finding(name, bad, fine, target, CABLE_CURE)

@@ -16,6 +16,9 @@ from trainer.health.infiniband.tree import FabricTree, parse_topology, split_des
 from trainer.health.looking import CannotLook, Look, blind, text_of
 
 _PATIENCE_S = 120.0
+_ORDER_PATIENCE_S = 30.0
+"""For a look that only orders ranks, while all other pods wait."""
+_LINKS_TARGET = "every link as wide and as fast as both its ends support"
 
 
 def gang_probes(look: Look, nodes: Collection[str], one_leaf: bool = False, adapters: int = 0) -> Iterator[Probe]:
@@ -36,23 +39,25 @@ def gang_probes(look: Look, nodes: Collection[str], one_leaf: bool = False, adap
     waiting = [_place(link) for link in links if link.state == INITIALIZE]
     yield finding("infiniband_subnet_manager", waiting, "every link is configured",
                   "a subnet manager that has configured every link", MANAGER_CURE)  # fmt: skip
-    slow = [f"{_place(link)}: {link.shortfall}" for link in links if link.could_be]
-    yield finding("infiniband_links", slow, f"{len(links)} links as fast as both ends can",
-                  "every link as wide and as fast as both its ends support", CABLE_CURE)  # fmt: skip
+    slow, target = [f"{_place(link)}: {link.shortfall}" for link in links if link.could_be], _LINKS_TARGET
+    if links:
+        yield finding("infiniband_links", slow, f"{len(links)} links as fast as both ends can", target, CABLE_CURE)
+    else:
+        yield blind("infiniband_links", "iblinkinfo lists no link of these nodes that can be read", target, RIGHTS_CURE)
     yield _uplinks_probe(tree, nodes)
     if one_leaf:
         yield _leaf_probe(tree, nodes)
 
 
-def read_tree(look: Look) -> FabricTree:
+def read_tree(look: Look, within_s: float = _PATIENCE_S) -> FabricTree:
     """Return the fabric. Raises CannotLook."""
-    return parse_topology(text_of(look("ibnetdiscover", timeout_s=_PATIENCE_S), "ibnetdiscover"))
+    return parse_topology(text_of(look("ibnetdiscover", timeout_s=within_s), "ibnetdiscover"))
 
 
 def network_places(look: Look, nodes: Collection[str]) -> Mapping[str, tuple[str, ...]]:
     """Return each node's place in the fabric from the top layer down; none for a node that could not be seen there."""
     try:
-        return read_tree(look).places(nodes)
+        return read_tree(look, _ORDER_PATIENCE_S).places(nodes)
     except CannotLook:
         return {}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainer.contract import Probe
 from trainer.health.infiniband.findings import CABLE_CURE, MANAGER_CURE, RIGHTS_CURE, finding, several
 from trainer.health.infiniband.links import parse_links
-from trainer.health.infiniband.ports import INFINIBAND, SYSFS, Port, default_interface, read_ports
+from trainer.health.infiniband.ports import ETHERNET, INFINIBAND, SYSFS, Port, default_interface, read_ports
 from trainer.health.infiniband.settings import PortChoice, choose, derive, settings_probe
 from trainer.health.looking import CannotLook, Look, blind, text_of
 
@@ -31,9 +31,17 @@ def choice_of(look: Look, sysfs: Path = SYSFS, devices: Path = DEVICES) -> PortC
     return PortChoice((), {**choice.left_out, **{port.name: WITHOUT_DEVICES for port in choice.ports}})
 
 
-def nccl_environment(look: Look) -> dict[str, str]:
-    """Return NCCL's variables for this node; none where it has neither InfiniBand nor RoCE."""
-    return derive(choice_of(look))
+def nccl_environment(choice: PortChoice) -> dict[str, str]:
+    """Return NCCL's variables for this node; none where NCCL takes the right ports by itself, or a person has written
+    them into one of NCCL's files, over which the environment would win."""
+    return derive(choice) if choice.left_out and not _names_ports_in_a_file() else {}
+
+
+def _names_ports_in_a_file() -> bool:
+    """https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html has NCCL's files."""
+    files = (Path("/etc/nccl.conf"), Path("~/.nccl.conf").expanduser(), Path(os.environ.get("NCCL_CONF_FILE", "")))
+    texts = (path.read_text(errors="replace") for path in files if path.is_file())
+    return any(line.strip().startswith("NCCL_IB_HCA") for text in texts for line in text.splitlines())
 
 
 def infiniband_probes(
@@ -45,6 +53,11 @@ def infiniband_probes(
     if plain:
         yield blind("infiniband_devices", f"{several(plain)}: {WITHOUT_DEVICES}", "NCCL over RoCE", _DEVICE_CURE)
     if not choice.ports:
+        return
+    unread = [port.name for port in choice.ports if not port.state]
+    if unread or (not choice.usable and all(port.layer == ETHERNET for port in choice.ports)):
+        why = f"{several(unread)} tells no state" if unread else "no Ethernet port that may be RoCE's is active"
+        yield blind("infiniband_ports", why, "an active port of each adapter", RIGHTS_CURE)
         return
     yield _ports_probe(choice, ports)
     waiting = [f"{port.name} {port.state}, SM lid {port.sm_lid}" for port in choice.ports if port.waits_for_manager]
@@ -64,6 +77,8 @@ def _ports_probe(choice: PortChoice, wanted: int) -> Probe:
     bad = [f"{port.name} {port.state}, {port.physical_state}" for port in idle]
     if wanted > len(choice.usable) and not bad:
         bad = [f"{len(choice.usable)} active ports in all"]
+    if not choice.usable and not bad:
+        bad = [f"{port.name} {port.state}" for port in choice.ports]
     adapters = len({port.adapter for port in choice.ports})
     fine = f"{len(choice.usable)} active ports on {len(active_adapters)} of {adapters} adapters"
     target = f"{wanted} active ports" if wanted else f"an active port of each of {adapters} adapters"

@@ -60,7 +60,7 @@ def parse_ibstat(text: str) -> tuple[Port, ...]:
             if state := fields.get("State"):
                 # libibumad says IB where an old kernel names no link layer.
                 layer = fields.get("Link layer", "").replace("IB", INFINIBAND)
-                rate, physical = float(fields.get("Rate", "0")), fields.get("Physical state", "")
+                rate, physical = float(fields.get("Rate", "0").partition(" ")[0]), fields.get("Physical state", "")
                 sm_lid = int(fields["SM lid"]) if "SM lid" in fields else None
                 ports.append(Port(adapter, int(number), state, physical, rate, layer, model, sm_lid))
     return tuple(ports)
@@ -76,7 +76,7 @@ def read_ports(look: Look, sysfs: Path = SYSFS) -> tuple[Port, ...]:
     ports = sorted(_ports_of_sysfs(sysfs), key=lambda port: (_natural(port.adapter), port.number))
     try:
         reports = {port.name: port for port in parse_ibstat(text_of(look("ibstat"), "ibstat"))} if ports else {}
-    except CannotLook:
+    except (CannotLook, ValueError):  # the kernel's files say the same
         reports = {}
     return tuple(_with_report(port, reports[port.name]) if port.name in reports else port for port in ports)
 

@@ -29,8 +29,8 @@ class PortChoice:
 def choose(ports: Sequence[Port], default_interface: str = "", expression: str = "") -> PortChoice:
     """Choose the ports for the gang's traffic: not those of management, of storage, or of another kind of network.
 
-    A port that is down stays in: it belongs there and is missing. `expression`: somebody's NCCL_IB_HCA, of which `^`
-    and names say what is not of the gang's network.
+    A port that is down stays in: it belongs there and is missing. `expression`: somebody's NCCL_IB_HCA, who knows which
+    ports are of the gang's network.
     """
     left_out: dict[str, str] = {}
     chosen = list(ports)
@@ -45,15 +45,17 @@ def choose(ports: Sequence[Port], default_interface: str = "", expression: str =
     managed = [port.name for port in chosen if port.layer == ETHERNET and port.interface == default_interface != ""]
     if len(managed) < len(chosen):
         leave_out(dict.fromkeys(managed, f"{default_interface} carries the default route"))
-    if expression.startswith("^"):
+    if expression:
         leave_out({port.name: f"NCCL_IB_HCA={expression}" for port in chosen if not selects(expression, port)})
     if any(port.layer == INFINIBAND for port in chosen):
         leave_out({port.name: "it is Ethernet beside InfiniBand" for port in chosen if port.layer == ETHERNET})
     # A slow port of the same model as a fast one is a fault, which another probe names.
     fastest = max((port.rate_gbit_s for port in chosen if port.active), default=0.0)
     models = {port.model for port in chosen if port.active and port.rate_gbit_s == fastest}
+    # A model of which no port is active may be the fabric's own, all of it down.
+    others = {port.model for port in chosen if port.active} - models
     leave_out({port.name: f"it is a {port.model or 'slower adapter'} beside {', '.join(sorted(models))}"
-               for port in chosen if models and port.model not in models})  # fmt: skip
+               for port in chosen if port.model in others})  # fmt: skip
     return PortChoice(tuple(chosen), left_out)
 
 
