@@ -145,7 +145,8 @@ def _bucket(client: Client, cluster: StandingCluster) -> str:
     if lacking := [key for key in LOGIN_KEYS if key not in login]:
         return f"Secret {place.secret} has no {' and no '.join(lacking)}"
     try:
-        s3_client(place, login).list_objects_v2(Bucket=place.bucket, MaxKeys=1)
+        pages = s3_client(place, login).get_paginator("list_objects_v2")
+        next(iter(pages.paginate(Bucket=place.bucket, PaginationConfig={"PageSize": 1})), None)
     except (ClientError, BotoCoreError) as error:
         return f"{place.bucket} at {place.endpoint or 'AWS'}: {error}"
     return ""

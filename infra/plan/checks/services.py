@@ -181,7 +181,7 @@ def _network(cidr: str) -> IPv4Network | None:
         return None
 
 
-def dashboards_need_prometheus(case: Case) -> Iterator[Draft]:
+def dashboard_source(case: Case) -> Iterator[Draft]:
     """Grafana comes with Prometheus' chart, and draws its series."""
     addons = case.spec.addons
     if addons.grafana and not addons.prometheus:

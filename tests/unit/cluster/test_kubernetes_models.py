@@ -43,8 +43,9 @@ def test_models_prepared_once_are_decoded_by_many_threads(run: int) -> None:
 
 
 def test_every_model_that_the_code_uses_is_prepared() -> None:
+    """But those of a look at a cluster that stands, which one thread takes."""
     used = set()
-    for path in (ROOT / "infra").rglob("*.py"):
+    for path in (path for path in (ROOT / "infra").rglob("*.py") if path.parent.name != "standing"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lightkube.resources."):
                 used |= {alias.name for alias in node.names}

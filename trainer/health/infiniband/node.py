@@ -77,7 +77,7 @@ def _ports_probe(choice: PortChoice, wanted: int) -> Probe:
     bad = [f"{port.name} {port.state}, {port.physical_state}" for port in idle]
     if wanted > len(choice.usable) and not bad:
         bad = [f"{len(choice.usable)} active ports in all"]
-    if not choice.usable and not bad:
+    if not choice.usable and not bad and not any(port.waits_for_manager for port in choice.ports):
         bad = [f"{port.name} {port.state}" for port in choice.ports]
     adapters = len({port.adapter for port in choice.ports})
     fine = f"{len(choice.usable)} active ports on {len(active_adapters)} of {adapters} adapters"
