@@ -1,5 +1,5 @@
-"""Processes that have imported what a rank needs and wait to be one: CUDA needs ranks that are spawned, whose imports
-take most of a restart in place (14 of 17 s on an H100, `make bench-gpu`)."""
+"""Processes that have imported what a rank needs and wait to be one: CUDA needs ranks that are spawned, and so import
+all of it anew: a restart in place took 14.0 of a cold start's 17.3 s on an H100 (`make bench-gpu`)."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ class Exporter:
         self._since = clock.monotonic()
         """Begin of the training time without a commit."""
         self._causes: dict[str, float] = {}
+        self._highest_step = 0
         self._look_time: float | None = None
 
     def note(
@@ -43,7 +44,8 @@ class Exporter:
         """Take the figures of a look. `look_s`: its duration in seconds; `attempts`: those launched so far; `interval`:
         between two commits on a tier that outlives a node; `more`: further fields of the metrics."""
         now = self._clock.monotonic()
-        cause = cause_of(view)
+        cause = cause_of(view, self._highest_step)
+        self._highest_step = max(self._highest_step, view.step)
         self._causes[cause] = self._causes.get(cause, 0.0) + (0.0 if self._look_time is None else now - self._look_time)
         self._look_time = now
         trains = view.in_flight and any(pod.trainer_phase in _TRAINING for pod in view.pods)

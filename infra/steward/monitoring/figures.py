@@ -23,14 +23,16 @@ _CAUSES = (
 """Phase -> cause of a gang's time, where no rank trains."""
 
 
-def cause_of(view: Observation) -> str:
-    """Return the cause of the time since the last look, one of the report's. Steps below the highest are run again."""
+def cause_of(view: Observation, highest_step: int) -> str:
+    """Return the cause of the time since the last look, one of the report's. `highest_step`: of all attempts so far;
+    steps below it are run again. A gang of which nothing is heard has not started, or has failed since it stepped."""
     if not view.in_flight:
         return (TimeCause.REPLACE if view.held_since is None else TimeCause.IDLE).value
     phases = {pod.trainer_phase for pod in view.pods}
     if Phase.TRAINING in phases:
-        repeats = min(pod.step for pod in view.pods) < view.step
-        return (TimeCause.REDO if repeats else TimeCause.USEFUL).value
+        return (TimeCause.REDO if view.step < highest_step else TimeCause.USEFUL).value
+    if phases <= {None} and view.step > 0:
+        return TimeCause.REPLACE.value
     return next((cause for phase, cause in _CAUSES if phase in phases), TimeCause.STARTUP).value
 
 

@@ -66,10 +66,11 @@ class SeriesKeeper:
         guard: Callable[[], None],
         clock: Clock,
         read: Reader = read,
-        names: Sequence[str] = known_metrics(),
+        names: Sequence[str] | None = None,
     ) -> None:
-        """`guard` raises where the lease is lost: another steward then keeps the series."""
-        self._store, self._guard, self._clock, self._read, self._names = store, guard, clock, read, names
+        """`guard` raises where the lease is lost: another steward then keeps the series. `names`: None is all."""
+        self._store, self._guard, self._clock, self._read = store, guard, clock, read
+        self._names = known_metrics() if names is None else names
         self._lock = threading.Lock()
         self._next: int | None = None
         """Begin of the next window; None: the record was not asked yet."""

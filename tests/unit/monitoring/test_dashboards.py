@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -47,6 +51,27 @@ def test_each_query_of_a_panel_returns_series_whose_labels_its_legend_names(
     wanted = set(re.findall(r"{{(\w+)}}", panel.queries[query])) - {"instance"}  # which a scrape adds
     assert all(row["metric"].keys() >= wanted for row in rows)
     assert all(float(value) == float(value) for row in rows for _, value in row["values"]), "a number"
+
+
+def test_a_page_of_a_browser_neither_finds_prometheus_nor_reads_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, popen = list[list[str]](), subprocess.Popen
+
+    def start(line: list[str], **settings: Any) -> Any:
+        lines.append(line)
+        return popen(line, **settings)
+
+    monkeypatch.setattr("infra.monitoring.prometheus.subprocess.Popen", start)
+    with over_text(["up 1 1764187200\n"], {name: tools_dir() / name for name in PROGRAMS}) as get:
+        (line,) = (line for line in lines if "promtool" not in line[0])
+        listener = next(word.partition("=")[2] for word in line if word.startswith("--web.listen-address"))
+        assert get(range_path("up", NOW, NOW + 60, 15))[0] == 200 and listener.startswith("127.0.0.1:")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://{listener}/api/v1/query?query=up", timeout=60)
+        prefix = next(word.partition("=")[2] for word in line if word.startswith("--web.route-prefix"))
+        question = urllib.request.Request(f"http://{listener}{prefix}/api/v1/query?query=up")
+        question.add_header("Origin", "https://example.com")
+        with urllib.request.urlopen(question, timeout=60) as answer:
+            assert answer.headers["Access-Control-Allow-Origin"] is None
 
 
 def test_a_prometheus_without_series_returns_none() -> None:

@@ -16,8 +16,9 @@ from trainer.contract import Verdict
 from trainer.health.__main__ import nccl_probes
 from trainer.health.collective import Collective
 from trainer.health.fabrics import infiniband_nccl_probe
+from trainer.health.infiniband.counters import PortErrors, errors_probe
 from trainer.health.infiniband.links import parse_links
-from trainer.health.infiniband.node import WITHOUT_DEVICES, choice_of, infiniband_probes
+from trainer.health.infiniband.node import WITHOUT_DEVICES, choice_of, infiniband_probes, nccl_environment
 from trainer.health.infiniband.ports import ETHERNET, INFINIBAND, Port, default_interface, parse_ibstat, read_ports
 from trainer.health.infiniband.settings import choose, derive, selects, settings_probe
 from trainer.health.infiniband.tree import parse_topology, split_description
@@ -238,3 +239,53 @@ def test_the_preflight_judges_nccls_log_by_the_network_that_the_node_has() -> No
     assert next(nccl_probes(efa, result, 2, choose([]))).name == "nccl_efa"
     dead = Collective((), None, None, "the others did not come")
     assert not list(nccl_probes(PLAIN, dead, 2, fabric)), "a collective that never began judges no network"
+
+
+def test_a_model_that_is_down_as_a_whole_is_not_left_out_for_a_slower_one_that_works() -> None:
+    compute = [port(f"mlx5_{number}", state="Down") for number in range(8)]
+    choice = choose([*compute, port("mlx5_8", model="MT4123", rate=200)])
+    assert len(choice.ports) == 9 and choice.left_out == {}, "NCCL would train over the storage network"
+
+
+@pytest.mark.parametrize("expression", ["^mlx5_8", "=mlx5_0:1,mlx5_1:1"])
+def test_whoever_names_ports_says_which_are_of_the_fabric(expression: str) -> None:
+    choice = choose([port("mlx5_0"), port("mlx5_1"), port("mlx5_8", rate=200)], expression=expression)
+    assert [chosen.name for chosen in choice.ports] == ["mlx5_0:1", "mlx5_1:1"]
+    assert settings_probe(choice, {"NCCL_IB_HCA": expression}).verdict is Verdict.PASS
+
+
+def test_nccl_is_told_its_ports_only_where_it_would_take_others_and_no_file_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NCCL_CONF_FILE", raising=False)
+    plain = choose([port("mlx5_0"), port("mlx5_1")])
+    mixed = choose([port("mlx5_0"), port("mlx5_8", model="MT4123", rate=200)])
+    assert nccl_environment(plain) == {} and nccl_environment(mixed) == {"NCCL_IB_HCA": "=mlx5_0:1"}
+    file = tmp_path / ".nccl.conf"
+    file.write_text("NCCL_DEBUG=INFO\n")
+    assert nccl_environment(mixed) != {}
+    file.write_text("NCCL_DEBUG=INFO\nNCCL_IB_HCA=mlx5_8\n")
+    assert nccl_environment(mixed) == {}
+    file.unlink()
+    file.mkdir()  # it cannot be read, and may name them
+    assert nccl_environment(mixed) == {}
+
+
+def test_ports_that_tell_no_state_or_may_be_plain_ethernet_judge_nothing() -> None:
+    for ports in ([replace(port("mlx5_0"), state="")], [port("mlx5_0", layer=ETHERNET, state="Down")]):
+        (probe,) = infiniband_probes(choose(ports), no_tool, {})
+        assert probe.name == "infiniband_ports" and probe.verdict is Verdict.BLIND
+
+
+def test_a_counter_that_is_full_counts_no_more_and_proves_nothing() -> None:
+    full = PortErrors({("mlx5_0:1", "SymbolErrorCounter"): 2**16 - 1})
+    nearly = PortErrors({("mlx5_0:1", "SymbolErrorCounter"): 2**16 - 2})
+    assert errors_probe(full, full).verdict is Verdict.BLIND and "perfquery -R" in errors_probe(full, full).cure
+    assert errors_probe(nearly, nearly).verdict is Verdict.PASS
+
+
+def test_a_rate_with_its_name_is_read() -> None:
+    text = "CA 'mlx5_0'\n\tCA type: MT4099\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n"
+    (parsed,) = parse_ibstat(text + "\t\tRate: 40 (FDR10)\n\t\tSM lid: 1\n\t\tLink layer: InfiniBand\n")
+    assert parsed.rate_gbit_s == 40

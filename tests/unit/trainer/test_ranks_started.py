@@ -52,6 +52,7 @@ def _import_nothing() -> None:
 
 def _leave_word(paths: Paths) -> None:
     rank = int(os.environ["RANK"])
+    assert not multiprocessing.current_process().daemon, "a rank may have processes of its own"
     word = f"{os.getpid()} {os.environ['WORD']}"
     (paths.run / f"word-{rank}-{os.environ['TURN']}").write_text(word)
     Heartbeat(paths.run, rank).beat(step=1, step_seconds=0.1)

@@ -38,9 +38,15 @@ def nccl_environment(choice: PortChoice) -> dict[str, str]:
 
 
 def _names_ports_in_a_file() -> bool:
-    """https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html has NCCL's files."""
-    files = (Path("/etc/nccl.conf"), Path("~/.nccl.conf").expanduser(), Path(os.environ.get("NCCL_CONF_FILE", "")))
-    texts = (path.read_text(errors="replace") for path in files if path.is_file())
+    """Return whether a file of NCCL's does, or may: one that cannot be read could name them.
+
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html has the files.
+    """
+    names = ("/etc/nccl.conf", os.path.expanduser("~/.nccl.conf"), os.environ.get("NCCL_CONF_FILE", ""))
+    try:
+        texts = [Path(name).read_text(errors="replace") for name in names if os.path.lexists(name)]
+    except OSError:
+        return True
     return any(line.strip().startswith("NCCL_IB_HCA") for text in texts for line in text.splitlines())
 
 

@@ -117,6 +117,20 @@ def test_a_driver_that_gives_up_is_started_again_and_that_is_said(site: Path) ->
     assert result.driver_ended
 
 
+def test_a_drill_that_is_interrupted_ends_its_campaign(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conductor = Conductor(Drill("drill", ("steward-killed",)), lambda _: None)
+
+    def interrupt() -> None:
+        assert conductor._driver.poll() is None, "it trains for hours"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(conductor, "_until_overcome", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        conductor.run()
+    assert "down" in started(site / "results" / "123456789012-us-east-1" / "drill")
+    assert conductor._driver.poll() is not None
+
+
 def test_results_are_kept_by_fault_and_the_newest_counts(site: Path) -> None:
     report = drill(["steward-killed"], 0, 1, None, lambda _: None)
     assert not report.missed and [row["fault"] for row in report.rows] == ["steward-killed"]

@@ -107,16 +107,20 @@ def test_time_has_the_causes_of_the_report() -> None:
     time = Time()
     exporter = Exporter("c", Clock(time, time.wall), timedelta(minutes=5))
 
-    def pods(phase: Phase, step: int = 30) -> dict[str, Any]:
-        return {"pods": (PodView(index=0, name="a-0", node="n0", phase="Running", trainer_phase=phase, step=step),)}
+    def pods(phase: Phase | None, step: int = 30) -> dict[str, Any]:
+        """One node is a step behind, as between two of its answers."""
+        settings: dict[str, Any] = {"node": "n0", "phase": "Running", "trainer_phase": phase}
+        nodes = (PodView(index=index, name=f"a-{index}", step=max(0, step - index), **settings) for index in range(2))
+        return {"pods": tuple(nodes), "step": step}
 
     looks = [
-        ("startup", 7, pods(Phase.RESTORING)), ("useful", 10, pods(Phase.TRAINING)),
-        ("redo", 5, pods(Phase.TRAINING, step=12)), ("saving", 3, pods(Phase.SAVING)),
-        ("evaluation", 2, pods(Phase.EVALUATING)), ("replace", 40, {"in_flight": False}),
-        ("idle", 100, {"in_flight": False, "held_since": NOW}), ("useful", 1, pods(Phase.TRAINING)),
+        ("startup", 4, pods(None, step=0)), ("startup", 3, pods(Phase.RESTORING, step=0)),
+        ("useful", 10, pods(Phase.TRAINING)), ("saving", 3, pods(Phase.SAVING)),
+        ("evaluation", 2, pods(Phase.EVALUATING)), ("replace", 15, pods(None)), ("replace", 25, {"in_flight": False}),
+        ("idle", 100, {"in_flight": False, "held_since": NOW}), ("redo", 5, pods(Phase.TRAINING, step=12)),
+        ("useful", 1, pods(Phase.TRAINING)),
     ]  # fmt: skip
-    exporter.note(view(), 100.0, 1, 0.1, timedelta(minutes=10))
+    exporter.note(view(step=0), 100.0, 1, 0.1, timedelta(minutes=10))
     for _, seconds, changes in looks:
         time.go(seconds)
         exporter.note(view(**changes), 100.0, 1, 0.1, timedelta(minutes=10))
