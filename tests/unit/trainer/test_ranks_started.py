@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,12 @@ def test_a_rank_that_was_started_ends_where_the_next_one_cannot_be(
 def test_a_stop_is_heard_whatever_threads_the_agents_libraries_have(start_method: str, tmp_path: Path) -> None:
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "2", "BIVOUAC_TERMINATION_LOG": str(tmp_path / "last words")}
     command = [sys.executable, "-c", STOPPED, str(tmp_path), start_method]
-    process = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert process.returncode == ExitCode.INTERRUPTED, process.stderr[-1000:]
+    errors = tmp_path / "errors"
+    with errors.open("w") as file:  # a file, since the sleeping process outlives the agent and would hold a pipe open
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
+    try:
+        assert process.wait() == ExitCode.INTERRUPTED, errors.read_text()[-1000:]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     assert "asked to stop" in (tmp_path / "last words").read_text()
