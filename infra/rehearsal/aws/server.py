@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import threading
 import warnings
 
@@ -74,8 +75,15 @@ def write_credentials(world: World) -> None:
 
 
 def make(world: World, host: str, port: int) -> BaseWSGIServer:
-    """Return a server bound only to `host:port` (port 0: any free one), for the caller to run."""
-    return make_server(host, port, build(world), threaded=True, request_handler=RequestHandler)
+    """Return a server bound only to `host:port` (port 0: any free one), for the caller to run.
+
+    It gets a bound socket: a server that binds its own asks a name server for its name, and in a site there is none, so
+    that it would wait for six seconds.
+    """
+    with socket.create_server((host, port)) as bound:
+        server = make_server(host, port, build(world), threaded=True, request_handler=RequestHandler, fd=bound.fileno())
+    server.server_name, server.server_port = host, server.port
+    return server
 
 
 def serve(world: World, host: str, port: int) -> None:
