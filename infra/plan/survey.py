@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from infra.plan import catalogue, source_files
+from infra.plan import catalogue, git_source, source_files
 from infra.plan.facts import DataSource, Environment, Facts, KubernetesSupport, Offer
 from infra.spec.campaign import Capacity, MixtureSource, Spec, Workload
 from infra.spec.recipe import folder_of, source_folder
@@ -55,7 +55,7 @@ def survey(spec: Spec, account: str | None = None, *, complete: bool = True) -> 
         "data": lambda: data_source(spec),
         "folders": lambda: _folders(spec),
         "programs": lambda: _programs(spec.workload),
-        "source": lambda: source_files.look(spec.workload),
+        "source": lambda: source_files.look(git_source.local(spec.workload)),
         "account": lambda: account,
     }
     if complete:
@@ -106,8 +106,11 @@ def data_source(spec: Spec) -> DataSource:
 
 def _job_source(workload: Workload | None) -> DataSource:
     """Return whether a workload's folder and the script or module in it exist."""
-    source, script = (workload.source, workload.script) if workload else (None, None)
-    folder = Path(source or ".").expanduser()
+    known = git_source.local(workload)
+    if workload is not None and known is None:  # a git reference that is not fetched yet: as for a bucket
+        return DataSource(location=str(workload.source), folder=True, matches=True)
+    source, script = (known.source, known.script) if known else (None, None)
+    folder = Path(str(source or ".")).expanduser()
     has_entry = script is None or (folder / script).is_file()
     if workload is not None and workload.module is not None:
         has_entry = _has_module(folder, workload.module.split("."))
@@ -131,8 +134,10 @@ def _folders(spec: Spec) -> tuple[str, ...]:
 
 
 def _programs(workload: Workload | None) -> tuple[str, ...]:
-    root = Path((workload.source if workload else None) or ".").expanduser()
-    return tuple(name for _, name in workload.named_programs if (root / name).is_file()) if workload else ()
+    known = git_source.local(workload)
+    root = Path(str((known.source if known else None) or ".")).expanduser()
+    names = [name for _, name in workload.named_programs] if workload else []
+    return tuple(name for name in names if known is None or (root / name).is_file())
 
 
 def _prepared_tokens(spec: Spec) -> int | None:
