@@ -17,6 +17,7 @@ from infra.spec.recipe import folder_of, source_folder
 from infra.spec.workload.workload import GIB
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest
 from trainer.contract.recipe import FOREIGN
+from trainer.contract.tokenizer import first_token
 
 ENVIRONMENTS = {
     "aws": Environment(hardware=True, claims=True, public_registries=True, driver_outside=True, inputs=True),
@@ -55,6 +56,7 @@ def survey(spec: Spec, account: str | None = None, *, complete: bool = True) -> 
         "data": lambda: data_source(spec),
         "folders": lambda: _folders(spec),
         "programs": lambda: _programs(spec.workload),
+        "first_token": lambda: _first_token(spec),
         "source": lambda: source_files.look(git_source.local(spec.workload)),
         "account": lambda: account,
     }
@@ -138,6 +140,14 @@ def _programs(workload: Workload | None) -> tuple[str, ...]:
     root = Path(str((known.source if known else None) or ".")).expanduser()
     names = [name for _, name in workload.named_programs] if workload else []
     return tuple(name for name in names if known is None or (root / name).is_file())
+
+
+def _first_token(spec: Spec) -> str | None:
+    try:
+        path = None if spec.data is None else spec.data.tokenizer
+        return None if path is None else first_token(path.expanduser().read_bytes())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # the preparation says what is wrong with it
+        return None
 
 
 def _prepared_tokens(spec: Spec) -> int | None:

@@ -77,6 +77,9 @@ class Data(Section):
     """A `tokenizer.json` to use. None: train one with `training.model.vocabulary` tokens."""
     end_of_document: str | None = None
     """The given tokenizer's token that ends a document. None: the usual ones are tried."""
+    beginning_of_document: str | None = Field(default=None, exclude_if=lambda token: token is None)
+    """The given tokenizer's token that every document begins with, as models expect it whose tokenizer writes one by
+    itself, such as Llama's `<|begin_of_text|>`. None: none."""
     max_files: int | None = Field(default=None, ge=1)
     """Most files of each source, chosen by `seed`. None: all."""
     min_characters: int = Field(default=1, ge=1)
@@ -118,6 +121,12 @@ class Data(Section):
         names = [part.name for part in self.mixture]
         if len(set(names)) < len(names):
             raise ValueError("the names of a mixture's sources must differ")
+        return self
+
+    @model_validator(mode="after")
+    def _begins_text_with_a_given_token(self) -> Self:
+        if self.beginning_of_document is not None and (self.tokenizer is None or self.format == "chat"):
+            raise ValueError("beginning_of_document is a token of `tokenizer`; a chat template writes its own")
         return self
 
     @model_validator(mode="after")

@@ -122,6 +122,8 @@ class DataManifest(Frozen):
     """Size of the tokenizer; a model's `vocabulary` must equal it."""
     end_of_document: int
     """Id of the token that ends every document."""
+    beginning_of_document: int | None = Field(default=None, exclude_if=lambda token: token is None)
+    """Id of the token that every document begins with; None: none."""
     dtype: Literal["int16", "int32"]
     """int16 up to 32,768 ids. Megatron and DeepSpeed have equal codes for these two types, but not for unsigned ones
     (8 and 6 for uint16)."""

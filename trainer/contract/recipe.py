@@ -44,6 +44,14 @@ class Recipe(Frozen):
     """A `tokenizer.json` to use; without it, byte-level BPE is trained on a sample of the text."""
     end_of_document: str | None = None
     """The given tokenizer's token that ends a document; without it, the usual ones are tried."""
+    beginning_of_document: str | None = Field(default=None, exclude_if=lambda token: token is None)
+    """The given tokenizer's token that every document begins with; None: none."""
+
+    @model_validator(mode="after")
+    def _begins_text_alone(self) -> Self:
+        if self.beginning_of_document is not None and (self.tokenizer is None or self.parameters.chat is not None):
+            raise ValueError("beginning_of_document is a given tokenizer's; a chat template writes its own")
+        return self
 
     @model_validator(mode="after")
     def _names_each_source_once(self) -> Self:

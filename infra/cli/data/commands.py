@@ -101,6 +101,7 @@ def data_prepare(
     vocabulary: Annotated[int, typer.Option(help="Size of the tokenizer that is trained.")] = 4096,
     tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer.json to use instead.")] = None,
     end_of_document: Annotated[str | None, typer.Option(help="Its token that ends a document.")] = None,
+    beginning_of_document: Annotated[str | None, typer.Option(help="Its token that begins a document.")] = None,
     held_out: Annotated[float, typer.Option(help="Part held out for evaluation.")] = 0.05,
     seed: Annotated[int, typer.Option(help="Seed of the choice of files, of held-out documents and of order.")] = 1234,
     max_files: Annotated[int | None, typer.Option(help="Most files of a source, chosen by seed.")] = None,

@@ -36,6 +36,8 @@ class Encode:
     end: int
     dtype: str
     work: Path
+    begin: int | None = None
+    """Token that begins a document."""
 
 
 def encode(unit: Unit, task: Encode) -> None:
@@ -113,13 +115,14 @@ def _encode(tokenizer: Tokenizer, pieces: list[Piece], task: Encode) -> Iterator
         responses = [piece.responses for piece in pieces]
         yield from encode_samples(tokenizer, texts, responses, task.end, task.parameters.chat)
         return
+    head = [] if task.begin is None else [task.begin]
     if sum(map(len, texts)) <= BATCH_CHARACTERS:
         for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False):
-            yield np.array([*encoding.ids, task.end], dtype=task.dtype)
+            yield np.array([*head, *encoding.ids, task.end], dtype=task.dtype)
         return
     for text in texts:
         parts = [tokenizer.encode_batch_fast([piece], add_special_tokens=False)[0].ids for piece in _pieces(text)]
-        yield np.array([*(token for part in parts for token in part), task.end], dtype=task.dtype)
+        yield np.array([*head, *(token for part in parts for token in part), task.end], dtype=task.dtype)
 
 
 def _pieces(text: str) -> Iterator[str]:
