@@ -16,8 +16,8 @@ from infra.spec.campaign import Capacity, MixtureSource, Spec, Workload
 from infra.spec.recipe import folder_of, source_folder
 from infra.spec.workload.workload import GIB
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest
+from trainer.contract.model.tokenizer import first_token
 from trainer.contract.recipe import FOREIGN
-from trainer.contract.tokenizer import first_token
 
 ENVIRONMENTS = {
     "aws": Environment(hardware=True, claims=True, public_registries=True, driver_outside=True, inputs=True),

@@ -66,9 +66,10 @@ class Data(Section):
     """Origin of the text, for people."""
     mixture: tuple[MixtureSource, ...] = ()
     """Several sources, instead of `source`."""
-    format: Literal["auto", "text", "jsonl", "parquet", "chat"] = "auto"
+    format: Literal["auto", "text", "jsonl", "parquet", "arrow", "chat", "megatron"] = "auto"
     """Format of the files; `auto` derives it from their names. `chat`: JSON lines with `prompt` and `response`, or with
-    `messages` of `role` and `content`; only the responses are learned."""
+    `messages` of `role` and `content`; only the responses are learned. `arrow`: as `save_to_disk` of Hugging Face's
+    `datasets` writes it. `megatron`: token ids in `.bin` and `.idx`, made by `tokenizer`; they stay as they are."""
     chat: Chat | None = None
     """Of the format `chat`."""
     text_field: str = "text"
@@ -125,6 +126,8 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _begins_text_with_a_given_token(self) -> Self:
+        if self.format == "megatron" and self.tokenizer is None:
+            raise ValueError("format megatron: give `tokenizer`, the one that made the token data")
         if self.beginning_of_document is not None and (self.tokenizer is None or self.format == "chat"):
             raise ValueError("beginning_of_document is a token of `tokenizer`; a chat template writes its own")
         return self

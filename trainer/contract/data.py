@@ -74,9 +74,9 @@ class Parameters(Frozen):
     held_out: float = Field(gt=0, lt=1)
     seed: int
     max_files: int | None = Field(default=None, ge=1)
-    format: Literal["auto", "text", "jsonl", "parquet", "chat"] = "auto"
-    """Format of the files; auto: by name (.jsonl, .ndjson, .parquet, else text; with .gz, .zst, .xz, .bz2). chat: JSON
-    lines with `prompt` and `response`, or with `messages`."""
+    format: Literal["auto", "text", "jsonl", "parquet", "arrow", "chat", "megatron"] = "auto"
+    """Format of the files; auto: by name (.jsonl, .ndjson, .parquet, .arrow, else text; with .gz, .zst, .xz, .bz2).
+    chat: JSON lines with `prompt` and `response`, or with `messages`. megatron: token ids in `.bin` and `.idx`."""
     # Left out where it is None, so that the manifests of text, and with them the data's digest, stay as they were.
     chat: Chat | None = Field(default=None, exclude_if=lambda chat: chat is None)
     """Only for the format chat."""

@@ -49,6 +49,8 @@ class Recipe(Frozen):
 
     @model_validator(mode="after")
     def _begins_text_alone(self) -> Self:
+        if self.parameters.format == "megatron" and self.tokenizer is None:
+            raise ValueError("megatron: give the tokenizer that made the token data")
         if self.beginning_of_document is not None and (self.tokenizer is None or self.parameters.chat is not None):
             raise ValueError("beginning_of_document is a given tokenizer's; a chat template writes its own")
         return self

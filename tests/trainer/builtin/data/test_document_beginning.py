@@ -16,8 +16,8 @@ from trainer.builtin.data.prepare import encode
 from trainer.builtin.data.prepare.prepare import make
 from trainer.builtin.data.prepare.vocabulary import train_tokenizer
 from trainer.contract import Chat
+from trainer.contract.model.tokenizer import first_token
 from trainer.contract.recipe import Recipe
-from trainer.contract.tokenizer import first_token
 from trainer.errors import DataError
 
 

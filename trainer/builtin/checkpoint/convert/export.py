@@ -28,7 +28,7 @@ from trainer.builtin.model import NORM_EPSILON, ROTARY_BASE, swiglu_width
 from trainer.builtin.model.adapters import FOLDER, merge, write_adapters
 from trainer.builtin.model.named import PREFIX, network_of
 from trainer.contract import DATA_MOUNT, TOKENIZER_NAME, Chat, DataManifest, TrainConfig
-from trainer.contract.tokenizer import first_token, padding, special_tokens
+from trainer.contract.model.tokenizer import first_token, padding, special_tokens
 from trainer.errors import ConfigError, StorageError, TrainerError
 
 Targets = Callable[[str], list[str]]
@@ -73,7 +73,7 @@ def export(checkpoint: Path, config: TrainConfig, data: Path, dest: Path, shard_
     config_fields = {name: value for name, value in form.config.items() if name != "dtype"} | {"torch_dtype": dtype}
     model_config = config_fields if config.model.name else llama_config(config, end[0], dtype)
     tokens, special = _tokens(data_manifest, tokenizer, end[1]), special_tokens(tokenizer) | {end[1]: end[0]}
-    token_ids = {f"{name}_id": special.get(token) for name, token in tokens.items()}
+    token_ids = {f"{name}_id": special.get(token or "") for name, token in tokens.items()}
     _write_json(dest / "config.json", model_config | token_ids)
     stops = sorted({end[0], token_ids["eos_token_id"] or end[0]})
     generation = token_ids | {"eos_token_id": stops if len(stops) > 1 else end[0], "do_sample": True}

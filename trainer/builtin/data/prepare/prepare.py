@@ -113,7 +113,7 @@ class _Preparation:
         size = size_of(tokenizer)
         dtype = "int16" if size <= _INT16_IDS else "int32"
         begin = begin_of(tokenizer, self.recipe.beginning_of_document)
-        task = Encode(parameters, end_of(tokenizer, self.recipe.end_of_document), dtype, self.work, begin)
+        task = Encode(parameters, end_of(tokenizer, self.recipe.end_of_document), dtype, self.work, begin, size)
         self.workers.run_stage(encoding(task, self.units))
         if parameters.chat is not None:
             for unit in self.units:
@@ -243,9 +243,13 @@ def plan_digest(recipe: Recipe, files: Listed) -> str:
         "tokenizers": tokenizers.__version__,
         "recipe": recipe.model_dump(mode="json", exclude={"tokenizer"}),
         "given": tokenizer_digest,
-        "files": [[(file.place, file.state) for file in source_files] for source_files in files],
+        "files": [[_state_of(file) for file in source_files] for source_files in files],
     }
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+
+
+def _state_of(file: File) -> tuple[str | tuple[str, ...], ...]:
+    return file.place, file.state, *(() if file.index is None else (file.index.state,))
 
 
 def _made_before(target: Path, plan: str) -> DataManifest | None:
