@@ -50,7 +50,7 @@ def enter_for(spec: Spec, progress: Callable[[str], None], *, looks: bool = Fals
 
     secrets.values(spec)  # refused before a site is started
     if campaigns.site_of(spec.campaign) is None:  # else its commit is recorded
-        _fetch_source(spec, progress)
+        fetch_source(spec, progress)
     _choose_packages(spec, progress)
     programs.refuse_missing(spec)
 
@@ -80,7 +80,7 @@ def ask_cluster(spec: Spec, facts: Facts, progress: Callable[[str], None]) -> Fa
     return facts.model_copy(update={"cluster": seen})
 
 
-def _fetch_source(spec: Spec, progress: Callable[[str], None]) -> None:
+def fetch_source(spec: Spec, progress: Callable[[str], None]) -> None:
     """Let git fetch a job's reference while it reaches the repository: no way leads out of a site."""
     from infra.plan import git_source
     from infra.spec.workload.git_reference import GitSource
@@ -145,7 +145,7 @@ def enter_where(campaign: str, spec: Path | None = None) -> None:
             from infra.spec.campaign import load
 
             relaunched = load(spec).spec
-            _fetch_source(relaunched, lambda step: None)
+            fetch_source(relaunched, lambda step: None)
             _choose_packages(relaunched, lambda step: None)
         handle.enter(site, command_line())
 

@@ -126,7 +126,7 @@ def packed_source(
     python = None
     if isinstance(workload.source, GitSource):
         commit = _commit(context, workload.source, relaunches)
-        workload = git_source.at_folder(workload, git_source.checkout(workload.source, commit))
+        workload = workload.model_copy(update={"source": str(git_source.checkout(workload.source, commit))})
     if workload.requirements is not None:
         python = image_python(workload, lambda: find_base(context.account, context.spec).python)
     package = source.pack(workload, python, context.progress.step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import re
@@ -20,7 +19,6 @@ from infra.spec.workload.workload import Workload
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _LOGIN = re.compile(r"//[^/@\s]+@")
 _WITHIN_S = 900.0
-_NAMED = 5
 _ALL = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
 
 
@@ -29,15 +27,8 @@ def local(workload: Workload | None) -> Workload | None:
     workload, and while this machine has not fetched the reference."""
     if workload is None or not isinstance(workload.source, GitSource):
         return workload
-    commit = known_commit(workload.source)
-    place = None if commit is None else _place(workload.source, commit)
-    return at_folder(workload, place) if place is not None and place.is_dir() else None
-
-
-def at_folder(workload: Workload, checkout: Path) -> Workload:
-    """Return the workload with the folder of a checkout as its source."""
-    assert isinstance(workload.source, GitSource), "a folder needs no checkout"
-    return workload.model_copy(update={"source": str(checkout / workload.source.folder)})
+    place = _place(workload.source, known_commit(workload.source) or "unknown")
+    return workload.model_copy(update={"source": str(place)}) if place.is_dir() else None
 
 
 def known_commit(source: GitSource) -> str | None:
@@ -59,21 +50,14 @@ def fetch(source: GitSource) -> str:
 
 def find_commit(source: GitSource) -> str:
     """Return the commit of a reference, as the repository tells it. Raises `UserError` as `fetch`."""
-    names = (source.ref, f"refs/tags/{source.ref}", f"refs/heads/{source.ref}")
-    commits = _remote(source, source.ref, f"{source.ref}^{{}}")
-    # An annotated tag has an object of its own; the line with ^{} tells its commit.
-    choices = {name: commits.get(f"{name}^{{}}", commits[name]) for name in names if name in commits}
-    if len(set(choices.values())) > 1:
-        cure = f"write the whole name: {' or '.join(choices)}"
-        raise UserError("workload.source: a tag and a branch have this name", seen=source, cure=cure)
-    if choices:
-        return next(iter(choices.values()))
+    rows = _git(source, "ls-remote", "--", source.git, source.ref, f"{source.ref}^{{}}").splitlines()
+    commits = {name: digest for digest, _, name in (row.partition("\t") for row in rows)}
+    for name in (source.ref, f"refs/tags/{source.ref}", f"refs/heads/{source.ref}"):
+        if name in commits:  # an annotated tag has an object of its own, and a line with ^{} for its commit
+            return commits.get(f"{name}^{{}}", commits[name])
     if _COMMIT.fullmatch(source.ref):
         return source.ref
-    every_name = [re.sub(r"^refs/(heads|tags)/", "", name) for name in _remote(source, "refs/heads/*", "refs/tags/*")]
-    every_name = sorted({name.removesuffix("^{}") for name in every_name})
-    near = difflib.get_close_matches(source.ref, every_name, n=_NAMED) or every_name[:_NAMED]
-    cure = f"there are: {', '.join(near) or 'none'}; a commit is written with all its digits"
+    cure = f"`git ls-remote {source.git}` shows what there is; a commit is written with all its digits"
     raise UserError("workload.source: the repository has no such tag or branch", seen=source, cure=cure)
 
 
@@ -87,8 +71,6 @@ def checkout(source: GitSource, commit: str) -> Path:
             _check_out(source, commit, tree)
             rmtree(place, ignore_errors=True)
             tree.rename(place)
-    if not (place / source.folder).is_dir():
-        raise UserError("workload.source: the repository has no such folder", seen=source, cure="mend `folder`")
     return place
 
 
@@ -104,12 +86,6 @@ def _check_out(source: GitSource, commit: str, tree: Path) -> None:
     head = _git(source, "-C", str(tree), "rev-parse", "HEAD").strip()
     if head != commit:
         raise UserError("workload.source: the reference is no commit", seen=source, cure=f"write ref: {head}")
-
-
-def _remote(source: GitSource, *patterns: str) -> dict[str, str]:
-    """Return name -> object of the repository's references that fit."""
-    rows = (row.partition("\t") for row in _git(source, "ls-remote", "--", source.git, *patterns).splitlines())
-    return {name: digest for digest, _, name in rows}
 
 
 def _place(source: GitSource, commit: str) -> Path:

@@ -55,7 +55,7 @@ def survey(spec: Spec, account: str | None = None, *, complete: bool = True) -> 
         "kubernetes": kubernetes_support,
         "data": lambda: data_source(spec),
         "folders": lambda: _folders(spec),
-        "programs": lambda: _programs(spec.workload),
+        "programs": lambda: _programs(git_source.local(spec.workload)),
         "first_token": lambda: _first_token(spec),
         "source": lambda: source_files.look(git_source.local(spec.workload)),
         "account": lambda: account,
@@ -90,7 +90,7 @@ def _floor_gb_s(spec: Spec) -> float:
 def data_source(spec: Spec) -> DataSource:
     """Return the first missing source, else the last with the tokens of all. A bucket is assumed to exist."""
     if spec.data is None:
-        return _job_source(spec.workload)
+        return _job_source(git_source.local(spec.workload))
     tokens: int | None = 0
     for part in spec.data.parts:
         source, size = _look_at(part, spec.data.max_files)
@@ -108,15 +108,12 @@ def data_source(spec: Spec) -> DataSource:
 
 def _job_source(workload: Workload | None) -> DataSource:
     """Return whether a workload's folder and the script or module in it exist."""
-    known = git_source.local(workload)
-    if workload is not None and known is None:  # a git reference that is not fetched yet: as for a bucket
-        return DataSource(location=str(workload.source), folder=True, matches=True)
-    source, script = (known.source, known.script) if known else (None, None)
-    folder = Path(str(source or ".")).expanduser()
+    source, script = (str(workload.source or ""), workload.script) if workload else ("", None)
+    folder = Path(source or ".").expanduser()
     has_entry = script is None or (folder / script).is_file()
     if workload is not None and workload.module is not None:
         has_entry = _has_module(folder, workload.module.split("."))
-    return DataSource(location=source or "", folder=folder.is_dir(), matches=has_entry)
+    return DataSource(location=source, folder=folder.is_dir(), matches=has_entry)
 
 
 def _has_module(folder: Path, names: list[str]) -> bool:
@@ -136,10 +133,8 @@ def _folders(spec: Spec) -> tuple[str, ...]:
 
 
 def _programs(workload: Workload | None) -> tuple[str, ...]:
-    known = git_source.local(workload)
-    root = Path(str((known.source if known else None) or ".")).expanduser()
-    names = [name for _, name in workload.named_programs] if workload else []
-    return tuple(name for name in names if known is None or (root / name).is_file())
+    root = Path(str((workload.source if workload else None) or ".")).expanduser()
+    return tuple(name for _, name in workload.named_programs if (root / name).is_file()) if workload else ()
 
 
 def _first_token(spec: Spec) -> str | None:

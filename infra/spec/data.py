@@ -126,10 +126,11 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _begins_text_with_a_given_token(self) -> Self:
-        if self.format == "megatron" and self.tokenizer is None:
-            raise ValueError("format megatron: give `tokenizer`, the one that made the token data")
-        if self.beginning_of_document is not None and (self.tokenizer is None or self.format == "chat"):
-            raise ValueError("beginning_of_document is a token of `tokenizer`; a chat template writes its own")
+        begins = self.beginning_of_document is not None
+        if (self.tokenizer is None and (begins or self.format == "megatron")) or (begins and self.format == "chat"):
+            raise ValueError(
+                "`beginning_of_document` and format megatron need `tokenizer`; a chat template has its own"
+            )
         return self
 
     @model_validator(mode="after")

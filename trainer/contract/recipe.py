@@ -48,18 +48,13 @@ class Recipe(Frozen):
     """The given tokenizer's token that every document begins with; None: none."""
 
     @model_validator(mode="after")
-    def _begins_text_alone(self) -> Self:
-        if self.parameters.format == "megatron" and self.tokenizer is None:
-            raise ValueError("megatron: give the tokenizer that made the token data")
-        if self.beginning_of_document is not None and (self.tokenizer is None or self.parameters.chat is not None):
-            raise ValueError("beginning_of_document is a given tokenizer's; a chat template writes its own")
-        return self
-
-    @model_validator(mode="after")
-    def _names_each_source_once(self) -> Self:
+    def _names_each_source_once_and_its_tokenizer(self) -> Self:
         names = [source.name for source in self.sources]
         if len(set(names)) < len(names):
             raise ValueError(f"sources share a name: {', '.join(sorted(names))}")
+        begins, form = self.beginning_of_document is not None, self.parameters.format
+        if (self.tokenizer is None and (begins or form == "megatron")) or (begins and form == "chat"):
+            raise ValueError("beginning_of_document and format megatron need a tokenizer; a chat template has its own")
         return self
 
 

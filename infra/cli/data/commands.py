@@ -105,9 +105,7 @@ def data_prepare(
     held_out: Annotated[float, typer.Option(help="Part held out for evaluation.")] = 0.05,
     seed: Annotated[int, typer.Option(help="Seed of the choice of files, of held-out documents and of order.")] = 1234,
     max_files: Annotated[int | None, typer.Option(help="Most files of a source, chosen by seed.")] = None,
-    format: Annotated[
-        str, typer.Option(help="auto: by the name; text, jsonl, parquet, arrow, chat, megatron.")
-    ] = "auto",
+    format: Annotated[str, typer.Option(help="By the name, or text, jsonl, parquet, arrow, chat, megatron.")] = "auto",
     chat_template: Annotated[str | None, typer.Option(help="Of chats: a Jinja file, or plain.")] = None,
     context: Annotated[int | None, typer.Option(help="Of chats: the model's context, to pack samples for.")] = None,
     text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",

@@ -11,12 +11,11 @@ from rich.console import Console
 from infra import target
 from infra.console.plain_console import say
 from infra.console.progress import Progress
-from infra.plan import git_source, memory
+from infra.plan import memory
 from infra.plan.checks import Finding, check, shape_findings
 from infra.plan.facts import Facts
 from infra.plan.survey import environment, survey
 from infra.spec.campaign import Spec, SpecError, SpecFile, load
-from infra.spec.workload.git_reference import GitSource
 
 
 @dataclass(frozen=True)
@@ -77,21 +76,11 @@ def with_answers(result: Checked, console: Console) -> Checked:
         return result
     refuse_namesake(account, result.spec.campaign)
     progress = Progress(console)
-    code = _source_facts(result.spec, progress)
+    if environment(result.spec).public_registries:  # a rehearsal's source was fetched before its site was entered
+        target.fetch_source(result.spec, progress.note)
+    known = survey(result.spec).model_copy(update={"memory": result.facts.memory})
     with progress.stage(
         "ask", "zones, types, network, quota, reservation and base image, as the account has them; reads only"
     ):
-        facts = ask_aws(account, result.spec, result.facts.model_copy(update=code), progress.note)
+        facts = ask_aws(account, result.spec, known, progress.note)
     return replace(result, facts=facts, findings=check(result.file, facts, datetime.now(UTC).date()))
-
-
-def _source_facts(spec: Spec, progress: Progress) -> dict[str, object]:
-    """Return what is known of a workload's git reference once its commit is here; nothing for a folder. A rehearsal's
-    was fetched before its site was entered."""
-    if spec.workload is None or not isinstance(spec.workload.source, GitSource):
-        return {}
-    if environment(spec).public_registries:
-        progress.note(f"source: {spec.workload.source} is commit {git_source.fetch(spec.workload.source)}")
-    names = ("data", "programs", "source")
-    facts = survey(spec)
-    return {name: getattr(facts, name) for name in names}

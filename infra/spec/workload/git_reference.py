@@ -11,7 +11,6 @@ from infra.spec.section import Section
 
 _ADDRESS = re.compile(r"(https?|ssh|file)://[^\s?#]+|[\w.-]+@[\w.-]+:[^\s:?#]+")
 _LOGIN = re.compile(r"https?://[^/]*@|ssh://[^/@]*:[^/@]*@")
-_REFERENCE = re.compile(r"[^\s~^:?*\[\\-][^\s~^:?*\[\\]*")
 
 
 def _is_an_address(text: str) -> str:
@@ -23,32 +22,18 @@ def _is_an_address(text: str) -> str:
     return text
 
 
-def _is_a_reference(text: str) -> str:
-    if not _REFERENCE.fullmatch(text) or ".." in text or "@{" in text:
-        raise ValueError("is no name of a tag, branch or commit; write one name, or all digits of a commit")
-    return text
-
-
-def _is_below(text: str) -> str:
-    if text.startswith("/") or ".." in text.split("/"):
-        raise ValueError("leads out of the repository; give a path below it")
-    return text
-
-
 class GitSource(Section):
     """Code at a commit of a repository, which the driver's machine fetches with its own git and login."""
 
     git: Annotated[str, AfterValidator(_is_an_address)]
     """The repository: `https://...`, `ssh://...`, `user@host:path`, or `file:///...` on this machine. No login belongs
     in it."""
-    ref: Annotated[str, AfterValidator(_is_a_reference)]
+    ref: str = Field(pattern=r"^[\w.][\w./+@#,=-]*$")
     """A tag, a branch, or a commit with all its digits. It becomes a commit once, when the campaign is provisioned;
-    a relaunch looks again."""
-    folder: Annotated[str, AfterValidator(_is_below)] = Field(default="", exclude_if=lambda folder: not folder)
-    """The folder of the repository with the job's code. Empty: all of it."""
+    a relaunch looks again. A tag goes before a branch of the same name."""
 
     def __str__(self) -> str:
-        return f"{self.git} at {self.ref}" + (f", folder {self.folder}" if self.folder else "")
+        return f"{self.git} at {self.ref}"
 
 
 def source_of(value: Any) -> Any:

@@ -61,13 +61,13 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def source(address: str | Path, ref: str, **more: str) -> GitSource:
-    return GitSource(git=address if isinstance(address, str) else f"file://{address}", ref=ref, **more)
+def source(address: str | Path, ref: str) -> GitSource:
+    return GitSource(git=address if isinstance(address, str) else f"file://{address}", ref=ref)
 
 
-def refusal(address: str | Path, ref: str, **more: str) -> str:
+def refusal(address: str | Path, ref: str) -> str:
     with pytest.raises(UserError) as refused:
-        git_source.fetch(source(address, ref, **more))
+        git_source.fetch(source(address, ref))
     return str(refused.value)
 
 
@@ -167,13 +167,19 @@ def test_a_reference_packs_to_the_bytes_of_a_clone_at_that_commit(repository: Pa
     assert pack(workload).sha256 == pack(workload.model_copy(update={"source": str(tmp_path / "clone")})).sha256
 
 
+def test_a_tag_goes_before_a_branch_of_its_name_as_in_git_and_each_has_a_whole_name(repository: Path) -> None:
+    first, second = git(repository, "rev-parse", "v1^{commit}", "main").split()
+    git(repository, "tag", "old", "main")
+    assert git_source.fetch(source(repository, "old")) == second
+    assert git_source.fetch(source(repository, "refs/heads/old")) == first
+
+
 def test_what_is_not_there_is_refused_in_words_that_name_what_is(repository: Path, tmp_path: Path) -> None:
-    assert "no such tag or branch" in (words := refusal(repository, "mian")) and "there are: main" in words
+    assert (
+        "no such tag or branch" in (words := refusal(repository, "mian")) and f"ls-remote file://{repository}" in words
+    )
     assert "git does not get it" in refusal(tmp_path / "nowhere", "main")
     assert "does not get it" in refusal(repository, "a" * 40)
-    assert "no such folder" in refusal(repository, "main", folder="src")
-    git(repository, "tag", "old", "main")
-    assert "refs/tags/old or refs/heads/old" in refusal(repository, "old")
     tag = git(repository, "rev-parse", "v1").strip()
     assert f"write ref: {git(repository, 'rev-parse', 'v1^{commit}').strip()}" in refusal(repository, tag)
 
@@ -218,10 +224,11 @@ def check(tmp_path: Path, code: Any, **more: Any) -> tuple[int, str]:
 
 def test_check_looks_into_a_fetched_commit_and_asks_no_network_before(repository: Path, tmp_path: Path) -> None:
     code = {"git": f"file://{repository}", "ref": "main"}
-    assert check(tmp_path, code, script="absent.py")[0] == 0, "what is not fetched is not judged"
+    judged = {"script": "absent.py", "evaluate": {"command": ["python3", "other.py"]}}
+    assert check(tmp_path, code, **judged)[0] == 0, "what is not fetched is not judged"
     git_source.fetch(GitSource.model_validate(code))
-    status, words = check(tmp_path, code, script="absent.py")
-    assert status == 64 and "absent.py" in words
+    status, words = check(tmp_path, code, **judged)
+    assert status == 64 and "absent.py" in words and "other.py" in words
     assert check(tmp_path, code, script="train.py")[0] == 0
 
 
@@ -232,7 +239,7 @@ def test_a_reference_that_is_none_is_refused_at_its_field(tmp_path: Path) -> Non
         ({"git": "-u/x", "ref": "v1"}, "workload.source.git"),
         ({"git": "https://example.org/x", "ref": "--upload-pack=x"}, "workload.source.ref"),
         ({"git": "https://example.org/x", "rev": "v1", "ref": "v1"}, "workload.source.rev"),
-        ({"git": "https://example.org/x", "ref": "v1", "folder": "../x"}, "workload.source.folder"),
+        ({"git": "https://example.org/x", "ref": "main~2"}, "workload.source.ref"),
         ([1], "workload.source"),
     ):
         status, output = check(tmp_path, code)

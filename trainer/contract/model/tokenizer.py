@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 
 def first_token(content: bytes) -> str:
     """Return the special token that a tokenizer puts before every text by itself, such as Llama's
-    `<|begin_of_text|>`; empty for none. Raises `ValueError` for what is no JSON object."""
-    processor = _object(content).get("post_processor") or {}
+    `<|begin_of_text|>`; empty for none."""
+    processor = json.loads(content).get("post_processor") or {}
     for step in processor.get("processors", [processor]):
         template = step.get("single") or [{}]
         if "SpecialToken" in template[0]:
@@ -21,17 +20,10 @@ def first_token(content: bytes) -> str:
 
 def padding(content: bytes) -> str | None:
     """Return the token that pads short texts; None if the tokenizer names none."""
-    settings = _object(content).get("padding") or {}
+    settings = json.loads(content).get("padding") or {}
     return settings.get("pad_token")
 
 
 def special_tokens(content: bytes) -> dict[str, int]:
     """Return token -> number of all tokens that were added to the vocabulary."""
-    return {str(row["content"]): int(row["id"]) for row in _object(content).get("added_tokens", ())}
-
-
-def _object(content: bytes) -> dict[str, Any]:
-    settings = json.loads(content)
-    if not isinstance(settings, dict):
-        raise ValueError("tokenizer.json has no JSON object")
-    return settings
+    return {str(row["content"]): int(row["id"]) for row in json.loads(content).get("added_tokens", ())}

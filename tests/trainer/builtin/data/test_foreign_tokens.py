@@ -165,7 +165,7 @@ def test_ids_of_another_tokenizer_and_no_tokenizer_are_refused(tmp_path: Path) -
     megatron(np.int32)(tmp_path / "tokens/x", [*draw(), [5, 302, 7, 8]])
     with pytest.raises(DataError, match="another tokenizer"):
         make(foreign(tmp_path), tmp_path / "out", quiet, cores=1)
-    with pytest.raises(ValidationError, match="give the tokenizer"):
+    with pytest.raises(ValidationError, match="need a tokenizer"):
         foreign(tmp_path, tokenizer=None)
 
 

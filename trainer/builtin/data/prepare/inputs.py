@@ -55,7 +55,7 @@ class File:
         if self.place.startswith("s3://"):
             return self.state
         try:
-            return _state(os.stat(self.place))
+            return *_state(os.stat(self.place)), *(self.index.current_state() or () if self.index else ())
         except OSError:
             return None
 
@@ -107,7 +107,8 @@ def _with_indexes(source: Source, files: list[File]) -> list[File]:
     beside = source.model_copy(update={"pattern": "**/*.idx"})
     indexes = {file.name.removesuffix(".idx"): file for file in (_objects if source.remote else _local)(beside)}
     names = [(file, file.name.removesuffix(".bin")) for file in files if file.name.endswith(".bin")]
-    return [replace(file, index=indexes[name]) for file, name in names if name in indexes]
+    pairs = [(file, indexes[name]) for file, name in names if name in indexes]
+    return [replace(file, index=index, state=(*file.state, *index.state)) for file, index in pairs]
 
 
 def change_error(file: File) -> DataError:

@@ -22,7 +22,6 @@ _MAPPED, _CACHED = struct.Struct("<9sQBQQ"), struct.Struct("<8sQQQQQQ")
 _TYPES = {(1, 1): "u1", (2, 1): "i1", (3, 2): "<i2", (4, 4): "<i4", (5, 8): "<i8"}
 _TYPES |= {(6, 2): "<u2", (7, 4): "<u4", (8, 2): "<u2", (8, 8): "<u8"}
 """(code, bytes of an id) -> type."""
-_CURE = "give the .idx that was written with this .bin"
 
 
 @lru_cache(maxsize=1)
@@ -39,12 +38,12 @@ def read_index(file: File) -> tuple[np.dtype[Any], NDArray[np.int64]]:
         documents = bounds[marks]
         if rest or documents[0] or documents[-1] != bounds[-1] or (np.diff(documents) < 0).any():
             raise ValueError("its documents do not cover the .bin")
+        if (code, width) not in _TYPES:
+            raise ValueError(f"no type of ids has code {code} and {width} bytes")
         return np.dtype(_TYPES[code, width]), documents
     except (struct.error, ValueError, IndexError) as error:
-        raise DataError("an index of token data cannot be read", f"{file.index.place}: {error}", _CURE) from error
-    except KeyError as error:
-        detail = f"{file.index.place}: code {code}, {width} bytes"
-        raise DataError("an index of token data names no type of ids", detail, _CURE) from error
+        cure = "give the .idx that was written with this .bin"
+        raise DataError("an index of token data cannot be read", f"{file.index.place}: {error}", cure) from error
 
 
 def document_groups(file: File, most_bytes: int) -> Iterator[tuple[int, int, int]]:

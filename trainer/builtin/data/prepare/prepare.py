@@ -243,13 +243,9 @@ def plan_digest(recipe: Recipe, files: Listed) -> str:
         "tokenizers": tokenizers.__version__,
         "recipe": recipe.model_dump(mode="json", exclude={"tokenizer"}),
         "given": tokenizer_digest,
-        "files": [[_state_of(file) for file in source_files] for source_files in files],
+        "files": [[(file.place, file.state) for file in source_files] for source_files in files],
     }
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
-
-
-def _state_of(file: File) -> tuple[str | tuple[str, ...], ...]:
-    return file.place, file.state, *(() if file.index is None else (file.index.state,))
 
 
 def _made_before(target: Path, plan: str) -> DataManifest | None:
