@@ -128,9 +128,7 @@ class Data(Section):
     def _begins_text_with_a_given_token(self) -> Self:
         begins = self.beginning_of_document is not None
         if (self.tokenizer is None and (begins or self.format == "megatron")) or (begins and self.format == "chat"):
-            raise ValueError(
-                "`beginning_of_document` and format megatron need `tokenizer`; a chat template has its own"
-            )
+            raise ValueError("`beginning_of_document` and format megatron need `tokenizer`; a chat has its own")
         return self
 
     @model_validator(mode="after")
