@@ -49,6 +49,8 @@ def enter_for(spec: Spec, progress: Callable[[str], None], *, looks: bool = Fals
     from infra.rehearsal.site import campaigns, handle, programs, secrets
 
     secrets.values(spec)  # refused before a site is started
+    if campaigns.site_of(spec.campaign) is None:  # else its commit is recorded
+        fetch_source(spec, progress)
     _choose_packages(spec, progress)
     programs.refuse_missing(spec)
 
@@ -78,6 +80,16 @@ def ask_cluster(spec: Spec, facts: Facts, progress: Callable[[str], None]) -> Fa
     return facts.model_copy(update={"cluster": seen})
 
 
+def fetch_source(spec: Spec, progress: Callable[[str], None]) -> None:
+    """Let git fetch a job's reference while it reaches the repository: no way leads out of a site."""
+    from infra.plan import git_source
+    from infra.spec.workload.git_reference import GitSource
+
+    if spec.workload is not None and isinstance(spec.workload.source, GitSource):
+        progress(f"source: {spec.workload.source}")
+        git_source.fetch(spec.workload.source)
+
+
 def _choose_packages(spec: Spec, progress: Callable[[str], None]) -> None:
     """Let pip choose a job's packages while it reaches a registry: no way leads out of a site, which takes them from
     the cache."""
@@ -85,9 +97,11 @@ def _choose_packages(spec: Spec, progress: Callable[[str], None]) -> None:
     if job is None or job.requirements is None or job.source is None:
         return
     from infra.data.requirements import image_python, resolve
+    from infra.plan import git_source
 
+    job = git_source.local(job) or job
     python = image_python(job, lambda: ".".join(map(str, sys.version_info[:2])))
-    resolve(job, Path(job.source).expanduser(), python, progress)
+    resolve(job, Path(str(job.source)).expanduser(), python, progress)
 
 
 def give_inputs(spec: Spec) -> None:
@@ -130,7 +144,9 @@ def enter_where(campaign: str, spec: Path | None = None) -> None:
         if spec is not None:
             from infra.spec.campaign import load
 
-            _choose_packages(load(spec).spec, lambda step: None)
+            relaunched = load(spec).spec
+            fetch_source(relaunched, lambda step: None)
+            _choose_packages(relaunched, lambda step: None)
         handle.enter(site, command_line())
 
 

@@ -17,18 +17,23 @@ from infra.engine.engine import Engine
 from infra.errors import UserError
 from infra.folders import keep, writable
 from infra.inventory import certify
+from infra.plan import git_source
+from infra.plan.survey import environment
 from infra.record.payloads.outputs import ProvisionOutput
 from infra.report.data_page import data_page
 from infra.session.context import Context
 from infra.session.session import STACK_CONFIG
 from infra.spec.access import Role
 from infra.spec.campaign import Spec, Training, Workload
+from infra.spec.workload.git_reference import GitSource
 from infra.spec.workload.links import INIT, MOUNTS
 from infra.stack.outputs import CampaignOutputs
 from trainer.contract import DATA_MOUNT
 
 DATA_PAGE = "data.html"
 """File in the results folder: statistics of the prepared data, and what was left out and why."""
+SOURCE_COMMIT = "source-commit.json"
+"""Object of the record with the commit that a workload's git reference became."""
 
 
 def run(context: Context) -> ProvisionOutput:
@@ -114,9 +119,14 @@ def job_data(context: Context) -> tuple[DataSet | PackedSource, ProvisionOutput]
     return data, _data_figures(context, data)
 
 
-def packed_source(context: Context, workload: Workload) -> tuple[PackedSource, ProvisionOutput]:
-    """Return a job's code and packages, and what is recorded of them."""
+def packed_source(
+    context: Context, workload: Workload, *, relaunches: bool = False
+) -> tuple[PackedSource, ProvisionOutput]:
+    """Return a job's code and packages, and what is recorded of them. `relaunches`: look again at a git reference."""
     python = None
+    if isinstance(workload.source, GitSource):
+        commit = _commit(context, workload.source, relaunches)
+        workload = workload.model_copy(update={"source": str(git_source.checkout(workload.source, commit))})
     if workload.requirements is not None:
         python = image_python(workload, lambda: find_base(context.account, context.spec).python)
     package = source.pack(workload, python, context.progress.step)
@@ -128,6 +138,20 @@ def packed_source(context: Context, workload: Workload) -> tuple[PackedSource, P
         packages_for = (package.requirements, python.version)
         record = record.model_copy(update={"packages": package.packages, "packages_for": packages_for})
     return package, record
+
+
+def _commit(context: Context, source: GitSource, relaunches: bool) -> str:
+    """Return the commit of a git reference, which is recorded once: a branch that moves meanwhile changes nothing."""
+    reference = source.model_dump()
+    pin = context.store.get_json(SOURCE_COMMIT)
+    if pin is not None and pin["reference"] == reference and not relaunches:
+        return str(pin["commit"])
+    context.progress.step(f"source: {source}")
+    # No way leads out of a rehearsal: its reference was fetched before it was entered.
+    commit = None if environment(context.spec).public_registries else git_source.known_commit(source)
+    commit = commit or git_source.fetch(source)
+    context.store.put_json(SOURCE_COMMIT, {"reference": reference, "commit": commit})
+    return commit
 
 
 def _data_figures(context: Context, data: DataSet) -> ProvisionOutput:

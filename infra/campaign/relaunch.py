@@ -148,10 +148,11 @@ def _new_code(context: Context) -> bool:
     if workload is None:
         return False
     # The weights to start from are where they were: they cannot change on a warm cluster.
-    package, record = packed_source(context, workload.on(context.spec.target).model_copy(update={"init_from": None}))
+    job = workload.on(context.spec.target).model_copy(update={"init_from": None})
+    package, record = packed_source(context, job, relaunches=True)
     config = recorded_config(context.store, context.state().version)
-    job = None if config is None else config.workload
-    old_digests = ("", "") if job is None else (job.source_digest, job.requirements_digest)
+    old_job = None if config is None else config.workload
+    old_digests = ("", "") if old_job is None else (old_job.source_digest, old_job.requirements_digest)
     new_digests = package.sha256, package.requirements
     for digest, old, name in zip(new_digests, old_digests, (source_name, requirements_name), strict=True):
         if digest and digest != old:

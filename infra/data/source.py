@@ -113,7 +113,7 @@ def pack(
     missing or too large."""
     content, files, commit, packages = b"", 0, "", None
     if workload.source is not None:
-        root = Path(workload.source).expanduser()
+        root = Path(str(workload.source)).expanduser()
         if not root.is_dir():
             raise UserError("there is no such folder", seen=root, cure="mend workload.source")
         listing = source_files(root, workload.rehearsal.secrets)

@@ -234,6 +234,8 @@ class Facts(Frozen):
     """Folders of `init_from` and of a workload's `rehearsal.mounts` and `rehearsal.init_from` that exist."""
     programs: tuple[str, ...] = ()
     """Python files below a workload's source that its `evaluate` and `export` name."""
+    first_token: str | None = None
+    """Token that `data.tokenizer` puts before every text, empty for none; None: there is no such file to look at."""
     source: SourceFacts | None = None
     """A workload's source; None: it has none, or there is no such folder."""
     account: str | None = None

@@ -27,7 +27,7 @@ _LONGEST_PATH = 4095
 """Bytes of a path, by Linux's PATH_MAX."""
 _WEIGH_S = 2.0
 _NAMED = 3
-_REDIRECTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_NAMESPACE")
+REDIRECTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_NAMESPACE")
 """Variables that a git hook sets: they would show another repository than the source's."""
 _GITLINK = "160000"
 _NOT_INITIALISED = (
@@ -57,7 +57,9 @@ class SourceFiles:
 
 def look(workload: Workload | None) -> SourceFacts | None:
     """Return what check has to know of a workload's source; None without such a folder."""
-    if workload is None or workload.source is None or not (root := Path(workload.source).expanduser()).is_dir():
+    if workload is None or not isinstance(workload.source, str):
+        return None
+    if not (root := Path(workload.source).expanduser()).is_dir():
         return None
     packed_files = source_files(root, workload.rehearsal.secrets)
     requires = (workload.requirements or "").partition("[")[0]
@@ -225,7 +227,7 @@ def _git_files(folder: Path, *options: str) -> list[str]:
 
 def _git(folder: Path, *words: str) -> str:
     """Return what git prints. Raises `_Declined` also where git only warns: a folder that it cannot open."""
-    environment = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
+    environment = {name: value for name, value in os.environ.items() if name not in REDIRECTING}
     # Else git takes an outer repository for one that it cannot read, and with it what only the inner one ignores.
     ceiling = (_repository_root(folder) or folder).parent
     environment |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_CEILING_DIRECTORIES": str(ceiling)}

@@ -10,12 +10,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from infra.plan import catalogue, source_files
+from infra.plan import catalogue, git_source, source_files
 from infra.plan.facts import DataSource, Environment, Facts, KubernetesSupport, Offer
 from infra.spec.campaign import Capacity, MixtureSource, Spec, Workload
 from infra.spec.recipe import folder_of, source_folder
 from infra.spec.workload.workload import GIB
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest
+from trainer.contract.model.tokenizer import first_token
 from trainer.contract.recipe import FOREIGN
 
 ENVIRONMENTS = {
@@ -54,8 +55,9 @@ def survey(spec: Spec, account: str | None = None, *, complete: bool = True) -> 
         "kubernetes": kubernetes_support,
         "data": lambda: data_source(spec),
         "folders": lambda: _folders(spec),
-        "programs": lambda: _programs(spec.workload),
-        "source": lambda: source_files.look(spec.workload),
+        "programs": lambda: _programs(git_source.local(spec.workload)),
+        "first_token": lambda: _first_token(spec),
+        "source": lambda: source_files.look(git_source.local(spec.workload)),
         "account": lambda: account,
     }
     if complete:
@@ -88,7 +90,7 @@ def _floor_gb_s(spec: Spec) -> float:
 def data_source(spec: Spec) -> DataSource:
     """Return the first missing source, else the last with the tokens of all. A bucket is assumed to exist."""
     if spec.data is None:
-        return _job_source(spec.workload)
+        return _job_source(git_source.local(spec.workload))
     tokens: int | None = 0
     for part in spec.data.parts:
         source, size = _look_at(part, spec.data.max_files)
@@ -106,12 +108,12 @@ def data_source(spec: Spec) -> DataSource:
 
 def _job_source(workload: Workload | None) -> DataSource:
     """Return whether a workload's folder and the script or module in it exist."""
-    source, script = (workload.source, workload.script) if workload else (None, None)
+    source, script = (str(workload.source or ""), workload.script) if workload else ("", None)
     folder = Path(source or ".").expanduser()
     has_entry = script is None or (folder / script).is_file()
     if workload is not None and workload.module is not None:
         has_entry = _has_module(folder, workload.module.split("."))
-    return DataSource(location=source or "", folder=folder.is_dir(), matches=has_entry)
+    return DataSource(location=source, folder=folder.is_dir(), matches=has_entry)
 
 
 def _has_module(folder: Path, names: list[str]) -> bool:
@@ -131,8 +133,16 @@ def _folders(spec: Spec) -> tuple[str, ...]:
 
 
 def _programs(workload: Workload | None) -> tuple[str, ...]:
-    root = Path((workload.source if workload else None) or ".").expanduser()
+    root = Path(str((workload.source if workload else None) or ".")).expanduser()
     return tuple(name for _, name in workload.named_programs if (root / name).is_file()) if workload else ()
+
+
+def _first_token(spec: Spec) -> str | None:
+    try:
+        path = None if spec.data is None else spec.data.tokenizer
+        return None if path is None else first_token(path.expanduser().read_bytes())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # the preparation says what is wrong with it
+        return None
 
 
 def _prepared_tokens(spec: Spec) -> int | None:

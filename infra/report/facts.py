@@ -67,7 +67,7 @@ def _job(record: Record) -> Iterator[Row]:
 
 def _source(record: Record, state: CampaignState) -> Iterator[Row]:
     provision, workload = ProvisionOutput.known(state.finished_stages), record.spec.workload
-    yield "source", (workload.source if workload else None) or "in the image"
+    yield "source", str((workload.source if workload else None) or "in the image")
     if workload is not None and (begin := workload.on(record.spec.target).init_from) is not None:
         yield "starts from", begin
     if commit := provision.source_commit:

@@ -66,9 +66,10 @@ class Data(Section):
     """Origin of the text, for people."""
     mixture: tuple[MixtureSource, ...] = ()
     """Several sources, instead of `source`."""
-    format: Literal["auto", "text", "jsonl", "parquet", "chat"] = "auto"
+    format: Literal["auto", "text", "jsonl", "parquet", "arrow", "chat", "megatron"] = "auto"
     """Format of the files; `auto` derives it from their names. `chat`: JSON lines with `prompt` and `response`, or with
-    `messages` of `role` and `content`; only the responses are learned."""
+    `messages` of `role` and `content`; only the responses are learned. `arrow`: as `save_to_disk` of Hugging Face's
+    `datasets` writes it. `megatron`: token ids in `.bin` and `.idx`, made by `tokenizer`; they stay as they are."""
     chat: Chat | None = None
     """Of the format `chat`."""
     text_field: str = "text"
@@ -77,6 +78,9 @@ class Data(Section):
     """A `tokenizer.json` to use. None: train one with `training.model.vocabulary` tokens."""
     end_of_document: str | None = None
     """The given tokenizer's token that ends a document. None: the usual ones are tried."""
+    beginning_of_document: str | None = Field(default=None, exclude_if=lambda token: token is None)
+    """The given tokenizer's token that every document begins with, as models expect it whose tokenizer writes one by
+    itself, such as Llama's `<|begin_of_text|>`. None: none."""
     max_files: int | None = Field(default=None, ge=1)
     """Most files of each source, chosen by `seed`. None: all."""
     min_characters: int = Field(default=1, ge=1)
@@ -118,6 +122,13 @@ class Data(Section):
         names = [part.name for part in self.mixture]
         if len(set(names)) < len(names):
             raise ValueError("the names of a mixture's sources must differ")
+        return self
+
+    @model_validator(mode="after")
+    def _begins_text_with_a_given_token(self) -> Self:
+        begins = self.beginning_of_document is not None
+        if (self.tokenizer is None and (begins or self.format == "megatron")) or (begins and self.format == "chat"):
+            raise ValueError("`beginning_of_document` and format megatron need `tokenizer`; a chat has its own")
         return self
 
     @model_validator(mode="after")

@@ -46,6 +46,7 @@ def recipe_of(spec: Spec) -> Recipe:
         vocabulary=training.model.vocabulary,
         tokenizer=data.tokenizer,
         end_of_document=data.end_of_document,
+        beginning_of_document=data.beginning_of_document,
     )
 
 

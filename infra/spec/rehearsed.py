@@ -188,6 +188,7 @@ def _small_text(draft: _Made, spec: Spec, nodes: int) -> None:
     if not _has_own_chats(spec):
         draft.drop("data.tokenizer", "the debug model has a small vocabulary")
         draft.drop("data.end_of_document", "of that tokenizer")
+        draft.drop("data.beginning_of_document", "of that tokenizer")
     draft.set("data.max_files", 60, "text that this machine prepares")
     draft.set("data.max_epochs", 1000, "there is little text, and it is read again")
     if data.in_cluster:

@@ -74,9 +74,9 @@ class Parameters(Frozen):
     held_out: float = Field(gt=0, lt=1)
     seed: int
     max_files: int | None = Field(default=None, ge=1)
-    format: Literal["auto", "text", "jsonl", "parquet", "chat"] = "auto"
-    """Format of the files; auto: by name (.jsonl, .ndjson, .parquet, else text; with .gz, .zst, .xz, .bz2). chat: JSON
-    lines with `prompt` and `response`, or with `messages`."""
+    format: Literal["auto", "text", "jsonl", "parquet", "arrow", "chat", "megatron"] = "auto"
+    """Format of the files; auto: by name (.jsonl, .ndjson, .parquet, .arrow, else text; with .gz, .zst, .xz, .bz2).
+    chat: JSON lines with `prompt` and `response`, or with `messages`. megatron: token ids in `.bin` and `.idx`."""
     # Left out where it is None, so that the manifests of text, and with them the data's digest, stay as they were.
     chat: Chat | None = Field(default=None, exclude_if=lambda chat: chat is None)
     """Only for the format chat."""
@@ -122,6 +122,8 @@ class DataManifest(Frozen):
     """Size of the tokenizer; a model's `vocabulary` must equal it."""
     end_of_document: int
     """Id of the token that ends every document."""
+    beginning_of_document: int | None = Field(default=None, exclude_if=lambda token: token is None)
+    """Id of the token that every document begins with; None: none."""
     dtype: Literal["int16", "int32"]
     """int16 up to 32,768 ids. Megatron and DeepSpeed have equal codes for these two types, but not for unsigned ones
     (8 and 6 for uint16)."""

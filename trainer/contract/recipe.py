@@ -44,12 +44,17 @@ class Recipe(Frozen):
     """A `tokenizer.json` to use; without it, byte-level BPE is trained on a sample of the text."""
     end_of_document: str | None = None
     """The given tokenizer's token that ends a document; without it, the usual ones are tried."""
+    beginning_of_document: str | None = Field(default=None, exclude_if=lambda token: token is None)
+    """The given tokenizer's token that every document begins with; None: none."""
 
     @model_validator(mode="after")
-    def _names_each_source_once(self) -> Self:
+    def _names_each_source_once_and_its_tokenizer(self) -> Self:
         names = [source.name for source in self.sources]
         if len(set(names)) < len(names):
             raise ValueError(f"sources share a name: {', '.join(sorted(names))}")
+        begins, form = self.beginning_of_document is not None, self.parameters.format
+        if (self.tokenizer is None and (begins or form == "megatron")) or (begins and form == "chat"):
+            raise ValueError("beginning_of_document and format megatron need a tokenizer; a chat template has its own")
         return self
 
 

@@ -14,7 +14,7 @@ from infra.console.progress import Progress
 from infra.plan import memory
 from infra.plan.checks import Finding, check, shape_findings
 from infra.plan.facts import Facts
-from infra.plan.survey import survey
+from infra.plan.survey import environment, survey
 from infra.spec.campaign import Spec, SpecError, SpecFile, load
 
 
@@ -76,8 +76,11 @@ def with_answers(result: Checked, console: Console) -> Checked:
         return result
     refuse_namesake(account, result.spec.campaign)
     progress = Progress(console)
+    if environment(result.spec).public_registries:  # a rehearsal's source was fetched before its site was entered
+        target.fetch_source(result.spec, progress.note)
+    known = survey(result.spec).model_copy(update={"memory": result.facts.memory})
     with progress.stage(
         "ask", "zones, types, network, quota, reservation and base image, as the account has them; reads only"
     ):
-        facts = ask_aws(account, result.spec, result.facts, progress.note)
+        facts = ask_aws(account, result.spec, known, progress.note)
     return replace(result, facts=facts, findings=check(result.file, facts, datetime.now(UTC).date()))

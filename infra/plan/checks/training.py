@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
@@ -255,6 +256,16 @@ def sample_attention(case: Case) -> Iterator[Draft]:
         yield error(
             "training.model.document_attention", "a sample would see the ones before it", seen=detail, cure=cure
         )
+
+
+def document_beginning(case: Case) -> Iterator[Draft]:
+    """Continued pre-training begins documents with the token that the base model has always seen there."""
+    (training, data), first = case.spec.built_in, case.facts.first_token
+    if training.init_from is not None and data.format != "chat" and first and data.beginning_of_document != first:
+        detail = f"the tokenizer writes {first}, the data {data.beginning_of_document or 'nothing'}"
+        message = "the base model's documents begin with a token that these do not have"
+        cure = f"write data.beginning_of_document: {json.dumps(first)}"
+        yield warning("data.beginning_of_document", message, seen=detail, cure=cure)
 
 
 def data_epochs(case: Case) -> Iterator[Draft]:

@@ -66,7 +66,7 @@ def workload_initial_weights(case: Case) -> Iterator[Draft]:
 def evaluation_programs(case: Case) -> Iterator[Draft]:
     """The programs that evaluate and export are in the source: they run when all the training is paid for."""
     workload = case.spec.workload
-    if workload is None or workload.source is None:
+    if workload is None or case.facts.source is None:
         return
     for section, name in workload.named_programs:
         if name not in case.facts.programs:

@@ -12,6 +12,7 @@ from infra.spec.duration import Duration
 from infra.spec.image_reference import ImageReference
 from infra.spec.secrets import MOST, SecretSource
 from infra.spec.section import Section
+from infra.spec.workload.git_reference import JobSource
 from infra.spec.workload.links import INIT, are_prefixes, refuse_no_place, refuse_unlinkable
 from infra.spec.workload.sections import Estimates, Evaluate, Export, JobCheckpoints, Progress, Resources, SmallMachine
 from infra.spec.workload.variables import are_variables, leaves_ours, refuse_twice
@@ -47,9 +48,10 @@ class Workload(Section):
     pull_secret: SecretSource | None = None
     """Where the login to the private registry of `image` lies, as JSON with `username` and `password`. The driver reads
     it, kubelets pull with it. The operator's policy reads secrets and parameters `bivouac_pull*`. ECR needs none."""
-    source: str | None = None
+    source: JobSource = None
     """A folder with the job's code, mounted at `/workspace`, where the job starts. In a git repository its tracked and
-    new files are taken, without the ignored ones; those of submodules and clones in it too. None: the image has all."""
+    new files are taken, without the ignored ones; those of submodules and clones in it too. Or `{git: URL, ref: TAG}`:
+    a tag, branch or commit of a repository, with its submodules. None: the image has all."""
     requirements: Annotated[str, AfterValidator(_is_a_requirements_file)] | None = None
     """The packages that the job needs beside the image's: a file below `source`, such as `requirements.txt` (its hashes
     are compared), or `pyproject.toml` with extras, as `pyproject.toml[train]`. Pip chooses them once, on the driver's

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.ipc
 import pytest
 import zstandard
 from pyarrow import parquet
@@ -143,6 +144,26 @@ def test_every_format_and_compression_gives_the_same_documents(tmp_path: Path, s
     manifest = make(recipe(source), tmp_path / "out", quiet, cores=1)
     kept = decoded(tmp_path / "out", manifest) + decoded(tmp_path / "out", manifest, "validation")
     assert sorted(kept) == sorted(wanted)
+
+
+def test_a_folder_of_hugging_face_datasets_gives_its_column_of_text(tmp_path: Path) -> None:
+    """`save_to_disk` writes streams of Arrow, beside JSON that is no text; a hub's repository has Parquet."""
+    rows = texts(90)
+    for name, part in (("data-00000-of-00002.arrow", rows[:40]), ("data-00001-of-00002.arrow", rows[40:])):
+        (tmp_path / "set/train").mkdir(parents=True, exist_ok=True)
+        table = pyarrow.table({"id": list(range(len(part))), "text": part})
+        with pyarrow.ipc.new_stream(str(tmp_path / "set/train" / name), table.schema) as stream:
+            stream.write_table(table, max_chunksize=7)
+    (tmp_path / "set/train/state.json").write_text("{}")
+    source = Source(location=str(tmp_path / "set"), pattern="train/*.arrow")
+    manifest = make(recipe(source), tmp_path / "out", quiet, cores=1)
+    kept = decoded(tmp_path / "out", manifest) + decoded(tmp_path / "out", manifest, "validation")
+    assert sorted(kept) == sorted(rows)
+    with pytest.raises(DataError, match=r"no column 'words'.*id, text"):
+        make(recipe(source, text_field="words"), tmp_path / "other", quiet, cores=1)
+    (tmp_path / "set/train/data-00001-of-00002.arrow").write_bytes(b"ARROW1\0\0 damaged")
+    with pytest.raises(DataError, match="cannot be read"):
+        make(recipe(source), tmp_path / "damaged", quiet, cores=1)
 
 
 def test_lines_and_texts_are_whole_wherever_a_file_is_cut_for_the_workers(

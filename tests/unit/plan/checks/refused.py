@@ -157,6 +157,7 @@ FACTS: dict[str, Callable[..., Any]] = {
     "account": account,
     "base": base,
     "existing": existing,
+    "first_token": lambda token: lambda facts: facts.model_copy(update={"first_token": token}),
     "full": full,
     "no_base": unsuitable("base", "the registry lacks the base image", "bivouac/base:host", "docker push"),
     "no_node_image": unsuitable("node_image", "the account sees no such AMI", "ami-1 in us-east-1", "write nodes: eks"),

@@ -27,7 +27,8 @@ from trainer.builtin.data.reader import load_manifest
 from trainer.builtin.model import NORM_EPSILON, ROTARY_BASE, swiglu_width
 from trainer.builtin.model.adapters import FOLDER, merge, write_adapters
 from trainer.builtin.model.named import PREFIX, network_of
-from trainer.contract import DATA_MOUNT, TOKENIZER_NAME, Chat, TrainConfig
+from trainer.contract import DATA_MOUNT, TOKENIZER_NAME, Chat, DataManifest, TrainConfig
+from trainer.contract.model.tokenizer import first_token, padding, special_tokens
 from trainer.errors import ConfigError, StorageError, TrainerError
 
 Targets = Callable[[str], list[str]]
@@ -71,11 +72,14 @@ def export(checkpoint: Path, config: TrainConfig, data: Path, dest: Path, shard_
     # `transformers` reads the newer `dtype` first: what the weights came in says nothing of what they are now.
     config_fields = {name: value for name, value in form.config.items() if name != "dtype"} | {"torch_dtype": dtype}
     model_config = config_fields if config.model.name else llama_config(config, end[0], dtype)
-    _write_json(dest / "config.json", model_config)
+    tokens, special = _tokens(data_manifest, tokenizer, end[1]), special_tokens(tokenizer) | {end[1]: end[0]}
+    token_ids = {f"{name}_id": special.get(token or "") for name, token in tokens.items()}
+    _write_json(dest / "config.json", model_config | token_ids)
+    stops = sorted({end[0], token_ids["eos_token_id"] or end[0]})
+    generation = token_ids | {"eos_token_id": stops if len(stops) > 1 else end[0], "do_sample": True}
+    _write_json(dest / "generation_config.json", generation)
     chat = data_manifest.parameters.chat
-    stops: int | list[int] = end[0] if chat is None else sorted({end[0], *_numbers(tokenizer, chat.eos_token)})
-    _write_json(dest / "generation_config.json", {"bos_token_id": end[0], "eos_token_id": stops, "do_sample": True})
-    _write_json(dest / "tokenizer_config.json", _tokenizer_config(config, end[1], chat))
+    _write_json(dest / "tokenizer_config.json", _tokenizer_config(config, tokens, chat))
     (dest / TOKENIZER_NAME).write_bytes(tokenizer)
     return sorted(path.relative_to(dest).as_posix() for path in dest.rglob("*") if path.is_file())
 
@@ -197,20 +201,27 @@ def _bytes(tensors: Any) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def _tokenizer_config(config: TrainConfig, end: str, chat: Chat | None) -> dict[str, Any]:
+def _tokenizer_config(config: TrainConfig, tokens: dict[str, str | None], chat: Chat | None) -> dict[str, Any]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.model.context,
-        "bos_token": (chat.bos_token if chat else "") or end,
-        "eos_token": (chat.eos_token if chat else "") or end,
+        **{name: token for name, token in tokens.items() if token is not None},
         "clean_up_tokenization_spaces": False,
         **({"chat_template": chat.template} if chat else {}),
     }
 
 
-def _numbers(tokenizer: bytes, token: str) -> list[int]:
-    """Return the number of an added token; none if there is no such one."""
-    return [int(entry["id"]) for entry in json.loads(tokenizer).get("added_tokens", ()) if entry["content"] == token]
+def _tokens(manifest: DataManifest, tokenizer: bytes, end: str) -> dict[str, str | None]:
+    """Return the tokens that begin, end and pad a text by the data's own tokenizer: a base model's configuration has
+    those of another one."""
+    chat, special = manifest.parameters.chat, special_tokens(tokenizer)
+    begins = [token for token, number in special.items() if number == manifest.beginning_of_document]
+    begins += [chat.bos_token if chat else "", first_token(tokenizer)]
+    return {
+        "bos_token": next((token for token in begins if token in special), end),
+        "eos_token": chat.eos_token if chat and chat.eos_token in special else end,
+        "pad_token": padding(tokenizer),
+    }
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -10,9 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
+from numpy.typing import NDArray
+
 from trainer.builtin.data.prepare.chat import Places, Unfit, render
-from trainer.builtin.data.prepare.filters import BAD_RECORD, LINE_TOO_LONG, NOT_UTF8
+from trainer.builtin.data.prepare.filters import BAD_RECORD, EMPTY, LINE_TOO_LONG, NOT_UTF8
 from trainer.builtin.data.prepare.inputs import File, change_error
+from trainer.builtin.data.prepare.megatron import document_groups, token_documents
 from trainer.contract import Chat
 from trainer.errors import DataError, unread
 
@@ -37,6 +40,8 @@ class Piece(NamedTuple):
     refused: str | None = None
     responses: Places = ()
     """Of a sample of prompt and response."""
+    tokens: NDArray[Any] | None = None
+    """Of token data, whose `text` is only their beginning in digits."""
 
 
 @dataclass(frozen=True)
@@ -93,17 +98,19 @@ def documents(span: Span, text_field: str, document_bytes: int, chat: Chat | Non
     if file.current_state() != file.state:
         raise change_error(file)
     try:
-        if file.format == "parquet":
+        if file.format in ("parquet", "arrow"):
             pieces = _rows(span, text_field, read)
         elif file.format == "jsonl":
             pieces = _records(span, read, lambda row, line: _field(row, line, text_field))
         elif chat is not None:
             pieces = _records(span, read, lambda row, line: _sample(row, line, chat))
+        elif file.format == "megatron":
+            pieces = map(_tokens, token_documents(file, span.start, span.stop or 0))
         else:
             yield from _texts(span, document_bytes)
             pieces = iter(())
         for piece in pieces:
-            if piece.refused or piece.responses or len(piece.content) <= document_bytes:
+            if piece.refused or piece.responses or piece.tokens is not None or len(piece.content) <= document_bytes:
                 yield piece
             else:
                 yield from (_decode(part) for part in _parts(piece.content, document_bytes))
@@ -145,11 +152,12 @@ def _all_spans(files: list[File], document_bytes: int) -> Iterator[tuple[Span, i
 
 
 def _spans(file: File, document_bytes: int) -> Iterator[tuple[Span, int]]:
-    if file.format == "parquet":
-        yield from _row_groups(file)
+    if file.format in ("parquet", "megatron"):
+        groups = _row_groups(file) if file.format == "parquet" else document_groups(file, UNIT_BYTES)
+        yield from ((Span(file, start, stop), size) for start, stop, size in groups)
         return
     step = UNIT_BYTES if file.format in LINES else max(document_bytes, UNIT_BYTES // document_bytes * document_bytes)
-    if file.compression or file.size <= step:
+    if file.compression or file.format == "arrow" or file.size <= step:
         yield Span(file), file.size
         return
     for start in range(0, file.size, step):
@@ -301,20 +309,33 @@ def _decode(content: bytes) -> Piece:
         return Piece("", content[:1000], NOT_UTF8)
 
 
-def _row_groups(file: File) -> Iterator[tuple[Span, int]]:
+def _tokens(tokens: NDArray[Any]) -> Piece:
+    refusal = None if len(tokens) else EMPTY
+    return Piece(" ".join(map(str, tokens[:_ROWS])), tokens.astype("<i8").tobytes(), refusal, (), tokens)
+
+
+def _row_groups(file: File) -> Iterator[tuple[int, int, int]]:
     table = _parquet(file)
     groups = table.metadata.num_row_groups
     for index in range(groups):
-        yield Span(file, index, index + 1), max(1, file.size // groups)
+        yield index, index + 1, max(1, file.size // groups)
 
 
 def _rows(span: Span, text_field: str, read: _At) -> Iterator[Piece]:
-    table = _parquet(span.file)
-    if text_field not in table.schema_arrow.names:
-        detail = f"{span.file.place} has {', '.join(table.schema_arrow.names)}"
+    from pyarrow import ipc
+
+    if span.file.format == "arrow":
+        batches = ipc.open_stream(span.file.open())
+        names = batches.schema.names
+    else:
+        table = _parquet(span.file)
+        names = table.schema_arrow.names
+        batches = table.iter_batches(batch_size=_ROWS, row_groups=[span.start], columns=[text_field])
+    if text_field not in names:
+        detail = f"{span.file.place} has {', '.join(names)}"
         raise DataError(f"there is no column {text_field!r}", detail, "name the column of text with --text-field")
-    for batch in table.iter_batches(batch_size=_ROWS, row_groups=[span.start], columns=[text_field]):
-        for value in batch.column(0):
+    for batch in batches:
+        for value in batch.column(text_field):
             read.lines += 1
             yield _text_of(value.as_py(), b"")
 

@@ -21,6 +21,7 @@ from trainer.builtin.data.prepare.verdicts import HELD_OUT, LEFT_OUT, TRAIN, ver
 from trainer.builtin.data.prepare.vocabulary import load_tokenizer
 from trainer.builtin.data.store import write_whole, writing
 from trainer.contract import TOKENIZER_NAME, Parameters
+from trainer.errors import DataError
 
 PIECE_CHARACTERS = 2**18
 """Length of the pieces of a long text: encoding takes some 130 bytes of memory per byte of text."""
@@ -36,6 +37,9 @@ class Encode:
     end: int
     dtype: str
     work: Path
+    begin: int | None = None
+    """Token that begins a document."""
+    vocabulary: int = 0
 
 
 def encode(unit: Unit, task: Encode) -> None:
@@ -113,13 +117,28 @@ def _encode(tokenizer: Tokenizer, pieces: list[Piece], task: Encode) -> Iterator
         responses = [piece.responses for piece in pieces]
         yield from encode_samples(tokenizer, texts, responses, task.end, task.parameters.chat)
         return
+    if task.parameters.format == "megatron":
+        yield from (_with_ends(piece, task) for piece in pieces)
+        return
+    head = [] if task.begin is None else [task.begin]
     if sum(map(len, texts)) <= BATCH_CHARACTERS:
         for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False):
-            yield np.array([*encoding.ids, task.end], dtype=task.dtype)
+            yield np.array([*head, *encoding.ids, task.end], dtype=task.dtype)
         return
     for text in texts:
         parts = [tokenizer.encode_batch_fast([piece], add_special_tokens=False)[0].ids for piece in _pieces(text)]
-        yield np.array([*(token for part in parts for token in part), task.end], dtype=task.dtype)
+        yield np.array([*head, *(token for part in parts for token in part), task.end], dtype=task.dtype)
+
+
+def _with_ends(piece: Piece, task: Encode) -> Any:
+    """Return ids that others made, between the tokens of a document's beginning and end where they lack them. Raises
+    `DataError` for an id that the tokenizer does not have."""
+    tokens = np.asarray(piece.tokens, dtype=np.int64)
+    if tokens.min() < 0 or tokens.max() >= task.vocabulary:
+        detail = f"ids from {tokens.min()} to {tokens.max()}, {task.vocabulary} tokens"
+        raise DataError("the token data are of another tokenizer", detail, "give data.tokenizer, as it made them")
+    head = [] if task.begin in (None, tokens[0]) else [task.begin]
+    return np.array([*head, *tokens, *([] if tokens[-1] == task.end else [task.end])], dtype=task.dtype)
 
 
 def _pieces(text: str) -> Iterator[str]:

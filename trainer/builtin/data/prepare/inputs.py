@@ -19,7 +19,7 @@ from trainer.contract.recipe import FOREIGN, Source
 from trainer.errors import DataError, StorageError
 
 _COMPRESSED = {".gz": "gz", ".zst": "zst", ".xz": "xz", ".bz2": "bz2"}
-_LINES = (".jsonl", ".ndjson")
+_LINES, _TABLES = (".jsonl", ".ndjson"), (".parquet", ".arrow")
 _TRIES, _PAUSE_S = 5, 0.5
 _READ_AHEAD = 2**20
 
@@ -34,6 +34,8 @@ class File:
     state: tuple[str, ...]
     """State when it was listed, to detect changes."""
     stated: str = "auto"
+    index: File | None = None
+    """Of token data: the `.idx` beside the `.bin`."""
 
     @property
     def compression(self) -> str | None:
@@ -41,19 +43,19 @@ class File:
 
     @property
     def format(self) -> str:
-        """Return text, jsonl, parquet or chat: as stated, else by the name."""
+        """Return text, jsonl, parquet, arrow, chat or megatron: as stated, else by the name."""
         if self.stated != "auto":
             return self.stated
         path = PurePosixPath(self.name.lower())
         suffix = PurePosixPath(path.stem).suffix if self.compression else path.suffix
-        return "parquet" if suffix == ".parquet" else "jsonl" if suffix in _LINES else "text"
+        return suffix[1:] if suffix in _TABLES else "jsonl" if suffix in _LINES else "text"
 
     def current_state(self) -> tuple[str, ...] | None:
         """Return the state, None when the file is gone. An object's is fixed: every read requests that version."""
         if self.place.startswith("s3://"):
             return self.state
         try:
-            return _state(os.stat(self.place))
+            return *_state(os.stat(self.place)), *(self.index.current_state() or () if self.index else ())
         except OSError:
             return None
 
@@ -89,6 +91,7 @@ def list_source(source: Source, max_files: int | None, seed: int, form: str = "a
     """
     matches = _objects(source) if source.remote else _local(source)
     files = sorted((replace(file, stated=form) for file in matches), key=lambda file: file.name)
+    files = _with_indexes(source, files) if form == "megatron" else files
     if not files:
         raise DataError(
             "no file matches", f"{source.pattern} in {source.location}", "correct data.pattern or data.source"
@@ -97,6 +100,15 @@ def list_source(source: Source, max_files: int | None, seed: int, form: str = "a
         sample = sorted(files, key=lambda file: hashlib.sha256(f"{seed}:{file.name}".encode()).digest())[:max_files]
         files = sorted(sample, key=lambda file: file.name)
     return files
+
+
+def _with_indexes(source: Source, files: list[File]) -> list[File]:
+    """Return the files `.bin` of token data, each with its `.idx`."""
+    beside = source.model_copy(update={"pattern": "**/*.idx"})
+    indexes = {file.name.removesuffix(".idx"): file for file in (_objects if source.remote else _local)(beside)}
+    names = [(file, file.name.removesuffix(".bin")) for file in files if file.name.endswith(".bin")]
+    pairs = [(file, indexes[name]) for file, name in names if name in indexes]
+    return [replace(file, index=index, state=(*file.state, *index.state)) for file, index in pairs]
 
 
 def change_error(file: File) -> DataError:

@@ -31,6 +31,7 @@ from trainer.builtin.data.prepare.stages import encoding, reading, shards
 from trainer.builtin.data.prepare.verdicts import Verdicts
 from trainer.builtin.data.prepare.vocabulary import (
     SAMPLE_BYTES,
+    begin_of,
     end_of,
     given_tokenizer,
     load_tokenizer,
@@ -111,7 +112,8 @@ class _Preparation:
         tokenizer = load_tokenizer(tokenizer_bytes)
         size = size_of(tokenizer)
         dtype = "int16" if size <= _INT16_IDS else "int32"
-        task = Encode(parameters, end_of(tokenizer, self.recipe.end_of_document), dtype, self.work)
+        begin = begin_of(tokenizer, self.recipe.beginning_of_document)
+        task = Encode(parameters, end_of(tokenizer, self.recipe.end_of_document), dtype, self.work, begin, size)
         self.workers.run_stage(encoding(task, self.units))
         if parameters.chat is not None:
             for unit in self.units:
@@ -140,6 +142,7 @@ class _Preparation:
             source_bytes=sum(verdicts.kept_bytes),
             vocabulary=size,
             end_of_document=task.end,
+            beginning_of_document=task.begin,
             dtype="int16" if task.dtype == "int16" else "int32",
             tokenizer_sha256=hashlib.sha256(tokenizer).hexdigest(),
             train=totals.train,

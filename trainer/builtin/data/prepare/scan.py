@@ -45,7 +45,9 @@ def scan(unit: Unit, task: Scan) -> None:
     with writing(record_path(task.work, unit.number)) as file:
         for span in unit.spans:
             for piece in documents(span, rules.text_field, rules.document_bytes, rules.chat):
-                reason = piece.refused or judge(piece.text, piece.content, rules)
+                reason = piece.refused
+                if reason is None and piece.tokens is None:
+                    reason = judge(piece.text, piece.content, rules)
                 high, low = _HALVES.unpack(hashlib.blake2b(piece.content, digest_size=16).digest())
                 if reason is None and low < limit:
                     sample.append((count + len(rows), piece.text[:SAMPLE_CHARACTERS]))

@@ -83,6 +83,14 @@ def end_of(tokenizer: Tokenizer, name: str | None) -> int:
     raise DataError("the tokenizer has no token that ends a document", detail, "name one with --end-of-document")
 
 
+def begin_of(tokenizer: Tokenizer, name: str | None) -> int | None:
+    """Return the id of the token that begins a document. Raises `DataError` when there is none of this name."""
+    token_id = None if name is None else tokenizer.token_to_id(name)
+    if name is not None and token_id is None:
+        raise DataError("the tokenizer has no such token", name, "correct data.beginning_of_document")
+    return token_id
+
+
 def size_of(tokenizer: Tokenizer) -> int:
     """Return the largest id + 1; a vocabulary may have holes."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -12,14 +13,17 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from tests.trainer.builtin.checkpoint.convert.test_export import checkpoint_of
 from tests.trainer.builtin.model.families import EACH, config_of
 from trainer.builtin.checkpoint.convert.export import export
 from trainer.builtin.checkpoint.convert.initial import take_weights
+from trainer.builtin.data.prepare.prepare import make
 from trainer.builtin.evaluate import evaluate
 from trainer.builtin.model import NamedModel, build
-from trainer.contract import LoraConfig, ModelConfig, TrainConfig
+from trainer.contract import LoraConfig, ModelConfig, Parameters, TrainConfig
+from trainer.contract.recipe import Recipe, Source
 from trainer.errors import ConfigError
 
 
@@ -150,3 +154,44 @@ def test_the_export_says_the_type_that_its_weights_have_and_not_the_one_they_cam
     export(checkpoint_of(warm("llama", came), config, tmp_path / "tier"), config, data, went := tmp_path / "out")
     again = transformers.AutoModelForCausalLM.from_pretrained(went)
     assert all(torch.equal(one, again.state_dict()[name]) for name, one in tensors(went).items())
+
+
+def test_the_ids_of_the_data_s_own_tokenizer_replace_those_of_the_base_model(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    """`transformers` reads them from `config.json` where a pipeline has no generation configuration."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(40):
+        (texts / f"{number}.txt").write_text(f"document {number} of some words\n" * 20)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.model.vocabulary, initial_alphabet=alphabet, show_progress=False,
+        special_tokens=["<unused>", "<end>", "<begin>", "<pad>"],
+    )  # fmt: skip
+    tokenizer.train_from_iterator([f"document {number} of some words" for number in range(400)], trainer)
+    begins = processors.TemplateProcessing(single="<begin> $A", special_tokens=[("<begin>", 2)])
+    tokenizer.post_processor = begins  # type: ignore[assignment]
+    tokenizer.enable_padding(pad_id=3, pad_token="<pad>")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    recipe = Recipe(
+        sources=(Source(location=str(texts)),), parameters=Parameters(held_out=0.2, seed=1),
+        tokenizer=tmp_path / "tokenizer.json", end_of_document="<end>", beginning_of_document="<begin>",
+    )  # fmt: skip
+    make(recipe, tmp_path / "data", lambda stage, share: None, cores=1)
+    digest = hashlib.sha256((tmp_path / "data/manifest.json").read_bytes()).hexdigest()
+    _, came = hugging_face("llama", tmp_path / "in")
+    config = config.model_copy(
+        update={"model": ours("llama"), "data": config.data.model_copy(update={"manifest_digest": digest})}
+    )
+    folder = checkpoint_of(warm("llama", came), config, tmp_path / "tier")
+    export(folder, config, tmp_path / "data", tmp_path / "out")
+    for name in ("config.json", "generation_config.json"):
+        written = json.loads((tmp_path / "out" / name).read_text())
+        ids = [written[f"{token}_token_id"] for token in ("bos", "eos", "pad")]
+        assert ids == [2, 1, 3], name
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (read.bos_token, read.eos_token, read.pad_token) == ("<begin>", "<end>", "<pad>")
+    assert read("document 1").input_ids[0] == 2
