@@ -18,7 +18,7 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Event
 from infra.record.payloads import payload_of
-from infra.rehearsal.drills import conduct
+from infra.rehearsal.drills import history
 from infra.rehearsal.drills.conduct import Conductor, Drill, drill, random_drill, remember
 from infra.rehearsal.drills.judge import DrillResult
 from infra.rehearsal.drills.moments import moments_in
@@ -134,7 +134,7 @@ def test_a_drill_that_is_interrupted_ends_its_campaign(site: Path, monkeypatch: 
 def test_results_are_kept_by_fault_and_the_newest_counts(site: Path) -> None:
     report = drill(["steward-killed"], 0, 1, None, lambda _: None)
     assert not report.missed and [row["fault"] for row in report.rows] == ["steward-killed"]
-    path = site / "results" / conduct.RESULTS
+    path = site / "results" / history.NEWEST
     older = DrillResult(fault="rank-killed", campaign="x", day="2026-01-01", step=1)
     assert [result.fault for result in remember(path, [older])] == ["rank-killed", "steward-killed"]
     newer = older.model_copy(update={"day": f"{date(2026, 1, 2)}"})
