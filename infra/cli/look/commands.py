@@ -90,8 +90,15 @@ def alerts(
     region: Region = "us-east-1",
     as_json: Json = False,
     test: Annotated[bool, typer.Option("--test", help="Send one message by each route of `notify`.")] = False,
+    lasts: Annotated[
+        str | None,
+        typer.Option("--silence", metavar="2h", help="Tell nobody of alerts, for at most 24h; off: tell again."),
+    ] = None,
+    why: Annotated[str, typer.Option(help="With --silence: the reason, for those who come later.")] = "",
+    only: Annotated[str | None, typer.Option(metavar="ALERT", help="With --silence: this alert alone.")] = None,
 ) -> None:
-    """Print a campaign's alerts, which fire and which have ended, with their runbooks; or test the routes to people."""
+    """Print a campaign's alerts, which fire and which have ended, with their runbooks; test the routes to people, or
+    silence alerts for a maintenance window."""
 
 
 @runs("look.metrics:metrics_command", enters=("campaign",))
