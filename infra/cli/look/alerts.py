@@ -41,8 +41,8 @@ def alerts_command(
     why: str = "",
     only: str | None = None,
 ) -> int:
-    """Print the alerts, the newest last; or test the routes, or silence alerts. Raises `UserError` if neither the account nor the results
-    folder has the campaign, or it has no such route."""
+    """Print the alerts, the newest last; or test the routes, or silence alerts. Raises `UserError` if neither the
+    account nor the results folder has the campaign, or it has no such route."""
     if lasts is not None:
         return silence_command(campaign, region, lasts, why, only, console)
     if test:
