@@ -13,7 +13,6 @@ from pulumi import Input, InvokeOptions, Output, ResourceOptions
 from pulumi_aws.eks import AccessPolicyAssociationAccessScopeArgsDict, ClusterVpcConfigArgsDict
 
 from infra.monitoring.prometheus import SPACE
-from infra.monitoring.remote_write import SERVICE_ACCOUNT
 from infra.spec import waits
 from infra.spec.access import Role
 from infra.spec.campaign import ApiEndpoint, Spec
@@ -28,6 +27,7 @@ from infra.spec.names import (
 )
 from infra.spec.remote_write import RemoteWrite
 from infra.stack.access.identity import Roles
+from infra.stack.cluster.remote_write import SERVICE_ACCOUNT
 from infra.stack.network.addresses import SERVICE_CIDR
 from infra.stack.timeouts import timeouts_of
 

@@ -16,7 +16,6 @@ from infra.cluster import admission
 from infra.cluster.gang import MPI_GROUP
 from infra.monitoring.alerts import with_alerts
 from infra.monitoring.dashboards import with_dashboards
-from infra.monitoring.remote_write import with_remote_write
 from infra.plan import catalogue
 from infra.plan.catalogue import Chart, InstanceType
 from infra.spec.campaign import Addons, SharedStorage, Spec
@@ -40,6 +39,7 @@ from infra.spec.names import (
 from infra.spec.workload.workload import by_mpirun, in_host_network
 from infra.stack.cluster.cluster import EksCluster
 from infra.stack.cluster.mpi_operator import MpiOperator
+from infra.stack.cluster.remote_write import with_remote_write
 from infra.stack.cluster.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
 from infra.stack.storage import LustreStorage
 

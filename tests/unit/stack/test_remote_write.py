@@ -21,8 +21,8 @@ from pydantic import ValidationError
 
 from infra.folders import tools_dir
 from infra.monitoring.alerts import CHART
-from infra.monitoring.remote_write import remote_write, with_remote_write
 from infra.spec.remote_write import RemoteWrite
+from infra.stack.cluster.remote_write import remote_write, with_remote_write
 from tests.waiting import until as eventually
 
 AMP = "https://aps-workspaces.eu-west-1.amazonaws.com/workspaces/ws-1/api/v1/remote_write"
