@@ -44,6 +44,16 @@ def report(
     """Write a campaign's report; for one that is gone, from the record in the results folder."""
 
 
+@runs("look.open:open_command", enters=("campaign",))
+def open_places(
+    campaign: Name,
+    what: Annotated[str | None, typer.Argument(help="Show this place in a browser.")] = None,
+    region: Region = "us-east-1",
+    as_json: Json = False,
+) -> None:
+    """List where a campaign can be looked at: report, dashboards, Grafana, AWS' console; or open one of them."""
+
+
 @runs("look.logs:logs_command", enters=("campaign",))
 def logs(
     campaign: Name,
