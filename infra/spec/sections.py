@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from infra.spec.duration import Duration
-from infra.spec.remote_write import RemoteWrite
+from infra.spec.monitoring.remote_write import RemoteWrite
 from infra.spec.section import Section
 
 FSX_SERVICE = "fsx"

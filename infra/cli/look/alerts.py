@@ -14,12 +14,12 @@ from infra.aws.account import Account
 from infra.cli.answers import write_json
 from infra.cli.look.inside import open_cluster
 from infra.cli.look.logs import ago
-from infra.cli.look.silence import end_silences, silence, silences
 from infra.cli.records import kept_record, record_of
 from infra.console.plain_console import say
 from infra.console.tables import Listing
 from infra.console.words import clock, moment, plural
 from infra.errors import UserError
+from infra.monitoring.silence import end_silences, silence, silences
 from infra.notices.notice import Notice
 from infra.notices.ways import SHORT, TOPIC, NotSent, recipients, ways
 from infra.record.payloads.alerts import AlertsUnseen

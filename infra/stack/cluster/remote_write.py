@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.monitoring.alerts import CHART
 from infra.monitoring.exporters import known_metrics
-from infra.spec.remote_write import RemoteWrite
+from infra.spec.monitoring.remote_write import RemoteWrite
 
 SERVICE_ACCOUNT = f"{CHART}-prometheus"
 """Of the release of this name, in the namespace `monitoring`."""

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from infra.folders import tools_dir
 from infra.monitoring.alerts import CHART
-from infra.spec.remote_write import RemoteWrite
+from infra.spec.monitoring.remote_write import RemoteWrite
 from infra.stack.cluster.remote_write import remote_write, with_remote_write
 from tests.waiting import until as eventually
 

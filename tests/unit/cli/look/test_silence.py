@@ -19,11 +19,11 @@ import httpx2
 import pytest
 
 from infra.cli.look import alerts
-from infra.cli.look.silence import PROXY, end_silences, silence, silences
 from infra.console.plain_console import PlainConsole
 from infra.errors import TemporaryError, UserError
 from infra.folders import share_dir, tools_dir
 from infra.monitoring.alerts import HEARTBEAT, alertmanager_config
+from infra.monitoring.silence import PROXY, end_silences, silence, silences
 from infra.steward.monitoring.alerts import read
 from infra.steward.seeing.agents import NoAnswer
 from tests.waiting import until as eventually

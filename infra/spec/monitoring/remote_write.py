@@ -15,7 +15,8 @@ _AMP = re.compile(
 
 
 class RemoteWrite(Section):
-    """A rehearsal writes nowhere: its series are no measurement of anybody's cluster."""
+    """A place outside of the cluster that also gets the series. A rehearsal writes nowhere: its series are no
+    measurement of anybody's cluster."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^\s@]+$")]
     """Where Prometheus writes to, such as https://aps-workspaces.us-east-1.amazonaws.com/workspaces/ws-1/api/v1/remote_write
