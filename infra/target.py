@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.errors import UserError
 from infra.extras import refuse_missing
-from infra.folders import cache_root
+from infra.folders import cache_root, results_root
 from infra.spec.standing import NOT_YET
 
 if TYPE_CHECKING:
@@ -225,6 +226,15 @@ def drill(names: list[str], draws: int, seed: int, page: Path | None, say: Calla
     refuse_missing("rehearsal")
     refuse_missing("trainer")
     return conduct.drill(names, draws, seed, page, say)
+
+
+def game_day(folder: Path) -> list[Path]:
+    """Write the page of a game day over the kept drills into a folder, and return its files. Raises `UserError` where
+    no drill has left a result."""
+    from infra.rehearsal.drills import game_day as page
+    from infra.rehearsal.drills.history import kept_results
+
+    return page.write_game_day(folder, page.game_day(kept_results(results_root()), datetime.now(UTC)))
 
 
 def command_line() -> list[str]:
