@@ -24,7 +24,6 @@ from infra.data.source import pack
 from infra.errors import UserError
 from infra.plan import git_source
 from infra.session.context import Context
-from infra.spec.campaign import load
 from infra.spec.workload.git_reference import GitSource
 from infra.spec.workload.workload import Workload
 from tests.root import ROOT
@@ -244,10 +243,3 @@ def test_a_reference_that_is_none_is_refused_at_its_field(tmp_path: Path) -> Non
     ):
         status, output = check(tmp_path, code)
         assert status == 64 and words in output, output
-
-
-def test_a_stored_spec_with_a_folder_keeps_its_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "spec.yaml"
-    path.write_text(yaml.safe_dump(SPEC))
-    spec = load(path).spec
-    assert spec.workload is not None and spec.workload.model_dump()["source"] == SPEC["workload"]["source"]
