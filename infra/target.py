@@ -94,13 +94,13 @@ def fetch_source(spec: Spec, progress: Callable[[str], None]) -> None:
 def _choose_packages(spec: Spec, progress: Callable[[str], None]) -> None:
     """Let pip choose a job's packages while it reaches a registry: no way leads out of a site, which takes them from
     the cache."""
-    job = None if spec.workload is None else spec.workload.on(spec.target)
+    from infra.plan import git_source
+
+    job = git_source.local(None if spec.workload is None else spec.workload.on(spec.target))
     if job is None or job.requirements is None or job.source is None:
         return
     from infra.data.requirements import image_python, resolve
-    from infra.plan import git_source
 
-    job = git_source.local(job) or job
     python = image_python(job, lambda: ".".join(map(str, sys.version_info[:2])))
     resolve(job, Path(str(job.source)).expanduser(), python, progress)
 
