@@ -22,6 +22,15 @@ class DryRun(Frozen):
     """The server's reason; empty if it would be made."""
 
 
+class HeldName(Frozen):
+    """An object that is not the campaign's and has a name that the campaign would take."""
+
+    kind: str
+    name: str
+    campaign: str
+    """The campaign whose label it has; empty if it has none."""
+
+
 class SeenCluster(Frozen):
     user: str
     """Name by which the API server knows the driver."""
@@ -29,6 +38,8 @@ class SeenCluster(Frozen):
     """Rights that the driver needs and lacks, in words."""
     nodes: tuple[SeenNode, ...] | None = None
     """Nodes with the spec's labels; None: they were not looked up."""
+    held_names: tuple[HeldName, ...] = ()
+    """Names of the campaign's under which somebody else's objects stand."""
     volume: str = ""
     """What is wrong with the shared claim or its storage class; empty if nothing is known to be."""
     bucket: str = ""
