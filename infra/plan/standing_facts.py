@@ -13,15 +13,6 @@ class SeenNode(Frozen):
     """Why no pod of the gang can be placed on it, whoever uses it now; empty if one can."""
 
 
-class DryRun(Frozen):
-    """An object that the API server was sent, and did not make."""
-
-    what: str
-    """The object, in words."""
-    refusal: str
-    """The server's reason; empty if it would be made."""
-
-
 class HeldName(Frozen):
     """An object that is not the campaign's and has a name that the campaign would take."""
 
@@ -29,6 +20,15 @@ class HeldName(Frozen):
     name: str
     campaign: str
     """The campaign whose label it has; empty if it has none."""
+
+
+class DryRun(Frozen):
+    """An object that the API server was sent, and did not make."""
+
+    what: str
+    """The object, in words."""
+    refusal: str
+    """The server's reason; empty if it would be made."""
 
 
 class SeenCluster(Frozen):

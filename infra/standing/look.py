@@ -22,8 +22,8 @@ from infra.plan.standing_facts import DryRun, SeenCluster, SeenNode
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster, Toleration
 from infra.standing.connection import LOGIN_KEYS, connect, login_of, s3_client
-from infra.standing.holding import held_names
 from infra.standing.rights import Right, driver_rights
+from infra.standing.tenancy import held_names
 
 Object = dict[str, Any]
 SHARED_MODE = "ReadWriteMany"

@@ -10,7 +10,7 @@ import pytest
 from lightkube.core.exceptions import ApiError
 
 from infra.spec.campaign import SpecFile
-from infra.standing.holding import held_names
+from infra.standing.tenancy import held_names
 
 LABEL = "bivouac.dev/campaign"
 
