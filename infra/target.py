@@ -77,7 +77,7 @@ def ask_cluster(spec: Spec, facts: Facts, progress: Callable[[str], None]) -> Fa
     from infra.standing.look import look
     from infra.standing.openings import openings
 
-    seen = look(spec.cluster, openings(spec, spec.cluster), progress)
+    seen = look(spec, spec.cluster, openings(spec, spec.cluster), progress)
     return facts.model_copy(update={"cluster": seen})
 
 

@@ -13,6 +13,15 @@ class SeenNode(Frozen):
     """Why no pod of the gang can be placed on it, whoever uses it now; empty if one can."""
 
 
+class HeldName(Frozen):
+    """An object that is not the campaign's and has a name that the campaign would take."""
+
+    kind: str
+    name: str
+    campaign: str
+    """The campaign whose label it has; empty if it has none."""
+
+
 class DryRun(Frozen):
     """An object that the API server was sent, and did not make."""
 
@@ -29,6 +38,8 @@ class SeenCluster(Frozen):
     """Rights that the driver needs and lacks, in words."""
     nodes: tuple[SeenNode, ...] | None = None
     """Nodes with the spec's labels; None: they were not looked up."""
+    held_names: tuple[HeldName, ...] = ()
+    """Names of the campaign's under which somebody else's objects stand."""
     volume: str = ""
     """What is wrong with the shared claim or its storage class; empty if nothing is known to be."""
     bucket: str = ""

@@ -117,6 +117,18 @@ def own_namespace(case: Case) -> Iterator[Draft]:
         yield error("cluster.namespace", "is no tenant's namespace", seen=cluster.namespace, cure=cure)
 
 
+def free_names(case: Case) -> Iterator[Draft]:
+    """No object of somebody else's has a name that the campaign writes over or removes, if they were looked up."""
+    for held in () if case.facts.cluster is None else case.facts.cluster.held_names:
+        if held.campaign:
+            cure = f"end campaign {held.campaign} first, or name another namespace: one holds one campaign at a time"
+            seen = f"{held.kind} {held.name} of campaign {held.campaign}"
+        else:
+            cure = "name a namespace of your campaigns' own, or have its owner rename it"
+            seen = f"{held.kind} {held.name}, which has no campaign's label"
+        yield error("cluster.namespace", "a name that the campaign would take is in use", seen=seen, cure=cure)
+
+
 def own_price(case: Case) -> Iterator[Draft]:
     """Without a price of the spec's own neither plan nor budget counts anything."""
     if case.spec.nodes.usd_per_hour is None:
