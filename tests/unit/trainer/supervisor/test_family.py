@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -44,6 +45,16 @@ def test_a_process_is_known_by_parent_state_and_processor_time_whatever_its_name
         child.kill()
         child.wait()
     assert child.pid not in family.processes()
+
+
+def test_the_processor_time_is_the_users_and_the_systems_together_and_a_look_leaves_no_file_open() -> None:
+    opened = len(os.listdir("/proc/self/fd"))
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = family.processes()[os.getpid()].seconds
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert before.ru_utime - before.ru_stime > 0.1, "the two differ"
+    assert before.ru_utime + before.ru_stime - 0.05 <= seconds <= after.ru_utime + after.ru_stime + 0.05
+    assert len(os.listdir("/proc/self/fd")) == opened
 
 
 def test_the_ends_of_adopted_children_are_taken_and_the_launchers_is_left() -> None:
