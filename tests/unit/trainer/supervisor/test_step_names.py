@@ -53,7 +53,8 @@ def test_the_number_after_a_word_for_steps_or_epochs_is_the_one_that_rises(
 def test_another_rank_or_part_of_a_step_is_no_later_step_whose_number_it_equals(
     name: str, later: str, beside: str | None
 ) -> None:
-    assert _number(name, later) == 1 + _number(name, name)
+    own = _number(name, name)
+    assert own is not None and _number(name, later) == own + 1
     assert beside is None or _number(name, beside) is None
 
 
