@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from tests.worlds.supervisor_tier import JobNode, put
 from trainer.contract import ExitCode
 from trainer.supervisor import job as jobs
@@ -173,6 +174,7 @@ def test_the_environment_of_a_rank_tells_how_many_there_are(
 ) -> None:
     rank = subprocess.Popen(["sleep", "1000"], env={"PATH": os.environ["PATH"], **variables})
     try:
+        until(lambda: Path(f"/proc/{rank.pid}/environ").read_bytes(), "the kernel shows its variables")
         assert RankCount(OWN, PLACE).look([999_999_999, rank.pid], tmp_path) == number
     finally:
         rank.kill()
