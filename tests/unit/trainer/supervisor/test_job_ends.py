@@ -175,7 +175,8 @@ def test_the_environment_of_a_rank_tells_how_many_there_are(
     rank = subprocess.Popen(["sleep", "1000"], env={"PATH": os.environ["PATH"], **variables})
     try:
         until(lambda: Path(f"/proc/{rank.pid}/environ").read_bytes(), "the kernel shows its variables")
-        assert RankCount(OWN, PLACE).look([999_999_999, rank.pid], tmp_path) == number
+        assert RankCount(OWN, PLACE).look([rank.pid], tmp_path) == number
+        assert RankCount(OWN, PLACE).look([999_999_999, rank.pid], tmp_path) == number, "another has ended"
     finally:
         rank.kill()
         rank.wait()
@@ -203,3 +204,19 @@ def test_more_files_than_gpus_are_more_ranks_at_once(tmp_path: Path) -> None:
     for rank in range(20):
         put(tmp_path / f"run/checkpoint-10/random_states_{rank}.pkl")
     assert RankCount(OWN, PLACE).look([], tmp_path) == 10
+
+
+def test_a_program_that_is_not_there_is_the_users(tmp_path: Path) -> None:
+    job = running(JobNode(tmp_path), launcher="none", command=["/no/such/program"])
+    end = job.run()
+    assert end.code == ExitCode.USER and "No such file" in end.detail
+
+
+def test_a_look_asks_node_0_and_a_question_for_the_disk_is_the_sealings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, asked = running(JobNode(tmp_path, rank=1, nodes=2)), list[str]()
+    monkeypatch.setattr(job.progress, "ask_first_node", lambda: asked.append("node 0"))
+    monkeypatch.setattr(job.sealing, "answer", lambda path: (200, path.encode()))
+    job._look()
+    assert asked == ["node 0"] and job.answer("/checkpoints") == (200, b"/checkpoints")
