@@ -182,14 +182,14 @@ def test_the_environment_of_a_rank_tells_how_many_there_are(
         rank.wait()
 
 
-@pytest.mark.parametrize(("tier", "number"), [("shared", 2), ("local", 4)])
+@pytest.mark.parametrize(("tier", "files", "number"), [("shared", 4, 2), ("local", 4, 4), ("shared", 1, 1)])
 def test_the_files_of_ranks_tell_how_many_there_are_once_they_have_stopped_rising(
-    tier: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tier: str, files: int, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     count = RankCount({"checkpoints": {"format": "huggingface", "tier": tier}}, PLACE)
-    for rank in range(4):
+    for rank in range(files):
         put(tmp_path / f"checkpoint-10/rng_state_{rank}.pth")
     assert count.look([], tmp_path) == 8, "fewer files than GPUs may be a part"
     now[0] += SETTLED_S - 0.1
