@@ -47,6 +47,7 @@ def test_the_number_after_a_word_for_steps_or_epochs_is_the_one_that_rises(
         ("model_2-rank2.pt", "model_3-rank2.pt", "model_2-rank3.pt"),
         ("net-1-00001-of-00002.safetensors", "net-2-00001-of-00002.safetensors", "net-1-00002-of-00002.safetensors"),
         ("ckpt_2-v2.ckpt", "ckpt_3-v2.ckpt", None),
+        ("ckpt_1_rank1_shard1.pt", "ckpt_2_rank1_shard1.pt", "ckpt_1_rank1_shard2.pt"),
     ],
 )
 def test_another_rank_or_part_of_a_step_is_no_later_step_whose_number_it_equals(
@@ -63,6 +64,8 @@ def test_another_rank_or_part_of_a_step_is_no_later_step_whose_number_it_equals(
         ("step-00010", "step-00020", 20),
         ("step-00010", "step-000020", None),
         ("step-00010", "step-20", None),
+        ("step-05", "step-10", 10),
+        ("step-05", "step-100", None),
         ("step-10", "step-100", 100),
         ("step-9", "step-10", 10),
         ("step-0", "step-10", 10),

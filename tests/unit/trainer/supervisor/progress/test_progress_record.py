@@ -110,6 +110,20 @@ def test_the_lowest_rank_that_has_told_a_step_within_a_minute_is_heard(tmp_path:
     assert node.heard == [1, 2, 5]
 
 
+def test_a_line_that_names_its_rank_is_that_ranks(tmp_path: Path) -> None:
+    node = Node(tmp_path, pattern=r"rank (?P<rank>\d+) step (?P<step>\d+)")
+    for line in ("rank 0 step 1", "rank 1 step 2", "rank 0 step 3"):
+        node.progress.hear_line(line)
+    assert node.heard == [1, 3]
+
+
+def test_a_number_far_beyond_the_estimate_is_believed_of_the_client_alone(tmp_path: Path) -> None:
+    printed, called = Node(tmp_path), Node(tmp_path, progress="client")
+    printed.line(step=500_000)
+    called.call(500_000, rank=0)
+    assert (printed.heard, called.heard) == ([], [500_000])
+
+
 def test_a_rank_that_the_job_does_not_have_silences_nobody(tmp_path: Path) -> None:
     node = Node(tmp_path, progress="client")
     for step, rank in ((1, 2), (2, 3), (3, 1), (4, 2)):
@@ -219,6 +233,14 @@ def test_what_another_node_alone_tells_is_said_by_node_0(tmp_path: Path, silent_
     told = list(pair[0].progress.last_messages(well=True))
     assert [(message["step"], message["folder"]) for message in told] == [(2, "step-2")]
     assert pair[0].steps() == [(1, 0.5), (2, 0.5)] and pair[0].progress.tokens == 14
+
+
+def test_where_node_0_tells_the_steps_those_of_another_node_are_none(tmp_path: Path, silent_first_node: None) -> None:
+    pair = [Node(tmp_path, rank, nodes=2, progress="client") for rank in (0, 1)]
+    pair[0].call(1, 0)
+    pair[1].call(9, 2)
+    assert list(pair[1].progress.last_messages(well=True)) == []
+    assert list(pair[0].progress.last_messages(well=True)) == [] and pair[0].heard == [1]
 
 
 @pytest.mark.parametrize(
