@@ -64,6 +64,8 @@ def train(bench: Bench, folder: Path, seconds: float, mtbf_s: float) -> dict[str
             if saves > _SETTLING:
                 stalls.append(committer.measured.stall_s)
     committer.drain(replicate=False)
+    if not stalls or all(writing for _, writing, _ in steps):
+        raise SystemExit(f"no save after the first {_SETTLING}, or no quiet step: give more --seconds")
     quiet = statistics.fmean(took for took, writing, _ in steps if not writing)
     dip = sum(took - quiet for took, writing, _ in steps if writing)
     return {

@@ -26,6 +26,7 @@ from trainer.builtin.model.parallel import (
     tensor_settings,
 )
 from trainer.contract import GRADIENT_BUCKET, LoraConfig, OptimizerConfig, TrainConfig
+from trainer.contract.model.zero_sizes import zero_sizes
 from trainer.errors import ConfigError, PeerLost
 from trainer.events import emit
 from trainer.place import generation
@@ -109,9 +110,8 @@ def build_engine(config: TrainConfig, world_size: int, restores: bool = False) -
         lr=config.optimizer.learning_rate,
         betas=(config.optimizer.beta1, config.optimizer.beta2),
     )
-    settings["zero_optimization"]["reduce_bucket_size"] = min(
-        GRADIENT_BUCKET, parameter_count(model, trainable_only=True)
-    )
+    zero, trainable = settings["zero_optimization"], parameter_count(model, trainable_only=True)
+    zero["reduce_bucket_size"] = min(zero.get("reduce_bucket_size", GRADIENT_BUCKET), trainable)
     settings |= tensor_settings(layout, model)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, mpu=groups)
     save_every_part(engine, layout)
@@ -185,6 +185,8 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
         # Every node then saves the model states on its disk, not only the node of rank 0.
         "checkpoint": {"use_node_local_storage": True, "tag_validation": "Ignore"},
     }
+    if config.zero_stage == 3:
+        settings["zero_optimization"] |= _stage_3_sizes(config)
     if config.precision == "bfloat16":
         if config.sums_in_float32("reduce"):
             settings["communication_data_type"] = "fp32"
@@ -195,6 +197,16 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
         # Torch's AdamW has a vectorised update for CPUs too, and DeepSpeed's own would have to be compiled in the pod.
         settings["zero_force_ds_cpu_optimizer"] = False
     return settings
+
+
+def _stage_3_sizes(config: TrainConfig) -> dict[str, int]:
+    sizes = zero_sizes(config.zero, config.model)
+    return {
+        "stage3_prefetch_bucket_size": sizes["prefetch_bucket"].value,
+        "stage3_param_persistence_threshold": sizes["persistence_threshold"].value,
+        "reduce_bucket_size": sizes["reduce_bucket"].value,
+        "zero_hpz_partition_size": sizes["hpz_ranks"].value,
+    }
 
 
 def import_deepspeed() -> Any:

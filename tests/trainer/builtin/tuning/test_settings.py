@@ -34,3 +34,13 @@ def test_formats_are_told_in_bfloat16_alone() -> None:
     told = settings(2, gradients=gradients)
     assert (told["communication_data_type"], told["data_types"]) == ("fp32", {"grad_accum_dtype": "fp32"})
     assert "data_types" not in settings(2, gradients=gradients, precision="float32")
+
+
+def test_stage_3_gets_the_sizes_of_its_model_and_no_other_stage_does() -> None:
+    model = {"layers": 2, "width": 96, "heads": 2, "context": 16, "vocabulary": 300}
+    zero = settings(3, model=model, zero={"hpz_ranks": 2})["zero_optimization"]
+    # A layer has 110,784 parameters, as in tests/unit/plan/test_estimates_by_hand.py.
+    names = ("stage3_prefetch_bucket_size", "reduce_bucket_size", "stage3_param_persistence_threshold")
+    assert [zero[name] for name in names] == [110_784, 110_784, 100_000]
+    assert zero["zero_hpz_partition_size"] == 2
+    assert not {*names, "zero_hpz_partition_size"} & settings(2)["zero_optimization"].keys()
