@@ -25,6 +25,7 @@ from trainer.builtin.model.parallel import (
     spread_of,
     tensor_settings,
 )
+from trainer.builtin.tuning.update import read_norm_once
 from trainer.contract import GRADIENT_BUCKET, LoraConfig, OptimizerConfig, TrainConfig
 from trainer.contract.model.zero_sizes import zero_sizes
 from trainer.errors import ConfigError, PeerLost
@@ -115,6 +116,7 @@ def build_engine(config: TrainConfig, world_size: int, restores: bool = False) -
     settings |= tensor_settings(layout, model)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, mpu=groups)
     save_every_part(engine, layout)
+    read_norm_once(engine)
     if config.zero_stage == 0 and config.precision == "float32":
         _keep_norm(engine, config.optimizer.clip)
     # It copies scripts beside the shards at every save, which delays the loop; no manifest names them.
