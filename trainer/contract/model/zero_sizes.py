@@ -13,7 +13,8 @@ from trainer.contract.training import GRADIENT_BUCKET, ModelConfig, ParallelConf
 LIVE_PARAMETERS = 1_000_000_000
 """Parameters that stage 3 keeps gathered at most: `stage3_max_live_parameters`, DeepSpeed's default."""
 PREFETCH_BUCKET, PERSISTENCE_THRESHOLD = 50_000_000, 100_000
-"""DeepSpeed's defaults, for a model whose shape only the trainer knows."""
+"""DeepSpeed's defaults: the least here, and the sizes of a model whose shape only the trainer knows. A small model's
+gradients are summed at once in the first, too: less than 100 MB at a time would only be more exchanges."""
 LINK_GB_S = 25.0
 """Bytes a second of one NVLink in one direction, at least: 25 GB/s in its third and fourth generation (NVIDIA H100
 Tensor Core GPU Architecture, "Fourth-Generation NVLink"), 50 in the fifth."""
@@ -90,15 +91,15 @@ def _of_shape(model: ModelConfig) -> tuple[Size, Size, Size]:
     least = 9 * width * width // 10
     return (
         Size(
-            max(least, min(block, LIVE_PARAMETERS - block)),
+            max(PREFETCH_BUCKET, least, min(block, LIVE_PARAMETERS - block)),
             unit,
-            f"max(0.9 x {width}^2, min(a layer's {block}, {LIVE_PARAMETERS} live - {block}))",
+            f"max({PREFETCH_BUCKET}, 0.9 x {width}^2, min(a layer's {block}, {LIVE_PARAMETERS} live - {block}))",
         ),
         Size(max(PERSISTENCE_THRESHOLD, 10 * width), unit, f"max({PERSISTENCE_THRESHOLD}, 10 x {width})"),
         Size(
-            min(GRADIENT_BUCKET, max(width * width, block)),
+            min(GRADIENT_BUCKET, max(PREFETCH_BUCKET, width * width, block)),
             unit,
-            f"min({GRADIENT_BUCKET}, max({width}^2, a layer's {block}))",
+            f"min({GRADIENT_BUCKET}, max({PREFETCH_BUCKET}, {width}^2, a layer's {block}))",
         ),
     )
 
