@@ -128,8 +128,8 @@ def main() -> int:
         print(f"{name:26}{seconds:8.2f} s{sizes[0]:10.1f} MB gathered{sizes[1]:10.1f} MB")
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=1))
-    seals, peer = (tuple(rows[name]["seconds"]) for name in ("restore: seals", "restore: whole manifests"))
-    verdicts = [Verdict("restore: seals", seals, 1.0, "whole manifests", peer)]
+    ours, peer = (tuple(rows[name]["seconds"]) for name in ("restore: seals", "restore: whole manifests"))
+    verdicts = [Verdict("restore: seals", ours, 1.0, "whole manifests", peer)]
     for name in ("restore: seals", "save: digests"):
         most_mb = max(rows[name]["bytes"], rows[name]["peak_bytes"]) / 1e6
         verdicts.append(Verdict(name, tuple(rows[name]["seconds"]), MOST_S))

@@ -34,6 +34,11 @@ from trainer.place import generation
 
 os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
 
+_STAGE_3_NAMES = {
+    "prefetch_bucket": "stage3_prefetch_bucket_size", "persistence_threshold": "stage3_param_persistence_threshold",
+    "reduce_bucket": "reduce_bucket_size", "hpz_ranks": "zero_hpz_partition_size",
+}  # fmt: skip
+
 
 def has_gpu() -> bool:
     return torch.cuda.is_available()
@@ -188,7 +193,8 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
         "checkpoint": {"use_node_local_storage": True, "tag_validation": "Ignore"},
     }
     if config.zero_stage == 3:
-        settings["zero_optimization"] |= _stage_3_sizes(config)
+        sizes = zero_sizes(config.zero, config.model)
+        settings["zero_optimization"] |= {deepspeed: sizes[name].value for name, deepspeed in _STAGE_3_NAMES.items()}
     if config.precision == "bfloat16":
         if config.sums_in_float32("reduce"):
             settings["communication_data_type"] = "fp32"
@@ -199,16 +205,6 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
         # Torch's AdamW has a vectorised update for CPUs too, and DeepSpeed's own would have to be compiled in the pod.
         settings["zero_force_ds_cpu_optimizer"] = False
     return settings
-
-
-def _stage_3_sizes(config: TrainConfig) -> dict[str, int]:
-    sizes = zero_sizes(config.zero, config.model)
-    return {
-        "stage3_prefetch_bucket_size": sizes["prefetch_bucket"].value,
-        "stage3_param_persistence_threshold": sizes["persistence_threshold"].value,
-        "reduce_bucket_size": sizes["reduce_bucket"].value,
-        "zero_hpz_partition_size": sizes["hpz_ranks"].value,
-    }
 
 
 def import_deepspeed() -> Any:

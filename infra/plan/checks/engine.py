@@ -70,10 +70,8 @@ def zero_sizes_apply(case: Case) -> Iterator[Draft]:
         seen = f"{', '.join(given)}, zero_stage {training.zero_stage}"
         yield error("training.zero", "is about ZeRO stage 3 alone", seen=seen, cure=cure)
         return
-    ranks = training.zero.hpz_ranks
-    if ranks is None or ranks == 1:
-        return
-    if training.parallel.sequence > 1:
+    ranks = training.zero.hpz_ranks or 1
+    if ranks > 1 and training.parallel.sequence > 1:
         cure = "leave one of the two out"
         yield error("training.zero.hpz_ranks", "was tried with no other groups of ranks", seen="parallel", cure=cure)
     if world is not None and world % ranks:

@@ -46,8 +46,7 @@ def work_figures(spec: Spec, facts: Facts, world_size: int) -> tuple[Figure, ...
     training, origin, spec = spec.training, step_time(spec, facts).formula, with_step_time(spec, facts)
     figures = _length(spec, origin) if training is None else _of_model(spec, training, world_size, origin)
     if training is not None:
-        nodes = spec.nodes.count
-        figures += zero_figures(training, facts.instance, nodes, world_size // nodes)
+        figures += zero_figures(training, facts.instance, spec.nodes.count, world_size // spec.nodes.count)
     mfu, peak = implied_mfu(spec, facts, world_size), peak_tflops(training, facts)
     if mfu is not None and peak is not None:
         step = seconds_of(spec)

@@ -23,10 +23,8 @@ def resolve_zero(training: Training, instance: InstanceType | None, nodes: int, 
     return ZeroConfig(**{name: size.value for name, size in sizes.items()})
 
 
-def zero_figures(
-    training: Training, instance: InstanceType | None, nodes: int, ranks_per_node: int
-) -> tuple[Figure, ...]:
-    sizes = _sizes(training, instance, nodes, ranks_per_node)
+def zero_figures(training: Training, instance: InstanceType | None, nodes: int, per_node: int) -> tuple[Figure, ...]:
+    sizes = _sizes(training, instance, nodes, per_node)
     return tuple(figure(_TITLES[name], size.value, size.unit, size.formula) for name, size in sizes.items())
 
 

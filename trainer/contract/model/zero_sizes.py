@@ -35,16 +35,6 @@ class Links:
     memory_bytes: float
     """Of one accelerator."""
 
-    @property
-    def inner_gb_s(self) -> float | None:
-        """Gigabytes a second between accelerators of a node, of one of them, in one direction; None: unknown."""
-        return LINK_GB_S * self.nvlinks if self.nvlinks else None
-
-    @property
-    def outer_gb_s(self) -> float:
-        """Gigabytes a second between nodes, of one rank."""
-        return self.network_gbit_s / 8 / self.ranks_per_node
-
 
 @dataclass(frozen=True)
 class Size:
@@ -66,13 +56,7 @@ def zero_sizes(
     least. The three terms in width are those of `transformers` for `auto` (`integrations/deepspeed.py`,
     `trainer_config_finalize`).
     """
-    prefetch, threshold, reduce = _of_shape(model)
-    derived = {
-        "prefetch_bucket": prefetch,
-        "persistence_threshold": threshold,
-        "reduce_bucket": reduce,
-        "hpz_ranks": _copies(model, weight_bytes, parallel, links),
-    }
+    derived = _of_shape(model) | {"hpz_ranks": _copies(model, weight_bytes, parallel, links)}
     given = zero.model_dump(exclude_none=True)
     return {
         name: Size(given[name], size.unit, f"spec: training.zero.{name}") if name in given else size
@@ -80,28 +64,23 @@ def zero_sizes(
     }
 
 
-def _of_shape(model: ModelConfig) -> tuple[Size, Size, Size]:
-    unit = "parameters"
+def _of_shape(model: ModelConfig) -> dict[str, Size]:
+    names, unit = ("prefetch_bucket", "persistence_threshold", "reduce_bucket"), "parameters"
     if model.parameters is not None or model.is_function:
-        values = (PREFETCH_BUCKET, PERSISTENCE_THRESHOLD, GRADIENT_BUCKET)
-        prefetch, threshold, reduce = (Size(value, unit, "DeepSpeed's: the shape is unknown") for value in values)
-        return prefetch, threshold, reduce
-    shape = shape_of(model)
-    width, block = shape.width, shape.block
-    least = 9 * width * width // 10
-    return (
-        Size(
-            max(PREFETCH_BUCKET, least, min(block, LIVE_PARAMETERS - block)),
-            unit,
-            f"max({PREFETCH_BUCKET}, 0.9 x {width}^2, min(a layer's {block}, {LIVE_PARAMETERS} live - {block}))",
-        ),
-        Size(max(PERSISTENCE_THRESHOLD, 10 * width), unit, f"max({PERSISTENCE_THRESHOLD}, 10 x {width})"),
-        Size(
-            min(GRADIENT_BUCKET, max(PREFETCH_BUCKET, width * width, block)),
-            unit,
-            f"min({GRADIENT_BUCKET}, max({PREFETCH_BUCKET}, {width}^2, a layer's {block}))",
-        ),
+        defaults = (PREFETCH_BUCKET, PERSISTENCE_THRESHOLD, GRADIENT_BUCKET)
+        return {name: Size(value, unit, "DeepSpeed's default") for name, value in zip(names, defaults, strict=True)}
+    width, block = shape_of(model).width, shape_of(model).block
+    prefetch = max(PREFETCH_BUCKET, 9 * width * width // 10, min(block, LIVE_PARAMETERS - block))
+    threshold = max(PERSISTENCE_THRESHOLD, 10 * width)
+    reduce = min(GRADIENT_BUCKET, max(PREFETCH_BUCKET, width * width, block))
+    layer = f"a layer's {block}"
+    formulas = (
+        f"max({PREFETCH_BUCKET}, 0.9 x {width}^2, min({layer}, {LIVE_PARAMETERS} live - {block}))",
+        f"max({PERSISTENCE_THRESHOLD}, 10 x {width})",
+        f"min({GRADIENT_BUCKET}, max({PREFETCH_BUCKET}, {width}^2, {layer}))",
     )
+    rows = zip(names, (prefetch, threshold, reduce), formulas, strict=True)
+    return {name: Size(value, unit, formula) for name, value, formula in rows}
 
 
 def _copies(model: ModelConfig, weight_bytes: int, parallel: ParallelConfig | None, links: Links | None) -> Size:
@@ -117,10 +96,12 @@ def _copies(model: ModelConfig, weight_bytes: int, parallel: ParallelConfig | No
         return Size(1, "ranks", f"{none}not for adapters, nor for a model of unknown shape")
     if parallel is not None and parallel.tensor * parallel.sequence > 1:
         return Size(1, "ranks", f"{none}ranks share matrices or sequences")
-    inner, outer = links.inner_gb_s, links.outer_gb_s
-    if inner is None or inner <= outer:
-        speed = "unknown" if inner is None else f"{inner:g} GB/s"
-        return Size(1, "ranks", f"{none}NVLink {speed}, network {outer:g} GB/s a rank")
+    if not links.nvlinks:
+        return Size(1, "ranks", f"{none}{'unknown' if links.nvlinks is None else 'no'} NVLinks")
+    # Gigabytes a second in one direction: of one accelerator within the node, of one rank between nodes.
+    inner, outer = LINK_GB_S * links.nvlinks, links.network_gbit_s / 8 / links.ranks_per_node
+    if inner <= outer:
+        return Size(1, "ranks", f"{none}NVLink {inner:g} GB/s, network {outer:g} GB/s a rank")
     weights, most = weight_bytes * shape_of(model).parameters, COPY_SHARE * links.memory_bytes
     copy = weights / links.ranks_per_node / 2**30
     formula = f"{weights} B of weights / {links.ranks_per_node} = {copy:.2f} GiB, at most {most / 2**30:.2f}"
