@@ -85,24 +85,24 @@ def _place(workload: Object) -> QueuePlace:
     def holds(kind: str) -> bool:
         return bool(conditions.get(kind, {}).get("status") == "True")
 
-    def told(state: State, *kinds: str) -> QueuePlace:
+    def place_of(state: State, *kinds: str) -> QueuePlace:
         row: Object = next((conditions[kind] for kind in kinds if kind in conditions), {})
         message = " ".join(str(row.get("message", "")).split())[:_LONGEST]
         return QueuePlace(state=state, reason=str(row.get("reason", "")), message=message)
 
     if holds("Finished"):
-        return told("finished", "Finished")
+        return place_of("finished", "Finished")
     if workload.get("spec", {}).get("active") is False:
-        return told("stopped", "Evicted", "QuotaReserved")
+        return place_of("stopped", "Evicted", "QuotaReserved")
     if holds("Evicted"):
         # `Preempted` names who took the quota; `Evicted` says only that somebody did.
         kinds = ("Preempted", "Evicted") if holds("Preempted") else ("Evicted",)
-        return told("evicting" if holds("QuotaReserved") else "evicted", *kinds)
+        return place_of("evicting" if holds("QuotaReserved") else "evicted", *kinds)
     if holds("Admitted"):
-        return told("admitted", "Admitted")
+        return place_of("admitted", "Admitted")
     if holds("QuotaReserved"):
-        return _check_place(status) or told("checking", "Admitted", "QuotaReserved")
-    return told("waiting", "QuotaReserved")
+        return _check_place(status) or place_of("checking", "Admitted", "QuotaReserved")
+    return place_of("waiting", "QuotaReserved")
 
 
 def _check_place(status: Object) -> QueuePlace | None:
@@ -136,44 +136,46 @@ class QuotaGaps(Frozen):
     """Resources of which no flavour has enough, in words."""
 
 
-def quota_gaps(cluster_queue: Object, wanted: Mapping[str, Decimal]) -> QuotaGaps:
+def quota_gaps(cluster_queue: Object, amounts: Mapping[str, Decimal]) -> QuotaGaps:
     """Return the gaps between a ClusterQueue's flavours and what a gang takes. What others use now does not count, and
     neither does what it may borrow of a cohort without limit."""
     spec = cluster_queue.get("spec") or {}
     in_cohort = bool(spec.get("cohortName"))
     groups = spec.get("resourceGroups") or ()
-    covered = {name for group in groups for name in group.get("coveredResources") or ()}
-    uncovered = [f"{name}, of {', '.join(sorted(covered)) or 'none'}" for name in sorted(wanted) if name not in covered]
+    quota_names = {name for group in groups for name in group.get("coveredResources") or ()}
+    missing_names = [
+        f"{name}, of {', '.join(sorted(quota_names)) or 'none'}" for name in sorted(amounts) if name not in quota_names
+    ]
     short = []
     for group in groups:
-        names = [name for name in sorted(wanted) if name in (group.get("coveredResources") or ())]
+        names = [name for name in sorted(amounts) if name in (group.get("coveredResources") or ())]
         offers = {
-            flavour["name"]: {row["name"]: _most(row, in_cohort) for row in flavour.get("resources") or ()}
+            flavour["name"]: {row["name"]: _quota_limit(row, in_cohort) for row in flavour.get("resources") or ()}
             for flavour in group.get("flavors") or ()
         }
         # All pods of the gang are alike, and all resources of a group come from one flavour.
-        if names and not any(_suffices(offer, wanted, names) for offer in offers.values()):
-            short += [_words(flavour, offer, wanted, names) for flavour, offer in offers.items()]
-    return QuotaGaps(uncovered=tuple(uncovered), short=tuple(short))
+        if names and not any(_suffices(offer, amounts, names) for offer in offers.values()):
+            short += [_words(flavour, offer, amounts, names) for flavour, offer in offers.items()]
+    return QuotaGaps(uncovered=tuple(missing_names), short=tuple(short))
 
 
-def _most(row: Object, in_cohort: bool) -> Decimal | None:
+def _quota_limit(row: Object, in_cohort: bool) -> Decimal | None:
     """Return the most of a resource that a flavour can give; None where only its cohort limits it."""
-    own = parse_quantity(str(row.get("nominalQuota", "0"))) or Decimal()
+    nominal = parse_quantity(str(row.get("nominalQuota", "0"))) or Decimal()
     if not in_cohort:
-        return own
+        return nominal
     limit = row.get("borrowingLimit")
-    return None if limit is None else own + (parse_quantity(str(limit)) or Decimal())
+    return None if limit is None else nominal + (parse_quantity(str(limit)) or Decimal())
 
 
-def _suffices(offer: Mapping[str, Decimal | None], wanted: Mapping[str, Decimal], names: Iterable[str]) -> bool:
-    return all((most := offer.get(name, Decimal())) is None or most >= wanted[name] for name in names)
+def _suffices(offer: Mapping[str, Decimal | None], amounts: Mapping[str, Decimal], names: Iterable[str]) -> bool:
+    return all((limit := offer.get(name, Decimal())) is None or limit >= amounts[name] for name in names)
 
 
-def _words(flavour: str, offer: Mapping[str, Decimal | None], wanted: Mapping[str, Decimal], names: list[str]) -> str:
+def _words(flavour: str, offer: Mapping[str, Decimal | None], amounts: Mapping[str, Decimal], names: list[str]) -> str:
     lacking = [
-        f"{most.normalize():f} {name} of {wanted[name].normalize():f}"
+        f"{limit.normalize():f} {name} of {amounts[name].normalize():f}"
         for name in names
-        if (most := offer.get(name, Decimal())) is not None and most < wanted[name]
+        if (limit := offer.get(name, Decimal())) is not None and limit < amounts[name]
     ]
     return f"{flavour}: {', '.join(lacking)}"

@@ -52,7 +52,7 @@ def gang_pod(pod: Object, cluster: StandingCluster, labels: dict[str, str]) -> O
     apart = {"labelSelector": peers, "topologyKey": "kubernetes.io/hostname"}
     pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
     if cluster.topology is not None and cluster.queue is None:
-        pod["affinity"]["podAffinity"] = _together(cluster.topology, peers)
+        pod["affinity"]["podAffinity"] = _peer_affinity(cluster.topology, peers)
     if nodes.runtime_class is not None:
         pod["runtimeClassName"] = nodes.runtime_class
     if cluster.priority_class is not None:
@@ -63,7 +63,7 @@ def gang_pod(pod: Object, cluster: StandingCluster, labels: dict[str, str]) -> O
     return pod
 
 
-def _together(topology: StandingTopology, peers: Object) -> Object:
+def _peer_affinity(topology: StandingTopology, peers: Object) -> Object:
     """Return the affinity to the gang's other pods. The scheduler places them one by one: the first chooses the part,
     whether or not the rest finds room there."""
     term = {"labelSelector": peers, "topologyKey": topology.label}
