@@ -42,7 +42,8 @@ def look_at_queue(client: Client, cluster: StandingCluster, documents: Sequence[
     gang = next(document for document in documents if QUEUE_LABEL in document["metadata"].get("labels", {}))
     gaps = quota_gaps(queue, demand(gang))
     return SeenQueue(
-        inactive=_inactive(f"LocalQueue {cluster.queue}", local) or _inactive(f"ClusterQueue {name}", queue),
+        # Of a broken ClusterQueue its LocalQueue says no more than that.
+        inactive=_inactive(f"ClusterQueue {name}", queue) or _inactive(f"LocalQueue {cluster.queue}", local),
         uncovered=gaps.uncovered,
         short=gaps.short,
     )
