@@ -31,6 +31,19 @@ class DryRun(Frozen):
     """The server's reason; empty if it would be made."""
 
 
+class SeenQueue(Frozen):
+    """What keeps the gang from ever leaving its queue, in words; what others use of it now does not count."""
+
+    absent: str = ""
+    """What the queue lacks itself: LocalQueue, ClusterQueue, priority; empty if nothing."""
+    inactive: str = ""
+    """Why the ClusterQueue admits nobody; empty if it does."""
+    uncovered: tuple[str, ...] = ()
+    """Resources for which it has no quota, with those for which it has."""
+    short: tuple[str, ...] = ()
+    """Flavours that have less than the gang takes, with both numbers."""
+
+
 class SeenCluster(Frozen):
     user: str
     """Name by which the API server knows the driver."""
@@ -45,3 +58,5 @@ class SeenCluster(Frozen):
     bucket: str = ""
     """Why the bucket cannot be read with the login of the Secret; empty if nothing is known to keep from it."""
     dry_runs: tuple[DryRun, ...] = ()
+    queue: SeenQueue | None = None
+    """The queue of the spec; None: there is none, or it was not looked up."""

@@ -22,6 +22,7 @@ from infra.plan.standing_facts import DryRun, SeenCluster, SeenNode
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster, Toleration
 from infra.standing.connection import LOGIN_KEYS, connect, login_of, s3_client
+from infra.standing.queue_look import look_at_queue
 from infra.standing.rights import Right, driver_rights
 from infra.standing.tenancy import held_names
 
@@ -53,6 +54,7 @@ def look(
             "volume": _volume(client, cluster),
             "bucket": _bucket(client, cluster),
             "dry_runs": tuple(_dry_run(connect(cluster, dry_run=True), *document) for document in documents),
+            "queue": look_at_queue(client, cluster, [document for _, document in documents]),
         }
     )
 
