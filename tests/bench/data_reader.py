@@ -185,9 +185,9 @@ def main() -> int:
         first = first_batch_ms(root, 4096)
     # Time for a million tokens: of rates far apart the limit, a small part of the figure, would lie within its spread.
     reading, training = (tuple(1e6 / each for each in rates) for rates in (read, trained))
-    what, peer = "a million tokens of the rehearsal, read", "trained, forward and backward alone"
+    what, peer_name = "a million tokens of the rehearsal, read", "trained, forward and backward alone"
     verdicts += [
-        Verdict(what, reading, 1 / TIMES_TRAINED, peer, training),
+        Verdict(what, reading, 1 / TIMES_TRAINED, peer_name, training),
         Verdict("first batch at position 10^12, with manifest and maps", first, FIRST_BATCH_MS, unit="ms"),
     ]
     RESULTS.parent.mkdir(parents=True, exist_ok=True)

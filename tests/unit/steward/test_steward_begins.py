@@ -120,6 +120,7 @@ def test_kubernetes_names_the_last_holder(story: StewardRun) -> None:
     assert other_holder(client, "a") is None and other_holder(client, "b") == "a"
     sign(client, "b", "story")
     config_map = story.cluster.config_maps[HOLDER]
+    assert config_map.metadata is not None
     assert config_map.metadata.labels == {"bivouac.dev/campaign": "story"}, "whose it is, a label says"
     assert config_map.data == {"pod": "b"} and other_holder(client, "a") == "b"
     del story.cluster.pods["b"]
