@@ -31,7 +31,7 @@ from infra.record.payloads import payload_of
 from infra.spec.names import buckets
 from tests.rehearsal.acting import VIEWER, acting
 from tests.rehearsal.engine.changes_by_hand import mutations
-from tests.unit.steward.test_tiers_seen import commit
+from tests.unit.steward.seeing.test_tiers_seen import commit
 from tests.worlds.campaign_site import CampaignSite, camp
 
 REGION = "us-east-1"

@@ -21,7 +21,7 @@ from infra.record.identity import claim_identity
 from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.record.store import CampaignStore
 from infra.spec import names
-from tests.unit.steward.test_tiers_seen import CAMPAIGN, commit
+from tests.unit.steward.seeing.test_tiers_seen import CAMPAIGN, commit
 from trainer.contract import step_folder
 
 REGION = "us-east-1"

@@ -31,7 +31,7 @@ from infra.record.payloads.training import TrainingFinished
 from infra.record.store import CampaignStore
 from infra.spec import names
 from infra.steward import request_handling
-from tests.unit.steward.test_tiers_seen import CAMPAIGN, commit
+from tests.unit.steward.seeing.test_tiers_seen import CAMPAIGN, commit
 from trainer.builtin.serving import Node
 from trainer.contract import step_folder
 from trainer.supervisor.place import Place
