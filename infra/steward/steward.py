@@ -204,6 +204,7 @@ class Steward:
             if not self.sources.away("record"):
                 self.attempt.note_running(view)
                 self._note_nodes()
+                self.lookout.announcements.note(view)
                 self.copier.look(view.committed_step)
             if isinstance(action, Finish):
                 self.attempt.finish(action, view)

@@ -39,6 +39,21 @@ class NodeQuarantined(Payload, kind="node.quarantined", notice=Change.NODE, watc
         return f"{short(self.node)} ({self.instance}) quarantined: {self.reason}"
 
 
+class NodeAnnounced(Payload, kind="node.announced", notice=Change.NODE, watched=True):
+    """The cloud announces that it takes, stops or reboots an instance."""
+
+    node: str
+    instance: str | None = None
+    code: str | None = None
+    due: AwareDatetime | None = None
+    committed_step: Whole = -1
+    """Newest one at that time: the gang drains after the next."""
+
+    def sentence(self) -> str:
+        due = "" if self.due is None else f" at {self.due.isoformat(timespec='seconds')}"
+        return f"EC2 announces {self.code} of {short(self.node)} ({self.instance}){due}"
+
+
 class LaunchBudget(Payload, kind="launch.budget"):
     """If training does not run by then, the closer gives the GPU nodes back."""
 
