@@ -48,8 +48,9 @@ def _event_text(news: Told) -> str:
     match news.event.payload:
         case AttemptRunning(attempt=attempt, nodes=nodes):
             return f"training has begun: attempt {attempt} on {plural(len(nodes), 'node')}"
-        case NodeQuarantined(node=node, instance=instance, reason=reason):
-            return f"node {node} ({instance}) is replaced: {reason}"
+        case NodeQuarantined(node=node, instance=instance, reason=reason, others=others):
+            nodes = f"; by the same decision {plural(len(others), 'other node')}: {', '.join(others)}" if others else ""
+            return f"node {node} ({instance}) is replaced: {reason}{nodes}"
         case NodeAnnounced():
             return f"{news.event.payload.sentence()}; its gang drains and the node is replaced"
         case Held(until=until, cause=cause):

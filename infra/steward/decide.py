@@ -36,6 +36,7 @@ from trainer.contract.culprit import Culprit
 __all__ = [
     "CONSEQUENCE", "Action", "Attempt", "Consequence", "EndAttempt", "FailureClass", "Finish", "GiveBack", "History",
     "Hold", "Launch", "NodeView", "Observation", "PodView", "Policy", "Replace", "Wait", "counts", "decide",
+    "is_withheld",
 ]  # fmt: skip
 
 
@@ -122,6 +123,23 @@ def decide(view: Observation, policy: Policy, history: History) -> Action:
     return Wait(why=f"nothing is touched: {outage_text}; {due or action.why}")
 
 
+def is_bound(view: Observation, policy: Policy) -> bool:
+    """Return whether a stop, the budget or the deadline ends the training: `recovery.act: log` prevents none."""
+    return bool(view.stop_requested or view.given_back or _out_of_means(view, policy))
+
+
+def is_withheld(action: Action, view: Observation, policy: Policy, history: History) -> bool:
+    """Return whether `recovery.act: log` only says this action."""
+    match action:
+        case EndAttempt():
+            return not is_bound(view, policy)
+        case Replace():
+            return True
+        case Launch():
+            return bool(history.attempts)
+    return False
+
+
 def _why_give_back(view: Observation, policy: Policy, due: bool) -> str | None:
     """Return why to give back the GPU nodes without record or cluster, or None. A gang may train on while only the
     cluster's API is silent: that alone is no reason."""
@@ -150,6 +168,8 @@ def _decide_running(view: Observation, policy: Policy, repairs_left: int) -> Act
     dead = blame.dead_nodes(view, policy.heartbeat_timeout)
     failed_pods = [pod for pod in view.pods if pod.phase in ("Failed", "Missing")]
     if dead:
+        if (next_pod := blame.next_silent(view, dead, policy.heartbeat_timeout)) is not None:
+            return Wait(why=f"{next_pod.name} is silent too: {policy.heartbeat_timeout} tell whether its node is dead")
         reason = f"node {', '.join(dead)} is dead: silent, and a second witness agrees"
         return EndAttempt(failure=FailureClass.NODE, why=reason, dead_nodes=dead)
     if failed_pods:

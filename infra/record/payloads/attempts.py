@@ -34,9 +34,14 @@ class NodeQuarantined(Payload, kind="node.quarantined", notice=Change.NODE, watc
     node: str
     instance: str | None = None
     reason: str | None = None
+    others: tuple[str, ...] = ()
+    """Nodes of the same decision, whose events follow."""
+    first_node: str | None = None
+    """First node of the same decision: people are told of this one by its event."""
 
     def sentence(self) -> str:
-        return f"{short(self.node)} ({self.instance}) quarantined: {self.reason}"
+        others = f"; with it {', '.join(map(short, self.others))}" if self.others else ""
+        return f"{short(self.node)} ({self.instance}) quarantined: {self.reason}{others}"
 
 
 class NodeAnnounced(Payload, kind="node.announced", notice=Change.NODE, watched=True):
