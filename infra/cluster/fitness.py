@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 
+from infra.cluster.cloud_notice import CloudNotice
 from trainer.contract.frozen import Frozen
 
 
@@ -78,6 +79,8 @@ class NodeFacts(Frozen, extra="ignore"):
     cordoned: bool = False
     network: tuple[str, ...] = ()
     """Its place in AWS's network, from the top layer down; empty for instance types without one."""
+    cloud_notice: CloudNotice | None = None
+    """What EC2 announces for its instance; None too while EC2 is not asked."""
     ailments: tuple[Ailment, ...] = ()
     """All but missing accelerators: only the caller knows how many there must be."""
 

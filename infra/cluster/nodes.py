@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 from lightkube import Client
@@ -18,6 +18,7 @@ from lightkube.resources.core_v1 import Node
 from lightkube.types import PatchType
 
 from infra.aws.account import Account, every, explained
+from infra.cluster.cloud_notice import CloudNotice, scheduled
 from infra.cluster.fitness import CONDITIONS, Ailment, NodeFacts, Sickness, is_excused
 from infra.cluster.kubernetes import is_gone
 from infra.errors import TemporaryError
@@ -60,6 +61,13 @@ class Launched:
     def bills(self) -> bool:
         """EC2 bills neither an instance that is shutting down nor one that is stopped."""
         return self.state in ("pending", "running")
+
+
+class InstanceStatus(NamedTuple):
+    """EC2's word on an instance."""
+
+    state: str = "unknown"
+    notice: CloudNotice | None = None
 
 
 class NodeGroup:
@@ -119,7 +127,8 @@ class GpuNodes(NodeGroup):
         nodes = [node for node in self.client.list(Node, labels={POOL_LABEL: GPU_POOL})]
         instances = {str((node.spec and node.spec.providerID) or "").rpartition("/")[2]: node for node in nodes}
         states = self._instance_states([name for name in instances if name]) if ask_ec2 else {}
-        return tuple(_facts(node, instance, states.get(instance, "unknown")) for instance, node in instances.items())
+        unknown = InstanceStatus()
+        return tuple(_facts(node, instance, *states.get(instance, unknown)) for instance, node in instances.items())
 
     def launched(self) -> tuple[Launched, ...]:
         """Return the group's instances that are not terminated, joined or not."""
@@ -208,9 +217,9 @@ class GpuNodes(NodeGroup):
             return False
         return True
 
-    def _instance_states(self, instances: list[str]) -> dict[str, str]:
+    def _instance_states(self, instances: list[str]) -> dict[str, InstanceStatus]:
         """Return EC2's state of each instance: unknown if EC2 does not list it; an empty dict after an error."""
-        states = dict[str, str]()
+        states = dict[str, InstanceStatus]()
         try:
             for start in range(0, len(instances), _MOST_NAMED):
                 states |= self._named_states(instances[start : start + _MOST_NAMED])
@@ -218,9 +227,9 @@ class GpuNodes(NodeGroup):
             self.not_told = error
             return {}
         self.not_told = None
-        return {instance: states.get(instance, "unknown") for instance in instances}
+        return {instance: states.get(instance, InstanceStatus()) for instance in instances}
 
-    def _named_states(self, instances: Sequence[str]) -> dict[str, str]:
+    def _named_states(self, instances: Sequence[str]) -> dict[str, InstanceStatus]:
         """EC2 refuses a whole question for one instance that it does not know (any more); ask again without those."""
         client, names = self.account.client("ec2"), list(instances)
         while names:
@@ -234,7 +243,8 @@ class GpuNodes(NodeGroup):
                     raise
                 names = [name for name in names if name not in unknown]
             else:
-                return {item["InstanceId"]: _state(item) for item in answer["InstanceStatuses"]}
+                statuses = answer["InstanceStatuses"]
+                return {item["InstanceId"]: InstanceStatus(_state(item), scheduled(item)) for item in statuses}
         return {}
 
 
@@ -245,7 +255,7 @@ def _state(item: dict[str, Any]) -> str:
     return "impaired" if "impaired" in checks else "running"
 
 
-def _facts(node: Node, instance: str, state: Any) -> NodeFacts:
+def _facts(node: Node, instance: str, state: Any, notice: CloudNotice | None = None) -> NodeFacts:
     conditions = (node.status.conditions if node.status else None) or []
     ready = next((c.status for c in conditions if c.type == "Ready"), "Unknown")
     allocatable = (node.status.allocatable if node.status else None) or {}
@@ -259,6 +269,7 @@ def _facts(node: Node, instance: str, state: Any) -> NodeFacts:
         accelerators=int(allocatable.get(GPU_TAINT_KEY, "0")),
         cordoned=bool(node.spec and node.spec.unschedulable),
         network=tuple(labels[name] for name in _NETWORK_LABELS if name in labels),
+        cloud_notice=notice,
         ailments=tuple(_ailments(node, conditions, QUARANTINE_LABEL in labels, state)),
     )
 

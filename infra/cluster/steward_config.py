@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from infra.plan.estimates.cost import CostLine
+from infra.plan.purchase import SCALE_DOWN
 from infra.record.payloads.outputs import BakeOutput
 from infra.spec.campaign import Spec
 from infra.spec.checkpoint import LONGEST_INTERVAL
@@ -88,6 +89,12 @@ class StewardConfig(Frozen):
     archive_every: timedelta = LONGEST_INTERVAL
     """Interval between copies of the newest committed checkpoint to S3."""
     poll: timedelta = timedelta(seconds=0.5)
+
+    @property
+    def nodes_until(self) -> datetime:
+        """The deadline, or the earlier time at which EKS begins to remove the nodes of a capacity block."""
+        block_end = self.spec.nodes.block_end
+        return self.deadline if block_end is None else min(self.deadline, block_end - SCALE_DOWN)
 
     @property
     def steps(self) -> int:

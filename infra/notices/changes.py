@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from infra.record.events import Event, Stage, ordered
 from infra.record.payloads.alerts import AlertFired
-from infra.record.payloads.attempts import AttemptLaunched, AttemptRunning, NodesAtZero
+from infra.record.payloads.attempts import AttemptLaunched, AttemptRunning, NodeQuarantined, NodesAtZero
 from infra.record.payloads.checkpoints import Doubt
 from infra.record.payloads.stages import Certified, StageFailed, StageFinished, StageStarted
 from infra.record.payloads.training import (
@@ -82,6 +82,8 @@ def _changes_of(event: Event, earlier_changes: list[Told]) -> Iterator[Told]:
             change = Change.FAILED
         case AlertFired(severity="note"):
             change = None  # another event tells of it
+        case NodeQuarantined(first_node=str()):
+            change = None  # the first node's event tells of all
         case StageFinished(stage=Stage.TEARDOWN):
             change = Change.TORN_DOWN
         case WatchRaised(is_slow=True):

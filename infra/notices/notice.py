@@ -9,7 +9,7 @@ from infra.console.visible import visible
 from infra.console.words import moment, plural
 from infra.notices.changes import Told
 from infra.record.events import Event
-from infra.record.payloads.attempts import AttemptRunning, NodeQuarantined, NodesAtZero
+from infra.record.payloads.attempts import AttemptRunning, NodeAnnounced, NodeQuarantined, NodesAtZero
 from infra.record.payloads.outputs import TeardownOutput
 from infra.record.payloads.stages import Certified, StageFailed, StageFinished
 from infra.record.payloads.training import ArchiveFailed, ArchiveVerified, FileSystemLost, Held, TrainingFinished
@@ -48,8 +48,11 @@ def _event_text(news: Told) -> str:
     match news.event.payload:
         case AttemptRunning(attempt=attempt, nodes=nodes):
             return f"training has begun: attempt {attempt} on {plural(len(nodes), 'node')}"
-        case NodeQuarantined(node=node, instance=instance, reason=reason):
-            return f"node {node} ({instance}) is replaced: {reason}"
+        case NodeQuarantined(node=node, instance=instance, reason=reason, others=others):
+            nodes = f"; by the same decision {plural(len(others), 'other node')}: {', '.join(others)}" if others else ""
+            return f"node {node} ({instance}) is replaced: {reason}{nodes}"
+        case NodeAnnounced():
+            return f"{news.event.payload.sentence()}; its gang drains and the node is replaced"
         case Held(until=until, cause=cause):
             return f"held until {until} for you to judge: {cause}"
         case TrainingFinished(outcome=outcome, why=why):

@@ -39,11 +39,11 @@ class Notify(Section):
     """Where the address of a webhook lies, which takes what Slack's incoming webhooks take: `https` only, and a secret,
     since whoever knows it can post. Operator, steward and closer may read secrets and parameters `bivouac_webhook*`."""
     on: tuple[Change, ...] = tuple(Change)
-    """Changes to tell: `training` began, also after a relaunch; a `node` was replaced; `checkpoints` are not recognised
-    or not sealed, or a job did not go on from the one it was offered; the `watch` has found a slow rise, once in an
-    attempt; `held` for a person; training `finished`; `archived`; `torn-down`; a stage, the archive or the certificate
-    has `failed`; still `billing`, an hour after somebody should have acted, and every six hours from then on; an
-    `alert` of the monitoring."""
+    """Changes to tell: `training` began, also after a relaunch; a `node` was replaced, or EC2 announces that it takes
+    one; `checkpoints` are not recognised or not sealed, or a job did not go on from the one it was offered; the
+    `watch` has found a slow rise, once in an attempt; `held` for a person; training `finished`; `archived`;
+    `torn-down`; a stage, the archive or the certificate has `failed`; still `billing`, an hour after somebody should
+    have acted, and every six hours from then on; an `alert` of the monitoring."""
 
     @model_validator(mode="after")
     def _subscribes_to_one_topic(self) -> Self:

@@ -294,6 +294,10 @@ class Recovery(Section):
     """Limits per failure class and the rules above them. Limits stop loops: they hold within 24 hours,
     not for the whole campaign, since each node is expected to fail once in `node_mtbf_hours`."""
 
+    act: Literal["act", "log"] = "act"
+    """`log`: the steward decides and only says what it would have done: it ends no failed attempt, replaces no node and
+    starts no next attempt. Somebody acts by `bivouac relaunch` or `bivouac down`. A stop that is requested, the budget
+    and the deadline are still kept. Restarts in place are the pods' own: `restarts_in_place: 0` turns them off."""
     attempts_without_progress: int = Field(default=3, ge=1)
     """Attempts in a row without a newer committed checkpoint after which the campaign stops."""
     process_restarts: int = Field(default=10, ge=0)

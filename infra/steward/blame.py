@@ -111,6 +111,16 @@ def dead_nodes(view: Observation, heartbeat_timeout: timedelta) -> tuple[str, ..
     return tuple(dict.fromkeys(dead))
 
 
+def next_silent(view: Observation, dead_nodes: tuple[str, ...], heartbeat_timeout: timedelta) -> PodView | None:
+    """Return a pod on another node that is silent for less than the timeout: its node may have died with the others,
+    and is then part of the same end."""
+    for pod in view.pods:
+        silent_for = pod.silent_for or timedelta()
+        if pod.phase == "Running" and pod.node not in dead_nodes and _APART < silent_for <= heartbeat_timeout:
+            return pod
+    return None
+
+
 def sick(failed_pods: Iterable[PodView]) -> tuple[str, ...]:
     """Return the nodes that the watch has named: by a replay they compute wrongly, or they are slow for long."""
     return tuple(pod.node for pod in failed_pods if pod.exit_code == ExitCode.SICK and pod.node is not None)

@@ -16,6 +16,7 @@ from pydantic import AfterValidator
 
 from infra.spec.sections import LIMITS_WINDOW
 from infra.steward import blame
+from infra.steward.foresight import leaving
 from infra.steward.seeing.views import (
     CONSEQUENCE,
     WORST_FIRST,
@@ -35,6 +36,7 @@ from trainer.contract.culprit import Culprit
 __all__ = [
     "CONSEQUENCE", "Action", "Attempt", "Consequence", "EndAttempt", "FailureClass", "Finish", "GiveBack", "History",
     "Hold", "Launch", "NodeView", "Observation", "PodView", "Policy", "Replace", "Wait", "counts", "decide",
+    "is_withheld",
 ]  # fmt: skip
 
 
@@ -107,7 +109,8 @@ Action = Wait | Launch | EndAttempt | Replace | Hold | Finish | GiveBack
 
 def decide(view: Observation, policy: Policy, history: History) -> Action:
     """Return the next action, from the observation, the limits and the attempts so far."""
-    action = _decide_running(view, policy) if view.in_flight else _decide_between(view, policy, history)
+    repairs_left = _repairs_left(view, policy, history)
+    action = _decide_running(view, policy, repairs_left) if view.in_flight else _decide_between(view, policy, history)
     cut_off = [outage for outage in view.unseen if outage.source in ("record", "cluster")]
     if not cut_off:
         return action
@@ -118,6 +121,23 @@ def decide(view: Observation, policy: Policy, history: History) -> Action:
     if reason := _why_give_back(view, policy, bool(due)):
         return GiveBack(why=f"{reason}; {due}{outage_text}")
     return Wait(why=f"nothing is touched: {outage_text}; {due or action.why}")
+
+
+def is_bound(view: Observation, policy: Policy) -> bool:
+    """Return whether a stop, the budget or the deadline ends the training: `recovery.act: log` prevents none."""
+    return bool(view.stop_requested or view.given_back or _out_of_means(view, policy))
+
+
+def is_withheld(action: Action, view: Observation, policy: Policy, history: History) -> bool:
+    """Return whether `recovery.act: log` only says this action."""
+    match action:
+        case EndAttempt():
+            return not is_bound(view, policy)
+        case Replace():
+            return True
+        case Launch():
+            return bool(history.attempts)
+    return False
 
 
 def _why_give_back(view: Observation, policy: Policy, due: bool) -> str | None:
@@ -134,7 +154,7 @@ def _why_give_back(view: Observation, policy: Policy, due: bool) -> str | None:
     return None
 
 
-def _decide_running(view: Observation, policy: Policy) -> Action:
+def _decide_running(view: Observation, policy: Policy, repairs_left: int) -> Action:
     if view.given_back:
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=view.given_back)
     is_complete = len(view.pods) >= view.nodes_wanted
@@ -150,6 +170,8 @@ def _decide_running(view: Observation, policy: Policy) -> Action:
     dead = blame.dead_nodes(view, policy.heartbeat_timeout)
     failed_pods = [pod for pod in view.pods if pod.phase in ("Failed", "Missing")]
     if dead:
+        if (next_pod := blame.next_silent(view, dead, policy.heartbeat_timeout)) is not None:
+            return Wait(why=f"{next_pod.name} is silent too: {policy.heartbeat_timeout} tell whether its node is dead")
         reason = f"node {', '.join(dead)} is dead: silent, and a second witness agrees"
         return EndAttempt(failure=FailureClass.NODE, why=reason, dead_nodes=dead)
     if failed_pods:
@@ -166,6 +188,9 @@ def _decide_running(view: Observation, policy: Policy) -> Action:
         reason = f"{prefix}no finished step for {view.since_step}"
         fault = suspect.node if suspect else None
         return EndAttempt(failure=FailureClass.HANG, why=reason, culprit=suspect, first_failed=fault)
+    interval = policy.interval_and_archive - policy.archive
+    if drain := leaving.why_drain(view, interval, repairs_left):
+        return EndAttempt(failure=FailureClass.INTERRUPTED, why=drain)
     return Wait(why=blame.unstarted_text(view) or "training")
 
 
@@ -272,8 +297,9 @@ def _to_replace(view: Observation, policy: Policy, history: History, last_attemp
     if len(lost_nodes) > left:
         recent = counts(view.now, history)["repairs_per_hour"]
         return Finish(outcome="stopped", why=f"{recent} repairs within the hour: our own repairs may be the cause")
-    sick = {**blame.ailing(view.nodes, history), **lost_nodes}
-    replacements = lost_nodes if blame.shared(view, sick, left) else sick
+    certain = {**leaving.to_replace(view, left - len(lost_nodes)), **lost_nodes}
+    sick = {**blame.ailing(view.nodes, history), **certain}
+    replacements = certain if blame.shared(view, sick, left) else sick
     if not replacements:
         return None
     node_text = "; ".join(f"{name}: {reason}" for name, reason in replacements.items())

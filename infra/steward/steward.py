@@ -22,7 +22,7 @@ from infra.cluster.pod_logs import PodLogs
 from infra.cluster.steward_config import Relaunch, StewardConfig
 from infra.record.lease import Lease
 from infra.record.payloads.attempts import NodeQuarantined, NodesAtZero, NodesCounted
-from infra.record.payloads.stages import Decision
+from infra.record.payloads.stages import Decision, DecisionWithheld
 from infra.record.payloads.training import Relaunched, TrainingFinished
 from infra.record.store import CampaignStore
 from infra.spec.names import Names
@@ -204,6 +204,8 @@ class Steward:
             if not self.sources.away("record"):
                 self.attempt.note_running(view)
                 self._note_nodes()
+                self.lookout.announcements.note(view)
+                self._note_withheld(view)
                 self.copier.look(view.committed_step)
             if isinstance(action, Finish):
                 self.attempt.finish(action, view)
@@ -218,6 +220,22 @@ class Steward:
         if billing != self.observer.nodes_counted:
             self.store.append(NodesCounted(nodes=billing, of=self.config.spec.nodes.count))
             self.observer.nodes_counted = billing
+
+    def _note_withheld(self, view: Observation) -> None:
+        """Record once what `recovery.act: log` keeps from being done."""
+        action = self.lookout.withheld
+        if action is None:
+            return
+        fields: dict[str, Any] = {}
+        if isinstance(action, EndAttempt):
+            fields = {"failure": action.failure.value, "nodes": action.dead_nodes}
+        elif isinstance(action, Replace):
+            fields = {"nodes": action.nodes}
+        payload = DecisionWithheld(attempt=view.attempt, action=action.kind, why=action.why, **fields)
+        same = {"attempt", "action", "failure", "nodes"}
+        known = [event.payload for event in self.store.events() if isinstance(event.payload, DecisionWithheld)]
+        if not any(old.model_dump(include=same) == payload.model_dump(include=same) for old in known):
+            self.store.append(payload)
 
     def _look(self, policy: Policy) -> tuple[Observation, Action]:
         attempt = self.attempt
@@ -258,7 +276,11 @@ class Steward:
         instances = {node.name: node.instance for node in view.nodes}
         for node, reason in zip(action.nodes, action.reasons, strict=True):
             instance = instances.get(node)
-            event = self.store.append(NodeQuarantined(node=node, instance=instance, reason=reason))
+            others = action.nodes[1:]
+            place: dict[str, Any] = {"others": others} if others and node == action.nodes[0] else {}
+            if node in others:
+                place = {"first_node": action.nodes[0]}
+            event = self.store.append(NodeQuarantined(node=node, instance=instance, reason=reason, **place))
             self.attempt.note_repair(event.at)
             self.nodes.quarantine(node, "replaced")
             if instance:

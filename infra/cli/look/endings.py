@@ -12,6 +12,7 @@ from decimal import Decimal
 from signal import SIGSEGV
 from typing import Any, Literal, NamedTuple
 
+from infra.cluster.cloud_notice import CloudNotice
 from infra.spec.sections import Recovery
 from infra.steward.decide import (
     Action,
@@ -138,6 +139,12 @@ def _ways(recovery: Recovery) -> Iterator[Way]:
     )
     yield _way("no first step within `startup_timeout`", {"pods": (_pod(0, step=0), _pod(1, step=0))} | starts)
     yield _way("no finished step within `hang_timeout`", {"since_step": 2 * recovery.hang_timeout})
+    notice = CloudNotice(code="instance-retirement", due=_NOW + timedelta(minutes=1))
+    yield _way(
+        "EC2 announces that an instance is taken: at the next commit, or at once if less than a save interval is left",
+        {},
+        {"nodes": (_node(0), _node(1, cloud_notice=notice))},
+    )
     yield _way("a stop is requested, such as by `bivouac down`", {}, {"stop_requested": True})
     yield _way("the money or the time left covers no other interval and the archive", {}, {"deadline": _NOW})
     yield _way("every pod succeeds", {"pods": (_pod(0, phase="Succeeded"), _pod(1, phase="Succeeded"))})

@@ -57,6 +57,8 @@ def _print_table(recovery: Recovery, as_json: bool, console: Console) -> None:
         f"Before an attempt ends, a rank's end by {', '.join(RESTARTABLE)} on a well node restarts all ranks in place, "
         f"up to `restarts_in_place` ({recovery.restarts_in_place}) times in an attempt of the built-in trainer; "
         f"{signals} do not, since they may be the hardware's. It counts against no other limit.",
+        "With `recovery.act: log` the steward only says what it would do after a failure, and a person does it; a "
+        "stop, the budget and the deadline are kept.",
         "`bivouac explain NAME NUMBER` says why an event was decided; `bivouac events NAME` prints the numbers.",
     ):
         say(console, text)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from itertools import pairwise
 
 from infra.plan.checks.finding import Case, Draft, error, warning
-from infra.plan.estimates import losses, work
+from infra.plan.estimates import losses, timeouts, work
 from infra.spec import duration
 from infra.spec.sections import LIMITS_WINDOW
 
@@ -18,23 +17,17 @@ MOST_CHANCE, SMALL_CHANCE = 0.05, 0.01
 
 
 def timeout_order(case: Case) -> Iterator[Draft]:
-    """Timeouts ascend: heartbeat, collective and first step < hang < startup < deadline, so that the nearer cause is
-    found first."""
-    recovery = case.spec.recovery
-    hang = ("recovery.hang_timeout", recovery.hang_timeout)
-    startup = ("recovery.startup_timeout", recovery.startup_timeout)
-    deadline = ("money.deadline", case.spec.money.deadline)
-    near_timeouts = [("recovery.heartbeat_timeout", recovery.heartbeat_timeout)]
-    if (training := case.spec.training) is not None:
-        near_timeouts.append(("training.collective_timeout_s", timedelta(seconds=training.collective_timeout_s)))
-        if training.first_step_timeout_s is not None:
-            near_timeouts.append(("training.first_step_timeout_s", timedelta(seconds=training.first_step_timeout_s)))
-    for timeout in near_timeouts:
-        yield from _ascending(timeout, hang)
-    for shorter, longer in pairwise((hang, startup, deadline)):
-        yield from _ascending(shorter, longer)
-    if recovery.capacity_timeout is not None:
-        yield from _ascending(("recovery.capacity_timeout", recovery.capacity_timeout), deadline)
+    """Timeouts ascend from the ranks to the deadline: heartbeat, collective and first step < hang < startup < deadline,
+    collective < save < deadline, capacity and blind < deadline. In another order the nearer one never heals."""
+    for rung in timeouts.rungs(case.spec):
+        if not rung.stands:
+            longest = duration.text(rung.wider.lasts)
+            yield error(
+                rung.nearer.field,
+                f"must be shorter than {rung.wider.field}",
+                seen=f"{duration.text(rung.nearer.lasts)}, {rung.wider.field} {longest}",
+                cure=f"write less than {longest}",
+            )
 
 
 def timeout_length(case: Case) -> Iterator[Draft]:
@@ -44,10 +37,10 @@ def timeout_length(case: Case) -> Iterator[Draft]:
         return
     evaluation = work.one_evaluation_seconds(case.spec, world)
     longest, work_name = max(step, evaluation), "evaluation" if evaluation > step else "step"
-    timeouts = [("recovery.hang_timeout", case.spec.recovery.hang_timeout.total_seconds())]
+    fields = [("recovery.hang_timeout", case.spec.recovery.hang_timeout.total_seconds())]
     if (training := case.spec.training) is not None:
-        timeouts.insert(0, ("training.collective_timeout_s", training.collective_timeout_s))
-    for field, timeout in timeouts:
+        fields.insert(0, ("training.collective_timeout_s", training.collective_timeout_s))
+    for field, timeout in fields:
         detail, cure = f"{timeout:g} s, one {work_name} about {longest:.3g} s", f"write {_seconds(3 * longest)} or more"
         if timeout <= longest:
             yield error(field, f"is shorter than one healthy {work_name}", seen=detail, cure=cure)
@@ -123,13 +116,6 @@ def fault_after_checkpoint(case: Case) -> Iterator[Draft]:
                 seen=f"step {fault.after_step}, first shared checkpoint at step {first_shared_step}",
                 cure=f"write more than {first_shared_step}, or save more often",
             )
-
-
-def _ascending(shorter: tuple[str, timedelta], longer: tuple[str, timedelta]) -> Iterator[Draft]:
-    if shorter[1] >= longer[1]:
-        detail = f"{duration.text(shorter[1])}, {longer[0]} {duration.text(longer[1])}"
-        cure = f"write less than {duration.text(longer[1])}"
-        yield error(shorter[0], f"must be shorter than {longer[0]}", seen=detail, cure=cure)
 
 
 def _seconds(amount: float) -> str:

@@ -34,9 +34,29 @@ class NodeQuarantined(Payload, kind="node.quarantined", notice=Change.NODE, watc
     node: str
     instance: str | None = None
     reason: str | None = None
+    others: tuple[str, ...] = ()
+    """Nodes of the same decision, whose events follow."""
+    first_node: str | None = None
+    """First node of the same decision: people are told of this one by its event."""
 
     def sentence(self) -> str:
-        return f"{short(self.node)} ({self.instance}) quarantined: {self.reason}"
+        others = f"; with it {', '.join(map(short, self.others))}" if self.others else ""
+        return f"{short(self.node)} ({self.instance}) quarantined: {self.reason}{others}"
+
+
+class NodeAnnounced(Payload, kind="node.announced", notice=Change.NODE, watched=True):
+    """The cloud announces that it takes, stops or reboots an instance."""
+
+    node: str
+    instance: str | None = None
+    code: str | None = None
+    due: AwareDatetime | None = None
+    committed_step: Whole = -1
+    """Newest one at that time: the gang drains after the next."""
+
+    def sentence(self) -> str:
+        due = "" if self.due is None else f" at {self.due.isoformat(timespec='seconds')}"
+        return f"EC2 announces {self.code} of {short(self.node)} ({self.instance}){due}"
 
 
 class LaunchBudget(Payload, kind="launch.budget"):

@@ -112,6 +112,22 @@ class Decision(Payload, kind="decision", watched=True):
         return f"decided: {self.action}, since {self.why}"
 
 
+class DecisionWithheld(Payload, kind="decision.withheld", notice=Change.HELD, watched=True):
+    """What `recovery.act: act` would have done; once for each attempt and action."""
+
+    attempt: Whole = 0
+    action: str | None = None
+    failure: str | None = None
+    """Class of the failure, if the action ends an attempt."""
+    nodes: tuple[str, ...] = ()
+    """That would have been replaced, or are dead."""
+    why: str | None = None
+
+    def sentence(self) -> str:
+        nodes = f" ({', '.join(self.nodes)})" if self.nodes else ""
+        return f"not done, by `recovery.act: log`: {self.action}{nodes} in attempt {self.attempt}, since {self.why}"
+
+
 class OperatorEntered(Payload, kind="operator.entered"):
     who: str | None = None
     attempt: Whole | None = None

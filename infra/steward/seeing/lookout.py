@@ -24,7 +24,8 @@ from infra.record.meter import Reading
 from infra.record.objects import Unreadable
 from infra.record.store import LIVE, STOP, CampaignStore
 from infra.steward.clocks import CLOCKS, EVERY_S, Clocks, StoredClocks, taken_over
-from infra.steward.decide import Action, History, Observation, Policy, decide
+from infra.steward.decide import Action, History, Observation, Policy, Wait, decide, is_withheld
+from infra.steward.foresight.announcements import Announcements
 from infra.steward.seeing.observe import Observer
 from infra.steward.seeing.pace import Pace, interval_and_archive
 from infra.steward.seeing.sources import Away, Sources
@@ -138,6 +139,9 @@ class Lookout:
         self.given_back = ""
         """Reason for which the GPU nodes were given back unrecorded; empty when they were not."""
         self._config = config
+        self.announcements = Announcements(store)
+        self.withheld: Action | None = None
+        """What was decided in this turn, and is only said."""
         self._live, self._keeper = Live(store, config.steps), Keeper(store, clock)
         self._stop = False
         self.pace = self._live.pace
@@ -147,6 +151,7 @@ class Lookout:
     def take_over(self, state: CampaignState, attempt: int) -> None:
         """Continue the predecessor's clocks. Raises S3's errors."""
         self.observer.go_on_from(self._keeper.take_over(state, attempt))
+        self.announcements.take_over()
 
     def look(
         self,
@@ -164,11 +169,16 @@ class Lookout:
         attempt, in_flight, newest_step = state
         view = self.observer.observe(attempt, in_flight, newest_step, self._stop, held_since)
         all_troubles = (*troubles, *map(str, view.unseen), *filter(None, [self._clock.disagreement()]))
-        view = view.model_copy(update={"troubles": all_troubles, "given_back": self.given_back})
+        more = {"given_back": self.given_back, "notice_steps": dict(self.announcements.steps)}
+        view = view.model_copy(update={"troubles": all_troubles, **more})
         if (step_s := self._live.pace.measured_s) is not None:
             policy = policy.model_copy(update={"interval_and_archive": interval_and_archive(self._config, step_s)})
         self.interval_and_archive = policy.interval_and_archive
         action = decide(view, policy, history)
+        only_says = self._config.spec.recovery.act == "log" and is_withheld(action, view, policy, history)
+        self.withheld = action if only_says else None
+        if self.withheld is not None:
+            action = Wait(why=f"`recovery.act: log`, so nobody does what is due, {action.kind}: {action.why}")
         with suppress(Away):
             self.sources.ask("record", lambda: self._tell(view, action, loss))
         return view, action

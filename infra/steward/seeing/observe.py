@@ -122,7 +122,7 @@ class Observer:
         short, failure_time = self.clocks.short, self._first_failure(pods, now)
         return Observation(
             now=self.clock.now(),
-            deadline=self.config.deadline,
+            deadline=self.config.nodes_until,
             spent_usd=self.spent_usd,
             usd_per_hour=rate,
             attempt=attempt,
@@ -260,6 +260,7 @@ class Observer:
                 unfit=node.unfit(wanted_accelerators),
                 suspected=node.only_suspect(wanted_accelerators),
                 sick_for=sick_for[node.name],
+                cloud_notice=node.cloud_notice,
             )
             for node in facts
         )

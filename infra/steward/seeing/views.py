@@ -7,6 +7,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Literal
 
+from infra.cluster.cloud_notice import CloudNotice
 from infra.cluster.fitness import Sickness
 from trainer.contract import ExitCode, Phase, Unrecognised
 from trainer.contract.culprit import RankSeen
@@ -161,6 +162,8 @@ class NodeView(Frozen, extra="ignore"):
     """Unfit only according to the monitoring agent: pods can run there."""
     sick_for: dict[Sickness, timedelta] = {}
     """Duration of each sickness that only a replacement cures."""
+    cloud_notice: CloudNotice | None = None
+    """What EC2 announces for its instance; None if nothing is known."""
 
     @property
     def fit(self) -> bool:
@@ -201,6 +204,8 @@ class Observation(Frozen, extra="ignore"):
     """Calls and looks that failed, for people; each turn tries them again."""
     held_since: datetime | None = None
     """Begin of the current hold; None without one."""
+    notice_steps: dict[str, int] = {}
+    """Instance -> newest committed step when the cloud's notice for it was recorded."""
 
     def lasts(self, source: Source) -> timedelta | None:
         """Return how long a source has not answered; None while it does."""

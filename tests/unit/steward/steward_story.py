@@ -187,6 +187,10 @@ class FakeAws:
     states: dict[str, str] = field(default_factory=dict)
     """Instance -> its state; running where it is not named."""
     desired: int = PODS
+    events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Instance -> EC2's scheduled events for it."""
+    ended: list[str] = field(default_factory=list)
+    """Instances that were given back."""
 
     def client(self, _: str) -> Any:
         return self
@@ -198,11 +202,20 @@ class FakeAws:
         checks = {"SystemStatus": {"Status": "ok"}, "InstanceStatus": {"Status": "ok"}}
         return {
             "InstanceStatuses": [
-                {"InstanceId": one, "InstanceState": {"Name": self.states.get(one, "running")}, **checks}
+                {
+                    "InstanceId": one,
+                    "InstanceState": {"Name": self.states.get(one, "running")},
+                    "Events": self.events.get(one, []),
+                    **checks,
+                }
                 for one in named
                 if one in InstanceIds
             ]
         }
+
+    def terminate_instance_in_auto_scaling_group(self, *, InstanceId: str, **_: Any) -> None:
+        self._weather()
+        self.ended.append(InstanceId)
 
     def describe_nodegroup(self, **_: Any) -> dict[str, Any]:
         self._weather()

@@ -1,0 +1,46 @@
+"""The cloud's announcements in the record: each once, with the step that was committed when it came."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from infra.record.payloads.attempts import NodeAnnounced
+from infra.record.store import CampaignStore
+from infra.steward.seeing.views import Observation
+
+
+class Announcements:
+    """Records each new announcement; a successor reads them from the record."""
+
+    def __init__(self, store: CampaignStore) -> None:
+        self._store = store
+        self._recorded = set[tuple[str | None, str | None, datetime | None]]()
+        self.steps = dict[str, int]()
+        """Instance -> newest committed step when its newest announcement was recorded."""
+
+    def take_over(self) -> None:
+        """Read what is recorded. Raises S3's errors."""
+        for event in self._store.events():
+            if isinstance(event.payload, NodeAnnounced):
+                self._remember(event.payload)
+
+    def note(self, view: Observation) -> None:
+        """Record what is new in this look. Raises S3's errors."""
+        for node in view.nodes:
+            notice = node.cloud_notice
+            if notice is None or (node.instance, notice.code, notice.due) in self._recorded:
+                continue
+            payload = NodeAnnounced(
+                node=node.name,
+                instance=node.instance,
+                code=notice.code,
+                due=notice.due,
+                committed_step=view.committed_step,
+            )
+            self._store.append(payload)
+            self._remember(payload)
+
+    def _remember(self, payload: NodeAnnounced) -> None:
+        self._recorded.add((payload.instance, payload.code, payload.due))
+        if payload.instance:
+            self.steps[payload.instance] = payload.committed_step
