@@ -49,8 +49,8 @@ def _event_text(news: Told) -> str:
         case AttemptRunning(attempt=attempt, nodes=nodes):
             return f"training has begun: attempt {attempt} on {plural(len(nodes), 'node')}"
         case NodeQuarantined(node=node, instance=instance, reason=reason, others=others):
-            nodes = f"; by the same decision {plural(len(others), 'other node')}: {', '.join(others)}" if others else ""
-            return f"node {node} ({instance}) is replaced: {reason}{nodes}"
+            more = f"; by the same decision {plural(len(others), 'other node')}: {', '.join(others)}" if others else ""
+            return f"node {node} ({instance}) is replaced: {reason}{more}"
         case NodeAnnounced():
             return f"{news.event.payload.sentence()}; its gang drains and the node is replaced"
         case Held(until=until, cause=cause):
