@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lightkube import Client
 from lightkube.core.exceptions import ApiError
@@ -13,8 +13,9 @@ from lightkube.types import CascadeType
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset, mpijob
 from infra.cluster.kubernetes import JobSet, MPIJob, create, is_gone
+from infra.cluster.placing import placed
 from infra.spec.campaign import Spec
-from infra.spec.names import NAMESPACE
+from infra.spec.standing import StandingCluster
 from infra.spec.workload.workload import by_mpirun
 
 Kind = type[GenericNamespacedResource]
@@ -32,10 +33,11 @@ def kind_of(spec: Spec) -> Kind:
     return MPIJob if by_mpirun(spec.workload) else JobSet
 
 
-def launch(client: Client, gang: GangJob) -> None:
-    """Create the gang's job; leave one that exists (from a driver that was killed) as it is."""
-    job = MPIJob.from_dict(mpijob(gang)) if gang.by_mpirun else JobSet.from_dict(jobset(gang))
-    create(client, job)
+def launch(client: Client, gang: GangJob, cluster: StandingCluster | None = None, left_out: Sequence[str] = ()) -> None:
+    """Create the gang's job; leave one that exists (from a driver that was killed) as it is. `cluster`: the existing
+    one that it is for; `left_out`: its nodes that the gang must not get."""
+    document = placed(mpijob(gang) if gang.by_mpirun else jobset(gang), cluster, left_out)
+    create(client, (MPIJob if gang.by_mpirun else JobSet).from_dict(document))
 
 
 def jobs(client: Client, kind: Kind, campaign: str) -> dict[int, str]:
@@ -69,4 +71,4 @@ def end_now(client: Client, labels: Mapping[str, str], grace_seconds: int) -> No
 
 
 def pods(client: Client, labels: Mapping[str, str]) -> list[Pod]:
-    return list(client.list(Pod, namespace=NAMESPACE, labels=dict(labels)))
+    return list(client.list(Pod, labels=dict(labels)))
