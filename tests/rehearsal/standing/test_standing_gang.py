@@ -18,13 +18,14 @@ from lightkube.resources.core_v1 import ConfigMap, Node, Pod
 from lightkube.types import PatchType
 
 from infra.cluster import attempts
+from infra.cluster.gang import ATTEMPT_LABEL
 from infra.cluster.kubernetes import JobSet
 from infra.rehearsal.aws.world import World
 from infra.steward.seeing import committed
 from tests.rehearsal.aws_account import signed_in
 from tests.rehearsal.standing.test_standing_cluster import OTHERS, SPACE, Cluster, cluster, install_jobset
 from tests.worlds.control_plane import config, plane
-from tests.worlds.standing_steward import ARCHIVED, commit, run_steward, spec_at
+from tests.worlds.standing_steward import ARCHIVED, GANG, commit, run_steward, spec_at
 
 __all__ = ["cluster", "config", "plane"]
 pytestmark = [pytest.mark.nightly, pytest.mark.inside("net", "pid")]
@@ -71,7 +72,7 @@ class Kubelets:
                 self._start(name, labels, node)
 
     def _start(self, name: str, labels: dict[str, str], node: str) -> None:
-        attempt = labels.get("bivouac.dev/attempt", "")
+        attempt = labels.get(ATTEMPT_LABEL, "")
         if not attempt:
             self._end(name, "archive", ARCHIVED)
             return
@@ -79,7 +80,10 @@ class Kubelets:
         nodes = self.gangs.setdefault(attempt, set())
         nodes.add(node)
         if attempt != "1":
-            self._end(name, "trainer", "")
+            peers = list(self.admin.list(Pod, namespace=SPACE, labels={ATTEMPT_LABEL: attempt}))
+            # A pod that ends leaves its node to a peer that waits.
+            if sum(bool(pod.spec and pod.spec.nodeName) for pod in peers) == GANG:
+                self._end(name, "trainer", "")
             return
         self._status(name, {"phase": "Running", "podIP": "127.0.0.1"}, "trainer", {"running": {"startedAt": _now()}})
         if len(nodes) > 1:
@@ -109,14 +113,12 @@ def kubelets(cluster: Cluster, world: World, tmp_path: Path, monkeypatch: pytest
     install_jobset(cluster)
     signed_in(monkeypatch, world)
     monkeypatch.setattr(committed, "SHARED_CHECKPOINTS", str(tmp_path))
-    for name, storage_class in (("scratch", "lustre"),):
-        volume = {
-            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
-            "spec": {"accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"},
-                     "storageClassName": storage_class, "hostPath": {"path": "/scratch"},
-                     "claimRef": {"namespace": SPACE, "name": "scratch"}},
-        }  # fmt: skip
-        cluster.admin.create(from_dict(volume))
+    volume = {
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "scratch"},
+        "spec": {"accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}, "storageClassName": "lustre",
+                 "hostPath": {"path": "/scratch"}, "claimRef": {"namespace": SPACE, "name": "scratch"}},
+    }  # fmt: skip
+    cluster.admin.create(from_dict(volume))
     made = Kubelets(cluster, tmp_path, "on-racks")
     yield made
     made.stop()
