@@ -14,6 +14,7 @@ from lightkube.types import CascadeType
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset, mpijob
 from infra.cluster.kubernetes import JobSet, MPIJob, create, is_gone
 from infra.cluster.placing import placed
+from infra.errors import PermanentError
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
 from infra.spec.workload.workload import by_mpirun
@@ -23,9 +24,32 @@ Kind = type[GenericNamespacedResource]
 
 
 def create_config(client: Client, name: str, labels: dict[str, str], files: dict[str, str]) -> None:
-    """Create a config map or replace its contents."""
+    """Create a config map or replace its contents.
+
+    Raises `PermanentError` if one of this name is not the campaign's, which can only be in an existing cluster.
+    """
     config = ConfigMap(metadata=ObjectMeta(name=name, labels=labels), data=files)
-    create(client, config, replace=True)
+    try:
+        client.create(config)
+    except ApiError as error:
+        if error.status.code != 409:
+            raise
+        _refuse_foreign(client, name, labels.get(CAMPAIGN_LABEL))
+        client.replace(config)
+
+
+def _refuse_foreign(client: Client, name: str, campaign: str | None) -> None:
+    """Raise `PermanentError` if the config map has not the label of `campaign`. None: it has no such label anyway."""
+    if campaign is None:
+        return
+    metadata = client.get(ConfigMap, name).metadata
+    owner = ((metadata.labels if metadata else None) or {}).get(CAMPAIGN_LABEL)
+    if owner != campaign:
+        raise PermanentError(
+            "a config map of this name is not the campaign's; it was left as it is",
+            seen=f"{name} in namespace {client.namespace}, of {f'campaign {owner}' if owner else 'somebody else'}",
+            cure="give the campaign a namespace of its own, or wait until the other campaign is over",
+        )
 
 
 def kind_of(spec: Spec) -> Kind:

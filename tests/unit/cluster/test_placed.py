@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import pytest
 import yaml
 from lightkube.codecs import from_dict
+from lightkube.core.exceptions import ApiError
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap
 
+from infra.cluster import attempts
 from infra.cluster.borrowed import BorrowedNodes
 from infra.cluster.placing import placed
+from infra.errors import PermanentError
 from infra.spec.standing import StandingCluster
 from tests import pods
 from tests.root import ROOT
@@ -106,3 +113,37 @@ def test_no_node_is_asked_for_released_or_ended() -> None:
     nodes = nodes_with()
     assert nodes.desired() == 4 and not nodes.set_desired(0) and nodes.desired() == 4
     assert nodes.held() == frozenset() and nodes.launched() == () and not nodes.release("rack-1")
+
+
+@dataclass
+class Shelf:
+    """A namespace with one config map, `steward`, of this campaign or of nobody's."""
+
+    owner: str | None
+    namespace: str = "team-a"
+    replaced: list[Any] = field(default_factory=list)
+
+    def create(self, config: Any) -> None:
+        status = {"code": 409, "message": "already exists"}
+        raise ApiError(response=httpx2.Response(409, json=status, request=httpx2.Request("POST", "http://racks")))
+
+    def get(self, kind: Any, name: str) -> ConfigMap:
+        labels = None if self.owner is None else {"bivouac.dev/campaign": self.owner}
+        return ConfigMap(metadata=ObjectMeta(name=name, labels=labels), data={"a": "theirs"})
+
+    def replace(self, config: Any) -> None:
+        self.replaced.append(config.data)
+
+
+@pytest.mark.parametrize(("owner", "words"), [(None, "somebody else"), ("other", "campaign other")])
+def test_a_config_map_of_somebody_elses_is_left_as_it_is(owner: str | None, words: str) -> None:
+    shelf = Shelf(owner)
+    with pytest.raises(PermanentError, match=f"steward in namespace team-a, of {words}"):
+        attempts.create_config(shelf, "steward", {"bivouac.dev/campaign": "mine"}, {"a": "ours"})  # type: ignore[arg-type]
+    assert shelf.replaced == []
+
+
+def test_a_config_map_of_the_campaigns_own_is_replaced() -> None:
+    shelf = Shelf("mine")
+    attempts.create_config(shelf, "steward", {"bivouac.dev/campaign": "mine"}, {"a": "ours"})  # type: ignore[arg-type]
+    assert shelf.replaced == [{"a": "ours"}]
