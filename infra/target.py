@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.errors import UserError
 from infra.extras import refuse_missing
-from infra.folders import cache_root
+from infra.folders import cache_root, results_root
 from infra.spec.standing import NOT_YET
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def ask_cluster(spec: Spec, facts: Facts, progress: Callable[[str], None]) -> Fa
     from infra.standing.look import look
     from infra.standing.openings import openings
 
-    seen = look(spec.cluster, openings(spec, spec.cluster), progress)
+    seen = look(spec, spec.cluster, openings(spec, spec.cluster), progress)
     return facts.model_copy(update={"cluster": seen})
 
 
@@ -94,13 +95,13 @@ def fetch_source(spec: Spec, progress: Callable[[str], None]) -> None:
 def _choose_packages(spec: Spec, progress: Callable[[str], None]) -> None:
     """Let pip choose a job's packages while it reaches a registry: no way leads out of a site, which takes them from
     the cache."""
-    job = None if spec.workload is None else spec.workload.on(spec.target)
+    from infra.plan import git_source
+
+    job = git_source.local(None if spec.workload is None else spec.workload.on(spec.target))
     if job is None or job.requirements is None or job.source is None:
         return
     from infra.data.requirements import image_python, resolve
-    from infra.plan import git_source
 
-    job = git_source.local(job) or job
     python = image_python(job, lambda: ".".join(map(str, sys.version_info[:2])))
     resolve(job, Path(str(job.source)).expanduser(), python, progress)
 
@@ -226,6 +227,15 @@ def drill(names: list[str], draws: int, seed: int, page: Path | None, say: Calla
     refuse_missing("rehearsal")
     refuse_missing("trainer")
     return conduct.drill(names, draws, seed, page, say)
+
+
+def game_day(folder: Path) -> list[Path]:
+    """Write the page of a game day over the kept drills into a folder, and return its files. Raises `UserError` where
+    no drill has left a result."""
+    from infra.rehearsal.drills import game_day as page
+    from infra.rehearsal.drills.history import kept_results
+
+    return page.write_game_day(folder, page.game_day(kept_results(results_root()), datetime.now(UTC)))
 
 
 def command_line() -> list[str]:

@@ -65,7 +65,7 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         list=look.list_campaigns, status=look.status, watch=look.watch, logs=look.logs, events=look.events,
         explain=look.explain, alerts=look.alerts, metrics=look.metrics, dashboard=look.dashboard, exec=look.execute,
         cp=look.cp, profile=look.profile,
-        report=look.report, shell=look.shell,
+        report=look.report, open=look.open_places, shell=look.shell,
     ),
     "End": dict(down=down, close=close, sweep=sweep),
     "Data and checkpoints": dict(data=data, checkpoints=checkpoints),

@@ -14,6 +14,7 @@ from lightkube.types import CascadeType
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset, mpijob
 from infra.cluster.kubernetes import JobSet, MPIJob, create, is_gone
 from infra.cluster.placing import placed
+from infra.cluster.queueing import Workload, queue_place
 from infra.errors import PermanentError
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
@@ -73,6 +74,18 @@ def jobs(client: Client, kind: Kind, campaign: str) -> dict[int, str]:
         if metadata and number > 0 and metadata.deletionTimestamp is None:
             names[number] = str(metadata.name)
     return names
+
+
+def queue_words(client: Client, kind: Kind, name: str, namespace: str) -> str:
+    """Return why Kueue keeps the pods of a job from starting; empty once they may start, and for a job that is gone."""
+    try:
+        job = client.get(kind, name, namespace=namespace)
+    except ApiError as error:
+        if not is_gone(error):
+            raise
+        return ""
+    uid = str(job.metadata.uid if job.metadata else "")
+    return queue_place(uid, [workload.to_dict() for workload in client.list(Workload, namespace=namespace)]).words
 
 
 def remove(client: Client, kind: Kind, name: str) -> None:

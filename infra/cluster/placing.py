@@ -8,9 +8,10 @@ from typing import Any
 
 from infra.cluster.confinement import leaving_a_dead_node
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset
+from infra.cluster.queueing import PREFERRED_TOPOLOGY, PRIORITY_LABEL, QUEUE_LABEL, REQUIRED_TOPOLOGY
 from infra.plan.checks.standing import GPU
 from infra.spec.names import PROJECT, SHARED_CLAIM
-from infra.spec.standing import StandingCluster
+from infra.spec.standing import StandingCluster, StandingTopology
 
 Object = dict[str, Any]
 _OF_EKS = ("vpc.amazonaws.com/efa", "hugepages-2Mi")
@@ -35,6 +36,8 @@ def placed(document: Object, cluster: StandingCluster | None, left_out: Sequence
             template["spec"] = job_pod(pod, cluster, labels[CAMPAIGN_LABEL])
         else:
             template["spec"] = _off(gang_pod(pod, cluster, labels), left_out)
+    if document["kind"] == "JobSet" and cluster.queue is not None:
+        _queue(document, cluster, cluster.queue)
     return document
 
 
@@ -75,6 +78,17 @@ def job_pod(pod: Object, cluster: StandingCluster, campaign: str) -> Object:
     return pod
 
 
+def _queue(document: Object, cluster: StandingCluster, queue: str) -> None:
+    """Put the gang into its queue. It is made suspended, so that it waits even where Kueue's webhook is away."""
+    priority = {} if cluster.priority is None else {PRIORITY_LABEL: cluster.priority}
+    document["metadata"]["labels"] = {**document["metadata"]["labels"], QUEUE_LABEL: queue, **priority}
+    document["spec"]["suspend"] = True
+    if cluster.topology is not None:
+        annotation = REQUIRED_TOPOLOGY if cluster.topology.required else PREFERRED_TOPOLOGY
+        template = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+        template["metadata"]["annotations"] = {annotation: cluster.topology.label}
+
+
 def gang_pod(pod: Object, cluster: StandingCluster, labels: dict[str, str]) -> Object:
     """Return a pod of the gang with `labels`: on the spec's nodes, with their devices."""
     pod = _in_cluster(pod, cluster, labels[CAMPAIGN_LABEL])
@@ -83,6 +97,8 @@ def gang_pod(pod: Object, cluster: StandingCluster, labels: dict[str, str]) -> O
     peers = {"matchLabels": {name: labels[name] for name in (CAMPAIGN_LABEL, ATTEMPT_LABEL)}}
     apart = {"labelSelector": peers, "topologyKey": "kubernetes.io/hostname"}
     pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    if cluster.topology is not None and cluster.queue is None:
+        pod["affinity"]["podAffinity"] = _peer_affinity(cluster.topology, peers)
     pod.pop("resourceClaims", None)
     for container in pod["containers"]:
         container["resources"] = _resources(container["resources"], cluster)
@@ -100,6 +116,15 @@ def _on_nodes(pod: Object, cluster: StandingCluster) -> None:
         pod["runtimeClassName"] = nodes.runtime_class
     if cluster.priority_class is not None:
         pod["priorityClassName"] = cluster.priority_class
+
+
+def _peer_affinity(topology: StandingTopology, peers: Object) -> Object:
+    """Return the affinity to the gang's other pods. The scheduler places them one by one: the first chooses the part,
+    whether or not the rest finds room there."""
+    term = {"labelSelector": peers, "topologyKey": topology.label}
+    if topology.required:
+        return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
 
 
 def steward_pod(pod: Object, cluster: StandingCluster, campaign: str) -> Object:

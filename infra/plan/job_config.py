@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from infra.errors import UserError
-from infra.plan.catalogue.instance_types import instance_types
+from infra.plan.catalogue.instance_types import InstanceType, instance_types
+from infra.plan.estimates.zero import resolve_zero
 from infra.plan.plan import Plan
 from infra.spec.campaign import Spec
 from infra.spec.names import data_source, shared_tier
@@ -49,6 +50,7 @@ def train_config(
     shares = spec.storage.shared is not None
     return TrainConfig(
         **{name: getattr(training, name) for name in _FROM_TRAINING},
+        zero=resolve_zero(training, _instance(spec), spec.nodes.count, plan.layout.ranks_per_node),
         campaign=spec.campaign,
         identity=identity,
         shared_tier="" if shares else shared_tier(spec.account, spec.region, spec.campaign, identity),
@@ -76,8 +78,12 @@ def _peak_tflops(spec: Spec) -> float | None:
     """Return the dense peak of one accelerator in bfloat16; None if the catalogue has none, or for another format."""
     if spec.built_in[0].precision != "bfloat16":
         return None
-    peaks = {item.name: item.peak_bf16_tflops for item in instance_types()}
-    return peaks.get(spec.nodes.instance_type)
+    instance = _instance(spec)
+    return None if instance is None else instance.peak_bf16_tflops
+
+
+def _instance(spec: Spec) -> InstanceType | None:
+    return next((item for item in instance_types() if item.name == spec.nodes.instance_type), None)
 
 
 def workload_config(

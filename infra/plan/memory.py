@@ -13,6 +13,7 @@ from pathlib import Path
 from infra import folders
 from infra.plan.catalogue import InstanceType
 from infra.plan.estimates import sizing
+from infra.plan.estimates.zero import resolve_zero
 from infra.plan.facts import MemoryCure, MemoryPrediction
 from infra.plan.layout import ranks_per_node
 from infra.spec.campaign import Spec
@@ -65,10 +66,10 @@ def predict_memory(spec: Spec, instance: InstanceType) -> MemoryPrediction:
         return MemoryPrediction(trouble="this needs the extra trainer: pip install 'bivouac[trainer]'")
     usable = usable_bytes(instance)
     try:
-        parts, peak = _footprint(training, world)
+        parts, peak = _footprint(spec, instance, training, world)
         cures = list[MemoryCure]()
         for words, variant in _changes(training, world) if peak > usable else ():
-            cures.append(MemoryCure(words=words, peak=_footprint(variant, world)[1]))
+            cures.append(MemoryCure(words=words, peak=_footprint(spec, instance, variant, world)[1]))
             if cures[-1].peak <= usable:
                 break
     except subprocess.CalledProcessError as error:
@@ -101,10 +102,12 @@ def _with_policy(training: Training, policy: str) -> Training:
     return training.model_copy(update={"recompute": training.recompute.model_copy(update={"policy": policy})})
 
 
-def _footprint(training: Training, world: int) -> tuple[dict[str, int], int]:
+def _footprint(spec: Spec, instance: InstanceType, training: Training, world: int) -> tuple[dict[str, int], int]:
     """Return bytes by part, and their peak. Raises `CalledProcessError`."""
+    nodes = spec.nodes.count
     config = TrainConfig(
         campaign="any",
+        zero=resolve_zero(training, instance, nodes, world // nodes),
         **{name: getattr(training, name) for name in _PREDICTED_BY},
         # Of the watch, a replay alone needs memory; other settings would only miss the cache.
         watch=WatchConfig(replay_every=training.watch.replay_every),

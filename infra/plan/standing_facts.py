@@ -13,6 +13,15 @@ class SeenNode(Frozen):
     """Why no pod of the gang can be placed on it, whoever uses it now; empty if one can."""
 
 
+class HeldName(Frozen):
+    """An object that is not the campaign's and has a name that the campaign would take."""
+
+    kind: str
+    name: str
+    campaign: str
+    """The campaign whose label it has; empty if it has none."""
+
+
 class DryRun(Frozen):
     """An object that the API server was sent, and did not make."""
 
@@ -22,6 +31,19 @@ class DryRun(Frozen):
     """The server's reason; empty if it would be made."""
 
 
+class SeenQueue(Frozen):
+    """What keeps the gang from ever leaving its queue, in words; what others use of it now does not count."""
+
+    absent: str = ""
+    """What the queue lacks itself: LocalQueue, ClusterQueue, priority; empty if nothing."""
+    inactive: str = ""
+    """Why the ClusterQueue admits nobody; empty if it does."""
+    uncovered: tuple[str, ...] = ()
+    """Resources for which it has no quota, with those for which it has."""
+    short: tuple[str, ...] = ()
+    """Flavours that have less than the gang takes, with both numbers."""
+
+
 class SeenCluster(Frozen):
     user: str
     """Name by which the API server knows the driver."""
@@ -29,8 +51,12 @@ class SeenCluster(Frozen):
     """Rights that the driver needs and lacks, in words."""
     nodes: tuple[SeenNode, ...] | None = None
     """Nodes with the spec's labels; None: they were not looked up."""
+    held_names: tuple[HeldName, ...] = ()
+    """Names of the campaign's under which somebody else's objects stand."""
     volume: str = ""
     """What is wrong with the shared claim or its storage class; empty if nothing is known to be."""
     bucket: str = ""
     """Why the bucket cannot be read with the login of the Secret; empty if nothing is known to keep from it."""
     dry_runs: tuple[DryRun, ...] = ()
+    queue: SeenQueue | None = None
+    """The queue of the spec; None: there is none, or it was not looked up."""

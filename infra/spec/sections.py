@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from infra.spec.duration import Duration
+from infra.spec.monitoring.remote_write import RemoteWrite
 from infra.spec.section import Section
 
 FSX_SERVICE = "fsx"
@@ -248,6 +249,8 @@ class Addons(Section):
     have no storage; the steward keeps their series with the record."""
     grafana: bool = Field(default=False, exclude_if=lambda value: not value)  # stored specs keep their digests
     """Grafana beside Prometheus, with the dashboards of `bivouac dashboard --grafana`."""
+    remote_write: RemoteWrite | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Also write the series to Amazon Managed Prometheus, or to another endpoint, where they outlive the campaign."""
     kueue: bool = False
     """Kueue: queues and quotas for your own jobs beside the gang. The gang itself never queues."""
     mpi_operator: bool = False

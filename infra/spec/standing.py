@@ -90,6 +90,15 @@ class StandingS3(Section):
     """Region that requests are signed for."""
 
 
+class StandingTopology(Section):
+    """The part of the network in which the whole gang is to be."""
+
+    label: LabelKey
+    """Label of the nodes whose value names the part, such as `topology.k8s.aws/network-node-layer-3` for a leaf."""
+    required: bool = True
+    """The gang waits until one part has room for it. False: it prefers that, and starts spread otherwise."""
+
+
 class StandingCluster(Section):
     """An existing cluster. An admin applies once what `bivouac grant` prints; from then on a tenant's rights do."""
 
@@ -111,6 +120,20 @@ class StandingCluster(Section):
     """Secrets of the namespace with logins to the registries of the images."""
     priority_class: ObjectName | None = None
     """PriorityClass of the gang's pods. None: the cluster's default."""
+    queue: ObjectName | None = Field(default=None, exclude_if=lambda value: value is None)
+    """LocalQueue (Kueue) of the namespace, in which the gang waits for its quota. None: it starts at once, or not."""
+    priority: ObjectName | None = Field(default=None, exclude_if=lambda value: value is None)
+    """WorkloadPriorityClass (Kueue) of the gang: its place in the queue, and whom it preempts. None: that of its
+    pods."""
+    topology: StandingTopology | None = Field(default=None, exclude_if=lambda value: value is None)
+    """One leaf, rack or block for the whole gang: by Kueue's topology-aware scheduling where `queue` is given, else by
+    the pods' affinity. None: anywhere among the nodes."""
+
+    @model_validator(mode="after")
+    def _has_a_queue_for_the_priority(self) -> StandingCluster:
+        if self.priority is not None and self.queue is None:
+            raise ValueError("`priority` is a place in a queue: give `queue`, or `priority_class` for the pods alone")
+        return self
 
 
 def fill(raw: Any) -> Any:

@@ -18,6 +18,7 @@ from trainer.contract import (
     ParallelConfig,
     RecomputeConfig,
     WatchConfig,
+    ZeroConfig,
     grace_seconds,
 )
 
@@ -59,6 +60,8 @@ class Training(Section):
     """Sequences that one rank computes at once, or one group of ranks with `parallel`."""
     zero_stage: int = Field(default=1, ge=0, le=3)
     """Stage of DeepSpeed's ZeRO."""
+    zero: ZeroConfig = ZeroConfig()
+    """Sizes of stage 3."""
     parallel: ParallelConfig = ParallelConfig()
     """Ranks that compute one model or one sequence together."""
     recompute: RecomputeConfig = RecomputeConfig()

@@ -19,18 +19,22 @@ from lightkube.resources.storage_v1 import StorageClass
 from infra.cluster.borrowed import untolerated
 from infra.errors import UserError, first_line
 from infra.plan.standing_facts import DryRun, SeenCluster, SeenNode
+from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
 from infra.standing.connection import LOGIN_KEYS, connect, login_of, s3_client
+from infra.standing.queue_look import look_at_queue
 from infra.standing.rights import Right, driver_rights
+from infra.standing.tenancy import held_names
 
 Object = dict[str, Any]
 SHARED_MODE = "ReadWriteMany"
 
 
 def look(
-    cluster: StandingCluster, documents: Sequence[tuple[str, Object]], progress: Callable[[str], None]
+    spec: Spec, cluster: StandingCluster, documents: Sequence[tuple[str, Object]], progress: Callable[[str], None]
 ) -> SeenCluster:
-    """Return the answers. `documents`: (words, manifest) of what the campaign makes first.
+    """Return the answers to the spec, whose section `cluster` is. `documents`: (words, manifest) of what the campaign
+    makes first.
 
     Raises `UserError` if the cluster cannot be reached, or does not know the login.
     """
@@ -44,10 +48,12 @@ def look(
         return answers  # what follows would be refused for the same reason
     return answers.model_copy(
         update={
+            "held_names": held_names(client, spec, cluster),
             "nodes": tuple(_node(node, cluster) for node in client.list(Node, labels=dict(cluster.nodes.labels))),
             "volume": _volume(client, cluster),
             "bucket": _bucket(client, cluster),
             "dry_runs": tuple(_dry_run(connect(cluster, dry_run=True), *document) for document in documents),
+            "queue": look_at_queue(client, cluster, [document for _, document in documents]),
         }
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from infra.cluster.gang import MPI_GROUP
+from infra.cluster.queueing import GROUP as KUEUE_GROUP
 from infra.spec.campaign import Spec
 from infra.spec.names import STEWARD_ACCOUNT
 from infra.spec.standing import StandingCluster
@@ -12,6 +13,7 @@ from infra.spec.workload.workload import by_mpirun
 
 DRIVER_ACCOUNT = "driver"
 """Who runs `bivouac`: this account, or a user or group that the cluster knows."""
+_WHY_WAITING = "why the gang is not admitted"
 _LOOK = ("get", "list", "watch")
 _CHANGE = (*_LOOK, "create", "delete", "patch", "update")
 
@@ -39,7 +41,7 @@ class Right:
 
 def rights(spec: Spec, cluster: StandingCluster) -> tuple[Right, ...]:
     """Return every right, of the driver and of the steward. No other account of the campaign has one."""
-    return (*driver_rights(cluster), *steward_rights(by_mpirun(spec.workload)))
+    return (*driver_rights(cluster), *steward_rights(by_mpirun(spec.workload), queued=cluster.queue is not None))
 
 
 def driver_rights(cluster: StandingCluster) -> tuple[Right, ...]:
@@ -73,12 +75,35 @@ def driver_rights(cluster: StandingCluster) -> tuple[Right, ...]:
             names=(cluster.s3.secret,),
         ),
         *volumes,
+        *_queue_rights(cluster),
         Right(DRIVER_ACCOUNT, "", ("nodes",), ("get", "list"), "see which nodes are fit", everywhere=True),
     )  # fmt: skip
 
 
-def steward_rights(by_mpirun: bool = False) -> tuple[Right, ...]:
-    """Return the steward's rights: those that it has at EKS, but that it never changes a node."""
+def _queue_rights(cluster: StandingCluster) -> tuple[Right, ...]:
+    """Return the driver's rights to see the queue; none without one. No right changes anything of Kueue's."""
+
+    def right(resource: str, verbs: tuple[str, ...], reason: str, *names: str, everywhere: bool = False) -> Right:
+        return Right(DRIVER_ACCOUNT, KUEUE_GROUP, (resource,), verbs, reason, names=names, everywhere=everywhere)
+
+    if cluster.queue is None:
+        return ()
+    priority = [] if cluster.priority is None else [cluster.priority]
+    return (
+        right("localqueues", ("get",), "the queue exists", cluster.queue),
+        right("workloads", _LOOK, _WHY_WAITING),
+        # Its name stands in the queue, which an admin may change.
+        right("clusterqueues", ("get",), "the queue is active, and has quota for the gang", everywhere=True),
+        *(
+            right("workloadpriorityclasses", ("get",), "the priority of the spec exists", name, everywhere=True)
+            for name in priority
+        ),
+    )
+
+
+def steward_rights(by_mpirun: bool = False, *, queued: bool = False) -> tuple[Right, ...]:
+    """Return the steward's rights: those that it has at EKS, but that it never changes a node. `queued`: the gang waits
+    in a queue, whose word it hears."""
 
     def right(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], reason: str) -> Right:
         return Right(STEWARD_ACCOUNT, group, resources, verbs, reason)
@@ -86,6 +111,7 @@ def steward_rights(by_mpirun: bool = False) -> tuple[Right, ...]:
     return (
         *([right(MPI_GROUP, ("mpijobs",), _CHANGE, "launch and end attempts by mpirun")] if by_mpirun else []),
         right("jobset.x-k8s.io", ("jobsets",), _CHANGE, "launch and end attempts"),
+        *([right(KUEUE_GROUP, ("workloads",), _LOOK, _WHY_WAITING)] if queued else []),
         right("batch", ("jobs",), _CHANGE, "archive and copies"),
         right("", ("configmaps",), _CHANGE, "configuration of an attempt"),
         right("", ("pods",), ("delete", *_LOOK), "see the ranks; end a gang that is broken"),

@@ -145,6 +145,8 @@ def _decide_running(view: Observation, policy: Policy) -> Action:
         return EndAttempt(failure=FailureClass.INTERRUPTED, why="a stop was requested")
     if stop := _out_of_means(view, policy):
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=stop)
+    if view.queued:  # the queue starts the pods, and has ended those that are missing
+        return Wait(why=view.queued)
     dead = blame.dead_nodes(view, policy.heartbeat_timeout)
     failed_pods = [pod for pod in view.pods if pod.phase in ("Failed", "Missing")]
     if dead:

@@ -31,9 +31,9 @@ MARGIN_S = 15.0
 """Time beyond the gang's grace for its pods to be gone."""
 
 
-def sign(client: Client, pod: str) -> None:
+def sign(client: Client, pod: str, campaign: str) -> None:
     """Name this pod in Kubernetes as holder of the lease; each holder does so before it touches anything."""
-    attempts.create_config(client, HOLDER, {}, {"pod": pod})
+    attempts.create_config(client, HOLDER, {CAMPAIGN_LABEL: campaign}, {"pod": pod})
 
 
 def other_holder(client: Client, pod: str) -> str | None:

@@ -117,7 +117,7 @@ class Steward:
 
     def _campaign(self) -> None:
         self.lease.check()
-        last_resort.sign(self.client, os.uname().nodename)
+        last_resort.sign(self.client, os.uname().nodename, self.config.spec.campaign)
         state = self.store.state()
         kind, campaign = self.attempt.kind, self.config.spec.campaign
         reconcile(self.client, self.store, self.nodes, self.returns, kind, campaign, self.committed_step())

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.bench.parts.verdict import Verdict, judge
 from tests.results import results_of
 from tests.trainer.test_loop_pace import alone
 from trainer.builtin.heartbeat import Heartbeat
@@ -133,10 +134,13 @@ def main() -> int:
         "straggler",
     )
     off = WatchConfig(**dict.fromkeys(names, "off"))  # type: ignore[arg-type]
-    rows = {}
+    rows, verdicts = {}, list[Verdict]()
     with tempfile.TemporaryDirectory() as folder:
         for name, watch in (("watch on", WatchConfig()), ("watch off", off)):
             took, gang = measured(Path(folder) / name.split()[1], options.ranks, options.steps, watch)
+            verdicts.append(
+                Verdict(f"a step, {name}", tuple(1e3 * each for each in took), 1e3 * MOST * STEP_S, unit="ms")
+            )
             rows[name] = {"median_s": statistics.median(took), "p99_s": sorted(took)[int(len(took) * 0.99)]}
     print(f"{options.ranks} ranks, {options.steps} steps, one exchange of {gang.bytes} bytes a step")
     for name, row in rows.items():
@@ -146,7 +150,7 @@ def main() -> int:
     print("garbage    " + ", ".join(f"{name} pause {seconds * 1e3:.2f} ms" for name, seconds in stopped.items()))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(rows | {"garbage": stopped}, indent=1))
-    return int(rows["watch on"]["median_s"] > MOST * STEP_S)
+    return judge(*verdicts)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.bench.parts.verdict import Verdict, judge
 from tests.results import results_of
 from tests.root import ROOT
 from tests.unit.trainer.supervised import MARK, Supervisors, events
@@ -40,15 +41,9 @@ from trainer.supervisor.pack import pack
 RESULTS = results_of("bench", "supervisor")
 
 PARTS = ("takes", "restarts", "warm", "seals", "stalls")
-LIMITS = {
-    "memory MB": 60.0,
-    "share of a core": 0.01,
-    "restart": 1.3,
-    "warm restart": 0.7,
-    "sealing": 0.8,
-    "stall": 0.01,
-}
-AT_LEAST = {"sealing"}
+MOST_MB, MOST_CORE, MOST_RESTART, MOST_WARM, LEAST_SEALING, MOST_STALL = 60.0, 0.01, 1.3, 0.7, 0.8, 1.01
+LOOKS = 6
+"""Looks at memory and processor time in `takes`."""
 MIB, BLOCK = 2**20, 2 * 2**20
 DDP = ROOT / "trainer/examples/ddp"
 ENDLESS = "1000000"
@@ -94,7 +89,7 @@ class Bench:
 
     # What it takes.
 
-    def takes(self, seconds: float) -> dict[str, float]:
+    def takes(self, seconds: float) -> dict[str, list[float]]:
         camp = self.camp()
         process = camp.start(1, "train.py", ENDLESS, "0.2", steps=int(ENDLESS))
         try:
@@ -102,15 +97,15 @@ class Bench:
             launcher = child(process.pid, "")
             drain(process)
             pids = {"supervisor": process.pid, "torchrun": launcher}
-            before, began = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
-            seen: dict[str, list[float]] = {name: [] for name in pids}
-            while time.monotonic() < began + seconds:
-                time.sleep(min(1.0, seconds / 4))
+            row: dict[str, list[float]] = {f"{name} {what}": [] for name in pids for what in ("MB", "share of a core")}
+            for _ in range(LOOKS):
+                before, began = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
+                time.sleep(seconds / LOOKS)
+                took = time.monotonic() - began
                 for name, pid in pids.items():
-                    seen[name].append(pss_mb(pid))
-            took = time.monotonic() - began
-            row = {f"{name} memory MB": max(each) for name, each in seen.items()}
-            return row | {f"{name} share of a core": (cpu_s(pid) - before[name]) / took for name, pid in pids.items()}
+                    row[f"{name} share of a core"].append((cpu_s(pid) - before[name]) / took)
+                    row[f"{name} MB"].append(pss_mb(pid))
+            return row
         finally:
             end(process)
 
@@ -190,7 +185,7 @@ class Bench:
 
     # What training loses meanwhile.
 
-    def stalls(self, mib: int, every_s: float, saves: int) -> dict[str, float]:
+    def stalls(self, mib: int, every_s: float, saves: int) -> dict[str, list[float]]:
         camp = self.camp("none")
         process = camp.start(1, sys.executable, "-c", TRAIN, str(mib), str(every_s), str(saves), steps=1)
         said = process.communicate()[0]
@@ -198,16 +193,8 @@ class Bench:
         rows = [json.loads(line) for line in said.splitlines() if line.startswith('{"interval"')][1:]  # one warms up
         sealing = [one["seconds"] for one in events(said, "committed")]
         assert len(sealing) == saves, f"{saves} checkpoints, {len(sealing)} sealed"
-        busy, quiet = (
-            statistics.median(row["step_s"] for row in rows if row["sealed"] is one) for one in (True, False)
-        )
-        pairs = [ours["step_s"] / peer["step_s"] - 1 for ours, peer in zip(rows[::2], rows[1::2], strict=True)]
-        return {
-            "stall": statistics.median(pairs),
-            "sealing s": statistics.median(sealing),
-            "step s, sealed": busy,
-            "step s, not sealed": quiet,
-        }
+        busy, quiet = ([row["step_s"] for row in rows if row["sealed"] is one] for one in (True, False))
+        return {"sealing s": sealing, "step s, sealed": busy, "step s, not sealed": quiet}
 
 
 def in_turns(
@@ -217,11 +204,9 @@ def in_turns(
     return [{name: sides[name]() for name in sorted(sides, reverse=bool(number % 2))} for number in range(pairs)]
 
 
-def shown(what: str, rows: list[dict[str, dict[str, float]]]) -> float:
-    """Print the medians of both sides; return the median of the pairs' ratios."""
-    ours, cold = (statistics.median(row[side]["seconds"] for row in rows) for side in ("ours", "cold"))
-    print(f"{what:44}{ours:12.2f}{cold:10.2f}    a cold torchrun")
-    return statistics.median(row["ours"]["seconds"] / row["cold"]["seconds"] for row in rows)
+def against_cold(what: str, rows: list[dict[str, dict[str, float]]], limit: float) -> Verdict:
+    ours, cold = (tuple(row[side]["seconds"] for row in rows) for side in ("ours", "cold"))
+    return Verdict(what, ours, limit, "a cold torchrun", cold)
 
 
 def plain(root: Path) -> float:
@@ -303,23 +288,23 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
     options = parser.parse_args()
     told: dict[str, Any] = {"load": os.getloadavg()}
-    seen: dict[str, float] = {}
-    print(f"{'':44}{'supervisor':>12}{'peer':>10}{'':4}peer")
+    verdicts = list[Verdict]()
     with tempfile.TemporaryDirectory(prefix="bivouac-bench-supervisor-", dir=options.folder) as name:
         bench = Bench(Path(name))
         if "takes" in options.part:
             row = told["takes"] = bench.takes(options.seconds)
-            for what in ("memory MB", "share of a core"):
-                seen[what] = row[f"supervisor {what}"]
-                print(f"{what:44}{seen[what]:12.4g}{row[f'torchrun {what}']:10.4g}    torchrun's launcher")
+            for unit, limit in (("MB", MOST_MB), ("share of a core", MOST_CORE)):
+                verdicts.append(Verdict("the supervisor", tuple(row[f"supervisor {unit}"]), limit, unit=unit))
+                launcher = statistics.median(row[f"torchrun {unit}"])
+                print(f"torchrun's launcher, below it: {launcher:.4g} {unit}")
         if "restarts" in options.part:
             rows = told["restarts"] = in_turns(bench.supervised, bench.cold, options.pairs)
-            seen["restart"] = shown("SIGKILL of a rank to the first new step, s", rows)
+            verdicts.append(against_cold("SIGKILL of a rank to the first new step", rows, MOST_RESTART))
             until_end = statistics.median(row["ours"]["until the supervisor's end"] for row in rows)
-            print(f"{'  of these until the first supervisor ends':44}{until_end:12.2f}")
+            print(f"of a restart, until the first supervisor ends: {until_end:.2f} s")
         if "warm" in options.part:
             rows = told["warm"] = in_turns(bench.warm, bench.cold, options.pairs)
-            seen["warm restart"] = shown("  of ranks that are forked, in place, s", rows)
+            verdicts.append(against_cold("the same, ranks forked from a warm process, in place", rows, MOST_WARM))
         if "seals" in options.part:
             root, rates = bench.checkpoint(options.mib, options.files), []
             for number in range(options.pairs + 1):
@@ -329,21 +314,18 @@ def main() -> int:
                     pair[side] = options.mib / (bench.sealed(root, number) if side == "ours" else plain(root))
                 rates.append(pair)
             told["seals"] = rates[1:]  # the first pair warms up
-            seen["sealing"] = statistics.median(row["ours"] / row["plain"] for row in rates[1:])
-            ours, read = (statistics.median(row[side] for row in rates[1:]) for side in ("ours", "plain"))
-            print(f"{'a checkpoint sealed, MiB/s':44}{ours:12.0f}{read:10.0f}    copied one after the other")
+            ours, peer = (tuple(row[side] for row in rates[1:]) for side in ("ours", "plain"))
+            what, name = "a checkpoint sealed", "its files copied one by one"
+            verdicts.append(Verdict(what, ours, LEAST_SEALING, name, peer, at_least=True, unit="MiB/s"))
         if "stalls" in options.part:
             row = told["stalls"] = bench.stalls(options.mib, options.every, options.saves)
-            seen["stall"] = row["stall"]
-            steps = f"{'a step, ms':44}{row['step s, sealed'] * 1e3:12.1f}{row['step s, not sealed'] * 1e3:10.1f}"
-            print(f"{steps}    after a checkpoint that is not sealed\n{'sealing, s':44}{row['sealing s']:12.2f}")
-    print(f"\n{'':44}{'seen':>12}{'limit':>10}")
-    for what, figure in seen.items():
-        print(f"{what:44}{figure:12.4g}{'at least' if what in AT_LEAST else 'at most':>12} {LIMITS[what]:g}")
+            ours, peer = (tuple(1e3 * each for each in row[f"step s, {kind}"]) for kind in ("sealed", "not sealed"))
+            what, name = "a step after a checkpoint that is sealed", "after one that is not"
+            verdicts.append(Verdict(what, ours, MOST_STALL, name, peer, unit="ms"))
+            print(f"sealing: {statistics.median(row['sealing s']):.2f} s")
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(told | {"seen": seen, "limits": LIMITS}, indent=1))
-    kept = [figure >= LIMITS[what] if what in AT_LEAST else figure <= LIMITS[what] for what, figure in seen.items()]
-    return 0 if all(kept) else 1
+    RESULTS.write_text(json.dumps(told | {"verdicts": [each.words for each in verdicts]}, indent=1))
+    return judge(*verdicts)
 
 
 if __name__ == "__main__":

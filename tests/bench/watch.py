@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.parts import watch_drifts
+from tests.bench.parts.verdict import Verdict, judge
 from tests.bench.parts.watch_faults import STEPS, times, train, wrong_rank
 from tests.results import results_of
 from trainer.builtin.watch.detectors import Seen
@@ -247,8 +248,15 @@ def _judge_slow(rows: dict[str, dict[str, Any]]) -> int:
     """Return 1 when a fault was missed, or more than one step in 10,000 raised a false alarm."""
     missed = [name for name, row in rows.items() if row["faults"] and row["found"] < row["faults"]]
     false, steps = (sum(row[key] for row in rows.values()) for key in ("false", "quiet_steps"))
-    print(f"missed: {missed or 'none'}; {1000 * false / steps:.3f} false alarms per 1,000 of {steps} steps")
-    return int(bool(missed) or 10_000 * false > steps)
+    print(
+        f"missed: {missed or 'none'}; of {steps} quiet steps. Seeded runs without a peer: nothing spreads but by seed"
+    )
+    faults = [row for row in rows.values() if row["faults"]]
+    share = sum(row["found"] for row in faults) / sum(row["faults"] for row in faults)
+    return judge(
+        Verdict("slow faults", (share,), 1.0, at_least=True, unit="found of injected"),
+        Verdict("false alarms of quiet steps", (1000 * false / steps,), 0.1, unit="per 1,000"),
+    )
 
 
 def _tell(scores: dict[tuple[str, str], Score], seconds: float) -> int:
@@ -275,8 +283,13 @@ def _tell(scores: dict[tuple[str, str], Score], seconds: float) -> int:
     console.print(f"found / injected, in brackets the median of steps after the fault; {seconds:.0f} s")
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=1))
-    ours, best = rows["watch"], max(rows[rule]["recall"] for rule in RULES[1:])
-    return int(not (ours["recall"] > best and ours["false_per_1000"] <= 1.0))
+    ours, best = rows["watch"], max(RULES[1:], key=lambda rule: rows[rule]["recall"])
+    recall, peer = (rows[rule]["recall"] for rule in ("watch", best))
+    verdicts = (
+        [Verdict("faults", (recall,), 1.0, best, (peer,), at_least=True, unit="found of injected")] if peer else []
+    )
+    verdicts.append(Verdict("false alarms", (ours["false_per_1000"],), 1.0, unit="per 1,000"))
+    return judge(*verdicts) or int(recall <= peer)
 
 
 def _after(delays: list[int]) -> str:

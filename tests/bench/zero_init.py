@@ -15,7 +15,6 @@ import json
 import os
 import resource
 import socket
-import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -27,6 +26,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 from torch import multiprocessing
 
+from tests.bench.parts.verdict import Verdict, judge
 from tests.results import results_of
 from trainer.builtin.engine import build_engine, import_deepspeed, initialize_distributed
 from trainer.builtin.model import Transformer, parameter_count
@@ -66,8 +66,8 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def grown(options: argparse.Namespace, spread: bool) -> float:
-    """Return the median growth of a rank in bytes."""
+def grown(options: argparse.Namespace, spread: bool) -> tuple[int, ...]:
+    """Return the growth of each rank in bytes."""
     model = ModelConfig(layers=options.layers, width=options.width, heads=8, context=64, vocabulary=8192)
     config = TrainConfig(
         campaign="bench", model=model, steps=1, global_batch=options.ranks, micro_batch=1, zero_stage=3
@@ -77,7 +77,7 @@ def grown(options: argparse.Namespace, spread: bool) -> float:
         server.close()
         given = (options.ranks, port, spread, config, folder)
         multiprocessing.start_processes(rank_of, args=given, nprocs=options.ranks, start_method="spawn")
-        return statistics.median(json.loads((Path(folder) / f"{one}.json").read_text()) for one in range(options.ranks))
+        return tuple(json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(options.ranks))
 
 
 def main() -> int:
@@ -92,13 +92,12 @@ def main() -> int:
     shape = ModelConfig(layers=options.layers, width=options.width, heads=8, context=64, vocabulary=8192)
     with torch.device("meta"):
         weights = 4 * parameter_count(Transformer(shape))
-    parts = {name: grown(options, spread) / weights for name, spread in (("zero.Init", True), ("whole", False))}
+    sides = (("zero.Init", True), ("whole", False))
+    parts = {name: tuple(each / weights for each in grown(options, spread)) for name, spread in sides}
     print(f"{weights / MIB:.0f} MiB of float32 weights, {options.ranks} ranks; growth of a rank's peak / weights")
-    for name, part in parts.items():
-        print(f"{name:10} {part:5.2f}")
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps({"weights": weights, "ranks": options.ranks, "parts": parts}, indent=1))
-    return 0 if parts["zero.Init"] < parts["whole"] else 1
+    return judge(Verdict("zero.Init", parts["zero.Init"], 1.0, "whole", parts["whole"], unit="of the weights"))
 
 
 if __name__ == "__main__":

@@ -184,6 +184,18 @@ def test_grafana_comes_with_its_dashboards_and_only_if_the_spec_asks_for_it(full
     assert grafana["dashboards"]["bivouac"].keys() == dashboards().keys()
 
 
+def test_prometheus_writes_where_the_spec_says_with_the_role_that_is_lent_to_it(full: Graph) -> None:
+    url = "https://aps-workspaces.us-east-1.amazonaws.com/workspaces/ws-1/api/v1/remote_write"
+    role = "arn:aws:iam::123456789012:role/bivouac-metrics"
+    graph = campaign_graph(example_spec(addons={"remote_write": {"url": url, "role": role}}))
+    (row,) = releases(graph)["kube-prometheus-stack"]["values"]["prometheus"]["prometheusSpec"]["remoteWrite"]
+    assert (row["url"], row["sigv4"]) == (url, {"region": "us-east-1"})
+    lent = graph.one("PodIdentityAssociation", "kube-prometheus-stack-prometheus").inputs
+    assert (lent["namespace"], lent["serviceAccount"], lent["roleArn"]) == ("monitoring", lent["serviceAccount"], role)
+    (stack,) = (one for name, one in releases(full).items() if name == "kube-prometheus-stack")
+    assert "remoteWrite" not in stack["values"]["prometheus"]["prometheusSpec"]
+
+
 def test_prometheus_scrapes_the_trainers_agents_the_gpus_exporters_and_the_steward(full: Graph) -> None:
     (stack,) = (one for name, one in releases(full).items() if name == "kube-prometheus-stack")
     jobs = stack["values"]["prometheus"]["prometheusSpec"]["additionalScrapeConfigs"]

@@ -186,7 +186,7 @@ def _write_page(rows: list[Row]) -> None:
         f"Written by `make mutants` on {datetime.now(UTC):%Y-%m-%d} at commit {commit.strip()}. A mutant is one",
         "small change of a module where money or data hang; it is killed when a test of `make test` fails on it, or",
         "runs on without end. Harmless are those that `tests/mutants/harmless.yaml` lists with a reason; the score",
-        "leaves them out. A mutant is seen by a test and its forks, not by a process that the test starts anew.",
+        "leaves them out. A mutant is seen by a test, its forks and each Python that it starts.",
         "",
         "| module | mutants | tried | killed | survived | harmless | score |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",

@@ -1,16 +1,13 @@
 """Tries mutants of one module: a process that has imported what is dear, and a child of it for each mutant.
 
-The child loads the changed source in place of the module and runs those tests that run the changed lines. Its limits
-are CPU time and time asleep, which a loaded machine does not stretch.
+The child loads the changed source in place of the module, as each Python that its tests start does, and runs those
+tests that run the changed lines. Its limits are CPU time and time asleep, which a loaded machine does not stretch.
 """
 
 from __future__ import annotations
 
-import ast
-import builtins
 import contextlib
 import importlib
-import importlib.util
 import json
 import mmap
 import os
@@ -22,15 +19,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import CodeType
 
 import pytest
 
+from tests.mutants.inherited.sitecustomize import VARIABLE, Replaced, hand_on
 from tests.mutants.operators import Mutant
 
-_MARKS = "_lines_that_ran"
 KILLED, SURVIVED, ENDLESS, BROKEN = "killed", "survived", "endless", "broken"
 _CPU_S, _ASLEEP_S, _TIMES = 15.0, 15.0, 5.0
 """What a mutant may use beyond so many times what its tests take on the sound module."""
@@ -53,28 +48,6 @@ class Seen:
         if not set(mutant.lines).isdisjoint(self.at_import):
             return list(sound)
         return [name for name, (_, lines) in sound.items() if not set(mutant.lines).isdisjoint(lines)]
-
-
-class Replaced:
-    """A finder that gives one module other code, or none at all."""
-
-    def __init__(self, name: str, path: Path, code: CodeType | None) -> None:
-        self.name, self.path, self.code = name, path, code
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name != self.name:
-            return None
-        if self.code is None:
-            raise ImportError(f"{name} comes later")
-        code = self.code
-
-        class Loader(SourceFileLoader):
-            def get_code(self, fullname: str) -> CodeType:
-                return code
-
-        below = [str(self.path.parent)] if self.path.name == "__init__.py" else None
-        loader = Loader(name, str(self.path))
-        return importlib.util.spec_from_file_location(name, self.path, loader=loader, submodule_search_locations=below)
 
 
 class Chosen:
@@ -122,11 +95,15 @@ class Chosen:
 
 def warm(name: str, path: Path, tests: Sequence[str]) -> Seen:
     """Import what the tests need and what does not need the module; return what they do with the sound one."""
-    lines = mmap.mmap(-1, len(path.read_text().splitlines()) + 2)
     reader, writer = os.pipe()
 
     def look() -> int:
-        sys.meta_path.insert(0, Replaced(name, path, _marked(path, lines)))
+        folder = Path(os.environ["TMPDIR"])
+        marks = folder / "marks"
+        marks.write_bytes(bytes(len(path.read_text().splitlines()) + 2))
+        with marks.open("r+b") as file:
+            lines = mmap.mmap(file.fileno(), 0)
+        sys.meta_path.insert(0, hand_on(name, path, folder / "order", marks=marks))  # type: ignore[arg-type]
         plugin = Chosen(None, lines)
         code = _pytest(tests, plugin, stop=False)
         plugin.seen.modules = [name for name, module in list(sys.modules.items()) if getattr(module, "__spec__", None)]
@@ -158,7 +135,7 @@ def attempt(name: str, path: Path, mutant: Mutant, seen: Seen) -> tuple[str, str
     if not chosen:
         return SURVIVED, "no test runs it"
     try:
-        code = compile(mutant.source, str(path), "exec", dont_inherit=True)
+        compile(mutant.source, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return BROKEN, ""
     usual_s = seen.start_s + sum(seen.tests[test][0] for test in chosen)
@@ -166,7 +143,8 @@ def attempt(name: str, path: Path, mutant: Mutant, seen: Seen) -> tuple[str, str
 
     def run() -> int:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
-        sys.meta_path.insert(0, Replaced(name, path, code))
+        finder = hand_on(name, path, Path(os.environ["TMPDIR"], "order"), mutant.source)
+        sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
         return _pytest(sorted({test.partition("::")[0] for test in chosen}), Chosen(chosen), stop=True)
 
     log = Path(tempfile.mkstemp(prefix="mutants-")[1])
@@ -198,25 +176,6 @@ def _import(name: str, path: Path, modules: Sequence[str]) -> None:
             with contextlib.suppress(Exception):
                 importlib.import_module(each)
     sys.meta_path.remove(later)  # type: ignore[arg-type]
-
-
-def _marked(path: Path, lines: mmap.mmap) -> CodeType:
-    """Return the module's code with a mark before each statement, which forks of a test leave, too."""
-    tree = ast.parse(path.read_text())
-    builtins.__dict__[_MARKS] = lines
-    for node in list(ast.walk(tree)):
-        for name in ("body", "orelse", "finalbody"):
-            body = getattr(node, name, None)
-            if isinstance(body, list):
-                setattr(node, name, [each for statement in body for each in (*_mark(statement), statement)])
-    return compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
-
-
-def _mark(statement: ast.stmt) -> list[ast.stmt]:
-    match statement:
-        case ast.Expr(value=ast.Constant()) | ast.ImportFrom(module="__future__"):
-            return []
-    return ast.parse(f"{_MARKS}[{statement.lineno}] = 1").body
 
 
 def _fork(work: Callable[[], int], log: Path) -> int:
@@ -255,6 +214,11 @@ def _end(child: int) -> None:
         os.killpg(child, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(child, 0)
+    sign = f"{VARIABLE}={_scratch(child)}/".encode()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if sign in Path("/proc", name, "environ").read_bytes():  # in a session of its own
+                os.kill(int(name), signal.SIGKILL)
     shutil.rmtree(_scratch(child), ignore_errors=True)
 
 

@@ -153,13 +153,15 @@ def resize(eks: Any, **request: Any) -> None:
     eks.update_nodegroup_config(**request)
 
 
-def pitch_gang(site: AccountSite, names: Names) -> None:
-    """A cluster and its GPU node group of two, as far as a steward needs them."""
+def pitch_gang(site: AccountSite, names: Names, bits: int = 24) -> None:
+    """A cluster and its GPU node group of two, as far as a steward needs them; `bits`: of the subnets' prefix, 24
+    at most."""
     ec2, eks, iam = site.client("ec2"), site.client("eks"), site.client("iam")
     vpc = ec2.create_vpc(CidrBlock="10.42.0.0/16")["Vpc"]["VpcId"]
+    blocks = {"us-east-1a": f"10.42.0.0/{bits}", "us-east-1b": f"10.42.{1 << (24 - bits)}.0/{bits}"}
     subnets = [
-        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.42.{i}.0/24", AvailabilityZone=zone)["Subnet"]["SubnetId"]
-        for i, zone in enumerate(("us-east-1a", "us-east-1b"))
+        ec2.create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone=zone)["Subnet"]["SubnetId"]
+        for zone, block in blocks.items()
     ]
     roles = {}
     for name, service, policy in (

@@ -3,6 +3,7 @@
 A second pytest collects the same file behind `unshare`, as root there, with mounts of its own in any case. It runs one
 test whenever the first one comes to it and sends back what became of it, so that each has its own result, text and
 duration. With `shared=True` the files of a folder share one such process, and with it the fixtures of scope session.
+`tools=("kueue",)` names tools on request: they are got outside, since a network of one's own reaches no source.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from infra.toolchain.ensure import ensure
 from tests.root import ROOT
 from tests.waiting import HUNG_S
 
@@ -103,6 +105,8 @@ class InsideTest(pytest.Item):
         mark, scope = _asked(self)
         known = scope.stash.get(PROCESS, None)
         if known is None or known.process.poll() is not None:
+            if tools := mark.kwargs.get("tools"):
+                ensure(tools)
             known = scope.stash[PROCESS] = Inside(self.files, mark.args)
             scope.addfinalizer(known.close)
         return known

@@ -25,12 +25,19 @@ from trainer.builtin.model.parallel import (
     spread_of,
     tensor_settings,
 )
+from trainer.builtin.tuning.update import read_norm_once
 from trainer.contract import GRADIENT_BUCKET, LoraConfig, OptimizerConfig, TrainConfig
+from trainer.contract.model.zero_sizes import zero_sizes
 from trainer.errors import ConfigError, PeerLost
 from trainer.events import emit
 from trainer.place import generation
 
 os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
+
+_STAGE_3_NAMES = {
+    "prefetch_bucket": "stage3_prefetch_bucket_size", "persistence_threshold": "stage3_param_persistence_threshold",
+    "reduce_bucket": "reduce_bucket_size", "hpz_ranks": "zero_hpz_partition_size",
+}  # fmt: skip
 
 
 def has_gpu() -> bool:
@@ -109,12 +116,12 @@ def build_engine(config: TrainConfig, world_size: int, restores: bool = False) -
         lr=config.optimizer.learning_rate,
         betas=(config.optimizer.beta1, config.optimizer.beta2),
     )
-    settings["zero_optimization"]["reduce_bucket_size"] = min(
-        GRADIENT_BUCKET, parameter_count(model, trainable_only=True)
-    )
+    zero, trainable = settings["zero_optimization"], parameter_count(model, trainable_only=True)
+    zero["reduce_bucket_size"] = min(zero.get("reduce_bucket_size", GRADIENT_BUCKET), trainable)
     settings |= tensor_settings(layout, model)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, mpu=groups)
     save_every_part(engine, layout)
+    read_norm_once(engine)
     if config.zero_stage == 0 and config.precision == "float32":
         _keep_norm(engine, config.optimizer.clip)
     # It copies scripts beside the shards at every save, which delays the loop; no manifest names them.
@@ -185,6 +192,9 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
         # Every node then saves the model states on its disk, not only the node of rank 0.
         "checkpoint": {"use_node_local_storage": True, "tag_validation": "Ignore"},
     }
+    if config.zero_stage == 3:
+        sizes = zero_sizes(config.zero, config.model)
+        settings["zero_optimization"] |= {deepspeed: sizes[name].value for name, deepspeed in _STAGE_3_NAMES.items()}
     if config.precision == "bfloat16":
         if config.sums_in_float32("reduce"):
             settings["communication_data_type"] = "fp32"

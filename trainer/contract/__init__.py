@@ -64,6 +64,7 @@ from trainer.contract.training import (
     RecomputeConfig,
     TrainConfig,
     WatchConfig,
+    ZeroConfig,
 )
 from trainer.contract.unrecognised import (
     OWN_FOLDER,

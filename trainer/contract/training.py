@@ -103,6 +103,21 @@ class GradientConfig(Frozen, allow_inf_nan=False):
     `accumulate: float32` the sum then stays in float32 up to the optimizer, else it is rounded once."""
 
 
+class ZeroConfig(Frozen):
+    """Sizes of DeepSpeed's ZeRO stage 3. What is left out follows from the model's shape and the nodes' links;
+    `bivouac plan` prints each with its formula."""
+
+    prefetch_bucket: int | None = Field(default=None, ge=0)
+    """Parameters that are gathered ahead of their use (`stage3_prefetch_bucket_size`)."""
+    persistence_threshold: int | None = Field(default=None, ge=0)
+    """Parameters of a tensor up to which each rank keeps it whole (`stage3_param_persistence_threshold`)."""
+    reduce_bucket: int | None = Field(default=None, ge=1)
+    """Gradients that are summed over the ranks at once (`reduce_bucket_size`)."""
+    hpz_ranks: int | None = Field(default=None, ge=1)
+    """Neighbouring ranks that together hold a second copy of the weights, from which the backward pass gathers
+    (`zero_hpz_partition_size`). 1: no copy."""
+
+
 class OptimizerConfig(Frozen, allow_inf_nan=False):
     learning_rate: float = Field(default=2e-3, gt=0)
     """Learning rate after the warm-up."""
@@ -238,6 +253,7 @@ class TrainConfig(Frozen, allow_inf_nan=False):
     peak_bf16_tflops: float | None = Field(default=None, gt=0)
     """Dense peak of one accelerator, from the catalogue, for MFU and HFU; None: they are not told."""
     zero_stage: int = Field(default=1, ge=0, le=3)
+    zero: ZeroConfig = ZeroConfig()
     precision: str = "float32"
     """float32 or bfloat16."""
     seed: int = 42

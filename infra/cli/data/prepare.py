@@ -61,7 +61,7 @@ def _of_arguments(arguments: dict[str, Any], sources: list[str]) -> Recipe:
             sources=tuple(parse_source(source, number, *origin) for number, source in enumerate(sources)),
             parameters=Parameters(**{name: arguments[name] for name in names}, chat=_chat(arguments)),
             vocabulary=arguments["vocabulary"], tokenizer=arguments["tokenizer"],
-            end_of_document=arguments["end_of_document"], beginning_of_document=arguments["beginning_of_document"],
+            end_of_document=arguments["end_of_document"], beginning_of_document=arguments.get("beginning_of_document"),
         )  # fmt: skip
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())

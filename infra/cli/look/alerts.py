@@ -1,33 +1,50 @@
 """`bivouac alerts NAME`: the alerts of a campaign, by its record: those that fire now, and those that have ended.
 
-With `--test` it sends one message by each route of the spec's `notify` instead.
+With `--test` it sends one message by each route of the spec's `notify` instead; with `--silence` it begins, and with
+`--silence off` it ends, a maintenance window.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 
 from infra.aws.account import Account
 from infra.cli.answers import write_json
+from infra.cli.look.inside import open_cluster
+from infra.cli.look.logs import ago
 from infra.cli.records import kept_record, record_of
 from infra.console.plain_console import say
 from infra.console.tables import Listing
-from infra.console.words import clock, moment
+from infra.console.words import clock, moment, plural
 from infra.errors import UserError
+from infra.monitoring.silence import end_silences, silence, silences
 from infra.notices.notice import Notice
 from infra.notices.ways import SHORT, TOPIC, NotSent, recipients, ways
 from infra.record.payloads.alerts import AlertsUnseen
 from infra.session.session import stored_spec
 from infra.steward.monitoring.alerts import FiredAlert, history
 
+OFF = "off"
+
 
 def alerts_command(
-    campaign: str, region: str, as_json: bool, console: Console, *, route: str | None = None, test: bool = False
+    campaign: str,
+    region: str,
+    as_json: bool,
+    console: Console,
+    *,
+    route: str | None = None,
+    test: bool = False,
+    lasts: str | None = None,
+    why: str = "",
+    only: str | None = None,
 ) -> int:
-    """Print the alerts, the newest last; or test the routes. Raises `UserError` if neither the account nor the results
-    folder has the campaign, or it has no such route."""
+    """Print the alerts, the newest last; or test the routes, or silence alerts. Raises `UserError` if neither the
+    account nor the results folder has the campaign, or it has no such route."""
+    if lasts is not None:
+        return silence_command(campaign, region, lasts, why, only, console)
     if test:
         return _test_routes(campaign, region, route, as_json, console)
     if route is not None:
@@ -54,6 +71,20 @@ def alerts_command(
         at = f"{alert.fired:%Y-%m-%d %H:%M:%S}"
         table.row(at, lasts, payload.severity, payload.alert, payload.summary, payload.runbook)
     table.show(console)
+    return 0
+
+
+def silence_command(campaign: str, region: str, lasts: str, why: str, alert: str | None, console: Console) -> int:
+    """Silence one alert or all, or end all silences; print what is silenced then. Raises `UserError` without a cluster,
+    and what `silence` raises."""
+    with open_cluster(record_of(campaign, region)) as cluster:
+        if lasts == OFF:
+            count = end_silences(cluster.http)
+            say(console, f"{plural(count, 'silence')} ended; what fires is told within seconds")
+        else:
+            silence(cluster.http, timedelta(seconds=ago(lasts, "--silence")), why, alert)
+        for row in silences(cluster.http):
+            say(console, f"{row.scope} until {row.ends_at:%Y-%m-%d %H:%M:%S} UTC, by {row.by}: {row.why}")
     return 0
 
 

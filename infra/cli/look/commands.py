@@ -44,6 +44,16 @@ def report(
     """Write a campaign's report; for one that is gone, from the record in the results folder."""
 
 
+@runs("look.open:open_command", enters=("campaign",))
+def open_places(
+    campaign: Name,
+    what: Annotated[str | None, typer.Argument(help="Show this place in a browser.")] = None,
+    region: Region = "us-east-1",
+    as_json: Json = False,
+) -> None:
+    """List where a campaign can be looked at: report, dashboards, Grafana, AWS' console; or open one of them."""
+
+
 @runs("look.logs:logs_command", enters=("campaign",))
 def logs(
     campaign: Name,
@@ -90,8 +100,15 @@ def alerts(
     region: Region = "us-east-1",
     as_json: Json = False,
     test: Annotated[bool, typer.Option("--test", help="Send one message by each route of `notify`.")] = False,
+    lasts: Annotated[
+        str | None,
+        typer.Option("--silence", metavar="2h", help="Tell nobody of alerts, for at most 24h; off: tell again."),
+    ] = None,
+    why: Annotated[str, typer.Option(help="With --silence: the reason, for those who come later.")] = "",
+    only: Annotated[str | None, typer.Option(metavar="ALERT", help="With --silence: this alert alone.")] = None,
 ) -> None:
-    """Print a campaign's alerts, which fire and which have ended, with their runbooks; or test the routes to people."""
+    """Print a campaign's alerts, which fire and which have ended, with their runbooks; test the routes to people, or
+    silence alerts for a maintenance window."""
 
 
 @runs("look.metrics:metrics_command", enters=("campaign",))

@@ -36,7 +36,7 @@ def dashboard_command(campaign: str | None, region: str, port: int, grafana: Pat
         os.environ.pop(_LISTENER, None)
         with series_of(campaign, region, lambda reason: say(stderr, reason)) as source:
             server = PanelServer(listener, campaign, source)
-            say(console, f"http://{_LOOPBACK}:{listener.getsockname()[1]}/ shows {campaign}; Ctrl-C ends it")
+            say(console, f"{server.url} shows {campaign}; Ctrl-C ends it")
             console.file.flush()
             server.serve_forever()
     return 0

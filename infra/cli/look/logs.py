@@ -157,14 +157,16 @@ def moment(text: str | None) -> int:
     return 0 if text is None else time.time_ns() - round(ago(text) * _S)
 
 
-def ago(text: str) -> float:
-    """Return a duration of `--since` in seconds. Raises `UserError`."""
+def ago(text: str, option: str = "--since") -> float:
+    """Return the duration of an option in seconds. Raises `UserError`."""
     try:
         duration_ago = duration.parse(text)
     except ValueError as error:
-        raise UserError("--since is no duration", seen=f"{text} {error}", cure="write 90s, 10m, 1h30m or 7d") from error
+        raise UserError(
+            f"{option} is no duration", seen=f"{text} {error}", cure="write 90s, 10m, 1h30m or 7d"
+        ) from error
     if not isinstance(duration_ago, timedelta):
-        raise UserError("--since is no duration", seen=text, cure="write 90s, 10m, 1h30m or 7d")
+        raise UserError(f"{option} is no duration", seen=text, cure="write 90s, 10m, 1h30m or 7d")
     return duration_ago.total_seconds()
 
 

@@ -1,10 +1,12 @@
-"""The server of the page of dashboards: files, panels, and the series of one panel. It answers no other query."""
+"""The server of the page of dashboards: files, panels, and the series of one panel. It answers no other query, and
+nobody who does not know its token: loopback belongs to all users of a machine."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+import secrets
 import socket
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -42,6 +44,13 @@ class PanelServer(ThreadingHTTPServer):
         self.socket.close()
         self.socket = listener
         self.campaign, self.source = campaign, source
+        self.token = secrets.token_urlsafe(16)
+        """First part of each path that is answered."""
+
+    @property
+    def url(self) -> str:
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}/{self.token}/"
 
 
 class PanelHandler(BaseHTTPRequestHandler):
@@ -53,12 +62,17 @@ class PanelHandler(BaseHTTPRequestHandler):
         host = self.headers.get("Host", "").rpartition(":")[0]
         if host not in ("127.0.0.1", "localhost"):
             return self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"only for loopback\n")
-        if address.path in _FILES:
-            name, kind = _FILES[address.path]
+        token, _, rest = address.path.removeprefix("/").partition("/")
+        # Bytes: text that is not ASCII cannot be compared in constant time.
+        if not secrets.compare_digest(token.encode(), self.server.token.encode()):
+            return self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"open the address that the command has printed\n")
+        path = f"/{rest}"
+        if path in _FILES:
+            name, kind = _FILES[path]
             return self._answer(HTTPStatus.OK, kind, page.content(name))
-        if address.path == "/panels":
+        if path == "/panels":
             return self._json(HTTPStatus.OK, self._panels())
-        match = _SERIES.fullmatch(address.path)
+        match = _SERIES.fullmatch(path)
         panels = dashboards()[match[1]].panels if match is not None and match[1] in dashboards() else ()
         if match is None or int(match[2]) >= len(panels):
             return self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"known: / /panels /series/BOARD/NUMBER\n")
@@ -88,6 +102,7 @@ class PanelHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Security-Policy", _POLICY)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "no-referrer")
         self.end_headers()
         self.wfile.write(content)
 

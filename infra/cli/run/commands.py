@@ -61,6 +61,12 @@ def drill(
     seed: Annotated[int, typer.Option(help="Of what is drawn, and of the order in which the faults strike.")] = 1,
     show_list: Annotated[bool, typer.Option("--list", help="Show the faults, and what is expected.")] = False,
     page: Annotated[Path | None, typer.Option(help="Also write the table of all results into this page.")] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Write the page of a game day over all kept drills there. No fault named: runs none."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Rehearse faults on this machine: who sees each, what is done, which alert fires, what is lost. Exits 1 where that

@@ -22,24 +22,38 @@ def drill_command(
     page: Path | None,
     console: Console,
     *,
+    report: Path | None = None,
     as_json: bool = False,
 ) -> int:
-    """List the scenarios, or run some and return 1 if an expectation does not hold. Raises `UserError` for an unknown
-    name, or none."""
+    """List the scenarios, or run some and return 1 if an expectation does not hold; then, or alone, write the page of a
+    game day into `report`. Raises `UserError` for an unknown name, or none."""
     if show_list:
         return _list(console, as_json)
     if unknown := sorted(set(names or ()) - scenarios().keys()):
         raise UserError("no drill of this name", seen=", ".join(unknown), cure=f"one of {', '.join(scenarios())}")
     if not names and not draws and page is None:
+        if report is not None:
+            return _report(report, console, as_json)
         raise UserError("no drill was named", cure="`bivouac drill --list` shows them")
     distinct_names, progress = list(dict.fromkeys(names or ())), aside(console, as_json)
-    report = target.drill(distinct_names, draws, seed, page, lambda line: say(progress, line))
+    drill_report = target.drill(distinct_names, draws, seed, page, lambda line: say(progress, line))
     if as_json:
-        write_json(console, report.rows)
+        write_json(console, drill_report.rows)
     else:
-        for line in report.lines:
+        for line in drill_report.lines:
             say(console, line)
-    return int(report.is_missed)
+    if report is not None:
+        _report(report, progress, as_json=False)
+    return int(drill_report.is_missed)
+
+
+def _report(folder: Path, console: Console, as_json: bool) -> int:
+    paths = target.game_day(folder)
+    if as_json:
+        write_json(console, [str(path) for path in paths])
+    else:
+        say(console, f"the game day is in {', '.join(map(str, paths))}")
+    return 0
 
 
 def _list(console: Console, as_json: bool) -> int:

@@ -59,3 +59,21 @@ def offload_memory(case: Case) -> Iterator[Draft]:
     else:
         cure = "nothing to do; the processors compute the update, which takes longer than on a GPU"
         yield info("training.optimizer.offload", "fits the nodes' memory", seen=detail, cure=cure)
+
+
+def zero_sizes_apply(case: Case) -> Iterator[Draft]:
+    """Sizes of ZeRO stage 3 are given for that stage alone, and a copy of the weights lies on whole groups of ranks."""
+    training, world = case.spec.built_in[0], case.world_size
+    given = training.zero.model_dump(exclude_none=True)
+    if given and training.zero_stage < 3:
+        cure = "write training.zero_stage: 3, or leave it out"
+        seen = f"{', '.join(given)}, zero_stage {training.zero_stage}"
+        yield error("training.zero", "is about ZeRO stage 3 alone", seen=seen, cure=cure)
+        return
+    ranks = training.zero.hpz_ranks or 1
+    if ranks > 1 and training.parallel.sequence > 1:
+        cure = "leave one of the two out"
+        yield error("training.zero.hpz_ranks", "was tried with no other groups of ranks", seen="parallel", cure=cure)
+    if world is not None and world % ranks:
+        cure = "take the ranks of a node, or another divisor of all ranks"
+        yield error("training.zero.hpz_ranks", "does not divide the ranks", seen=f"{ranks} of {world}", cure=cure)

@@ -182,8 +182,11 @@ def _network(cidr: str) -> IPv4Network | None:
 
 
 def dashboard_source(case: Case) -> Iterator[Draft]:
-    """Grafana comes with Prometheus' chart, and draws its series."""
+    """Grafana comes with Prometheus' chart, and draws its series; remote write is Prometheus' own."""
     addons = case.spec.addons
     if addons.grafana and not addons.prometheus:
         cure = "write addons.prometheus: true, or leave grafana out"
         yield error("addons.grafana", "Grafana has no series without Prometheus", seen="prometheus: false", cure=cure)
+    if addons.remote_write is not None and not addons.prometheus:
+        cure = "write addons.prometheus: true, or leave remote_write out"
+        yield error("addons.remote_write", "nothing is written without Prometheus", seen="prometheus: false", cure=cure)

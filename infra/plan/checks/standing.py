@@ -117,6 +117,18 @@ def own_namespace(case: Case) -> Iterator[Draft]:
         yield error("cluster.namespace", "is no tenant's namespace", seen=cluster.namespace, cure=cure)
 
 
+def free_names(case: Case) -> Iterator[Draft]:
+    """No object of somebody else's has a name that the campaign writes over or removes, if they were looked up."""
+    for held in () if case.facts.cluster is None else case.facts.cluster.held_names:
+        if held.campaign:
+            cure = f"end campaign {held.campaign} first, or name another namespace: one holds one campaign at a time"
+            seen = f"{held.kind} {held.name} of campaign {held.campaign}"
+        else:
+            cure = "name a namespace of your campaigns' own, or have its owner rename it"
+            seen = f"{held.kind} {held.name}, which has no campaign's label"
+        yield error("cluster.namespace", "a name that the campaign would take is in use", seen=seen, cure=cure)
+
+
 def own_price(case: Case) -> Iterator[Draft]:
     """Without a price of the spec's own neither plan nor budget counts anything."""
     if case.spec.nodes.usd_per_hour is None:
@@ -200,3 +212,22 @@ def accepted_objects(case: Case) -> Iterator[Draft]:
         if answer.refusal:
             cure = "mend what the cluster names; without JobSet there, have an admin install it"
             yield error("cluster", f"the cluster would refuse {answer.what}", seen=answer.refusal, cure=cure)
+
+
+def open_queue(case: Case) -> Iterator[Draft]:
+    """The queue exists, admits gangs, and its flavours have what the gang takes, if it was looked up."""
+    queue = None if case.facts.cluster is None else case.facts.cluster.queue
+    if queue is None:
+        return
+    if queue.absent:
+        cure = "name a LocalQueue of the namespace (`kubectl get localqueues`), or have an admin make it"
+        yield error("cluster.queue", "the queue is not whole", seen=queue.absent, cure=cure)
+    if queue.inactive:
+        cure = "have an admin mend what it names; until then every gang waits"
+        yield error("cluster.queue", "the queue admits nobody", seen=queue.inactive, cure=cure)
+    for resource in queue.uncovered:
+        cure = "have an admin add it to coveredResources of the ClusterQueue, or to Kueue's excludeResourcePrefixes"
+        yield error("cluster.queue", "a resource of the gang has no quota there", seen=resource, cure=cure)
+    if queue.short:
+        cure = "write fewer nodes, name another queue, or have an admin raise nominalQuota or borrowingLimit"
+        yield error("cluster.queue", "no flavour has room for the gang", seen="; ".join(queue.short), cure=cure)

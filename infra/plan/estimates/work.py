@@ -8,6 +8,7 @@ from typing import Any
 from infra.plan.estimates import sizing
 from infra.plan.estimates.figure import Figure, figure
 from infra.plan.estimates.step_time import peak_tflops, seconds_of, step_time, with_step_time
+from infra.plan.estimates.zero import zero_figures
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, Training, Workload
 from infra.spec.models import dial
@@ -44,6 +45,8 @@ def work_figures(spec: Spec, facts: Facts, world_size: int) -> tuple[Figure, ...
     """Return parameters, tokens and time of the training, and the MFU that the step estimate implies."""
     training, origin, spec = spec.training, step_time(spec, facts).formula, with_step_time(spec, facts)
     figures = _length(spec, origin) if training is None else _of_model(spec, training, world_size, origin)
+    if training is not None:
+        figures += zero_figures(training, facts.instance, spec.nodes.count, world_size // spec.nodes.count)
     mfu, peak = implied_mfu(spec, facts, world_size), peak_tflops(training, facts)
     if mfu is not None and peak is not None:
         step = seconds_of(spec)

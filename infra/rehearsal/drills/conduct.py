@@ -24,9 +24,11 @@ from infra.errors import PermanentError
 from infra.folders import results_folder, results_root, site_dir
 from infra.record.payloads.stages import Certified
 from infra.rehearsal.drills import page as drills_page
+from infra.rehearsal.drills.history import NEWEST, append_results
 from infra.rehearsal.drills.judge import DrillResult, judge
 from infra.rehearsal.drills.moments import Moment, Moments, moments_in, note
 from infra.rehearsal.site import campaigns
+from infra.report import trainer_log
 from infra.report.record import PACKED, Record, unpacked
 from infra.spec.drills.scenarios import Scenario, scenarios
 from infra.spec.rehearsed import ACCOUNT, REGION
@@ -47,8 +49,6 @@ _SMALL: dict[str, Any] = {
     "recovery.repairs_per_hour": 100,
 }  # fmt: skip
 """What differs from the stock rehearsal: it trains until all faults have struck, and no limit ends it before."""
-RESULTS = "drills.json"
-"""File in the results folder: the newest result of each fault."""
 _BETWEEN = 30
 """Steps by which each fault at least follows the one before."""
 
@@ -217,10 +217,14 @@ class Conductor:
             for number, name in enumerate(self._drill.names)
             if name not in missed_names
         ]
-        return [
+        results = [
             judge(name, number, scenario, self._drill.campaign, record.events, moments)
             for number, name, scenario in rows
         ]
+        repeats = trainer_log.repeats(trainer_log.read(record), trainer_log.relaunched_after(record))
+        # The steps of several faults overlap: each fault that cost some has the whole campaign's comparison.
+        equality = {"compared_steps": repeats.compared, "equal_steps": repeats.equal}
+        return [result.model_copy(update=equality) if result.lost_steps else result for result in results]
 
 
 class DrillReport(NamedTuple):
@@ -250,7 +254,7 @@ class DrillReport(NamedTuple):
 def drill(names: Sequence[str], draws: int, seed: int, page: Path | None, say: Callable[[str], None]) -> DrillReport:
     """Run the drills one after the other in one site, those of these names and one with so many drawn faults; keep
     their results, and write those of all drills to `page`."""
-    path, results, prefix = results_root() / RESULTS, list[DrillResult](), f"drill-{datetime.now(UTC):%H%M%S}"
+    path, results, prefix = results_root() / NEWEST, list[DrillResult](), f"drill-{datetime.now(UTC):%H%M%S}"
     drills = [named_drill(names, seed, prefix)] if names else []
     drills += [random_drill(draws, seed, prefix)] if draws else []
     for campaign_drill in drills:
@@ -265,10 +269,12 @@ def drill(names: Sequence[str], draws: int, seed: int, page: Path | None, say: C
 
 
 def remember(path: Path, results: Sequence[DrillResult]) -> list[DrillResult]:
-    """Put results into the file of all results, one for each fault, the newest; return all of them."""
-    kept_results = [DrillResult.model_validate(row) for row in json.loads(path.read_text())] if path.exists() else []
-    fresh = {result.fault: result for result in (*kept_results, *results)}
+    """Put results into the file of all results, one for each fault, the newest, and behind the history; return the
+    newest of all faults."""
+    newest_results = [DrillResult.model_validate(row) for row in json.loads(path.read_text())] if path.exists() else []
+    fresh = {result.fault: result for result in (*newest_results, *results)}
     all_results = [fresh[name] for name in scenarios() if name in fresh]
     path.parent.mkdir(parents=True, exist_ok=True)
+    append_results(path.parent, results)
     path.write_text(json.dumps([result.model_dump(mode="json") for result in all_results], indent=1) + "\n")
     return all_results

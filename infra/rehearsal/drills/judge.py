@@ -66,6 +66,10 @@ class DrillResult(Frozen):
     """All nodes' price until `caught_up_s`; in a rehearsal what AWS would have billed."""
     left: tuple[str, ...] | None = None
     """Resources that the campaign left behind; None: no certificate says."""
+    compared_steps: int = 0
+    """Steps that its campaign trained a second time, by whichever fault, with both losses known; 0 if it lost none."""
+    equal_steps: int = 0
+    """Of those, the steps whose loss was the first one's, bit for bit."""
     problems: tuple[str, ...] = ()
     """Where the expectation does not hold."""
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
+
+from infra.errors import TemporaryError
 
 # The kernel sends PDEATHSIG when the *thread* that forked ends, so one thread, which lives as long as this process,
 # makes every fork. If this process is killed, its control plane dies too, even outside a PID namespace.
 _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="control-plane-spawner")
+START_DEADLINE = timedelta(seconds=30)
 
 
 class Component:
@@ -51,3 +59,17 @@ class Component:
         if not self._log.exists():
             return f"no {self._log.name}"
         return " | ".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def await_ready(controller: Component, address: str, stopping: threading.Event) -> None:
+    """Return when http://`address`/readyz answers, or `stopping` is set. Raises TemporaryError with its last words."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + START_DEADLINE.total_seconds()
+    while time.monotonic() < deadline and controller.alive() and not stopping.is_set():
+        try:
+            opener.open(f"http://{address}/readyz", timeout=2).close()
+            return
+        except (urllib.error.URLError, OSError):
+            stopping.wait(0.1)
+    problem = controller.last_words()
+    raise TemporaryError(f"{controller.name} did not become ready", seen=problem, delay=timedelta(seconds=1))

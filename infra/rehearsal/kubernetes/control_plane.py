@@ -22,6 +22,7 @@ from infra.rehearsal.kubernetes.component import Component
 from infra.rehearsal.kubernetes.config import API_PORT, ControlPlaneConfig
 from infra.rehearsal.kubernetes.identities import bootstrap_roles, write_identities
 from infra.rehearsal.kubernetes.jobset import JobSetChart
+from infra.rehearsal.kubernetes.kueue import KueueChart
 from infra.rehearsal.kubernetes.monitoring import MonitoringChart
 from infra.rehearsal.kubernetes.releases import Chart, ReleaseController
 
@@ -55,7 +56,12 @@ class ControlPlane:
         self._log = _logger(config)
         self._jobset = JobSetChart(config, self._authority)
         self._monitoring = MonitoringChart(config, self.client)
-        charts: dict[str, Chart] = {"jobset": self._jobset, "kube-prometheus-stack": self._monitoring}
+        self._kueue = KueueChart(config, self._authority)
+        charts: dict[str, Chart] = {
+            "jobset": self._jobset,
+            "kube-prometheus-stack": self._monitoring,
+            "kueue": self._kueue,
+        }
         self._releases = ReleaseController(self.client, charts, self._log)
 
     @classmethod
@@ -120,6 +126,7 @@ class ControlPlane:
             component.kill()
         self._releases.join()
         self._jobset.kill()
+        self._kueue.kill()
         self._monitoring.kill()
         for handler in list(self._log.handlers):
             self._log.removeHandler(handler)

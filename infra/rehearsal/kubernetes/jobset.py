@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-import urllib.error
-import urllib.request
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from infra.errors import PermanentError, TemporaryError
+from infra.errors import PermanentError
 from infra.folders import share_dir
 from infra.rehearsal.kubernetes import kubectl
-from infra.rehearsal.kubernetes.component import Component
+from infra.rehearsal.kubernetes.component import Component, await_ready
 from infra.rehearsal.kubernetes.config import ControlPlaneConfig
 from infra.rehearsal.kubernetes.identities import write_kubeconfig
 from infra.rehearsal.kubernetes.pki import Authority
@@ -24,7 +20,6 @@ from infra.rehearsal.kubernetes.releases import Release
 
 WEBHOOK_PORT, HEALTH_PORT = 9443, 8081
 ROLE = "jobset-manager-role"
-START_DEADLINE = timedelta(seconds=30)
 
 
 class JobSetChart:
@@ -47,7 +42,7 @@ class JobSetChart:
             self._component.kill()
         self._component = self._controller(release.namespace)
         self._component.start()
-        self._await_ready(stopping)
+        await_ready(self._component, f"{self._config.loopback}:{HEALTH_PORT}", stopping)
         kubectl.apply(self._config, self._webhooks())
 
     def alive(self) -> bool:
@@ -93,18 +88,6 @@ class JobSetChart:
             "metrics": {"bindAddress": "0"},
             "health": {"healthProbeBindAddress": f"{self._config.loopback}:{HEALTH_PORT}"},
         }
-
-    def _await_ready(self, stopping: threading.Event) -> None:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        deadline = time.monotonic() + START_DEADLINE.total_seconds()
-        while time.monotonic() < deadline and self.alive() and not stopping.is_set():
-            try:
-                opener.open(f"http://{self._config.loopback}:{HEALTH_PORT}/readyz", timeout=2).close()
-                return
-            except (urllib.error.URLError, OSError):
-                stopping.wait(0.1)
-        problem = self._component.last_words() if self._component else None
-        raise TemporaryError("the JobSet controller did not become ready", seen=problem, delay=timedelta(seconds=1))
 
     def _roles(self, namespace: str) -> list[dict[str, Any]]:
         role = _load(self._read("rbac/role.yaml"))

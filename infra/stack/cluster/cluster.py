@@ -12,9 +12,11 @@ import pulumi_kubernetes as kubernetes
 from pulumi import Input, InvokeOptions, Output, ResourceOptions
 from pulumi_aws.eks import AccessPolicyAssociationAccessScopeArgsDict, ClusterVpcConfigArgsDict
 
+from infra.monitoring.prometheus import SPACE
 from infra.spec import waits
 from infra.spec.access import Role
 from infra.spec.campaign import ApiEndpoint, Spec
+from infra.spec.monitoring.remote_write import RemoteWrite
 from infra.spec.names import (
     ARCHIVE_ACCOUNT,
     CNI_ACCOUNT,
@@ -25,6 +27,7 @@ from infra.spec.names import (
     Names,
 )
 from infra.stack.access.identity import Roles
+from infra.stack.cluster.remote_write import SERVICE_ACCOUNT
 from infra.stack.network.addresses import SERVICE_CIDR
 from infra.stack.timeouts import timeouts_of
 
@@ -104,7 +107,20 @@ class EksCluster(pulumi.ComponentResource):
                 *([(NAMESPACE, DATA_ACCOUNT, identity.data)] if identity.data is not None else []),
             )
         }
+        self._lend_to_prometheus(spec.addons.remote_write)
         self.register_outputs({"name": self.eks.name, "endpoint": self.endpoint})
+
+    def _lend_to_prometheus(self, target: RemoteWrite | None) -> None:
+        """Lend Prometheus the role by which it signs what it writes, if the spec names one."""
+        if target is not None and target.role is not None:
+            aws.eks.PodIdentityAssociation(
+                SERVICE_ACCOUNT,
+                cluster_name=self.eks.name,
+                namespace=SPACE,
+                service_account=SERVICE_ACCOUNT,
+                role_arn=target.role,
+                opts=ResourceOptions(parent=self),
+            )
 
     def kubernetes_after(self, nodes: pulumi.Resource) -> kubernetes.Provider:
         """Return the provider for objects in the cluster, ready after the operator's access entry and the node group

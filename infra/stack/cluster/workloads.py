@@ -4,6 +4,7 @@ preflights and the steward are made at run time and are not Pulumi's."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pulumi
 import pulumi_kubernetes as kubernetes
@@ -38,6 +39,7 @@ from infra.spec.names import (
 from infra.spec.workload.workload import by_mpirun, in_host_network
 from infra.stack.cluster.cluster import EksCluster
 from infra.stack.cluster.mpi_operator import MpiOperator
+from infra.stack.cluster.remote_write import with_remote_write
 from infra.stack.cluster.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
 from infra.stack.storage import LustreStorage
 
@@ -87,7 +89,7 @@ class Workloads(pulumi.ComponentResource):
     ) -> None:
         """`runs_on`: resources that a pod of ours needs to be scheduled. `storage`: None without a file system."""
         super().__init__("bivouac:infra:Workloads", "workloads", None, opts)
-        self._cluster, self._names = cluster, Names(spec)
+        self._cluster, self._names, self._campaign = cluster, Names(spec), spec.campaign
         self._host_network = in_host_network(spec.workload)
         self._namespace = kubernetes.core.v1.Namespace(
             "campaign",
@@ -241,6 +243,11 @@ class Workloads(pulumi.ComponentResource):
             opts=self._in_namespace(),
         )
 
+    def _values(self, chart: Chart, addons: Addons) -> dict[str, Any]:
+        values = with_alerts(chart.name, chart.values_from(addons.image_mirror))
+        values = with_remote_write(chart.name, values, addons.remote_write, self._campaign)
+        return with_dashboards(chart.name, values, addons.grafana)
+
     def _charts(self, item: InstanceType, addons: Addons, runs_on: Sequence[pulumi.Resource]) -> None:
         charts = wanted_charts(item, addons)
         namespaces = {chart.namespace for chart in charts} - {"kube-system"}
@@ -259,9 +266,7 @@ class Workloads(pulumi.ComponentResource):
                 version=chart.version,
                 repository_opts={"repo": chart.repository} if chart.repository else None,
                 namespace=chart.namespace,
-                values=with_dashboards(
-                    chart.name, with_alerts(chart.name, chart.values_from(addons.image_mirror)), addons.grafana
-                ),
+                values=self._values(chart, addons),
                 timeout=600,
                 skip_await=not chart.awaited,
                 opts=self._child([*waits_for, *space]),

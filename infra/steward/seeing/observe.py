@@ -24,6 +24,7 @@ from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, index_of
 from infra.cluster.pod_start import has_started, is_over, states, why_not
 from infra.cluster.steward_config import StewardConfig
 from infra.record.meter import Reading
+from infra.steward import gangs
 from infra.steward.clocks import Clocks
 from infra.steward.decide import NodeView, Observation, PodView
 from infra.steward.seeing import agents
@@ -69,6 +70,7 @@ class Observer:
         self._seen: dict[int, PodView] = {}
         self._failed_at: float | None = None
         self._pods_known: list[Pod] = []
+        self._queued = ""
         self._first: dict[str, str] = {}
         """Pod -> its identity, which another pod of its name does not have."""
         self._facts_known: tuple[NodeFacts, ...] | None = None
@@ -104,7 +106,11 @@ class Observer:
         facts = self._facts()
         rate = self._rate(facts)
         self._meter(rate)
-        pods = self._pods(attempt) if in_flight else ()
+        queued = self._queue_words(attempt) if in_flight else ""
+        if queued:
+            self.begin_attempt(attempt)
+            self.agents = {}
+        pods = self._pods(attempt) if in_flight and not queued else ()
         node_count = self.config.spec.nodes.count
         views = self._node_views(facts or ())
         now = self.clock.monotonic()
@@ -130,6 +136,7 @@ class Observer:
             since_failed=None if failure_time is None else timedelta(seconds=now - failure_time),
             since_short=None if short is None else timedelta(seconds=now - short),
             committed_step=committed_step,
+            queued=queued,
             stop_requested=stop_requested,
             held_since=held_since,
             unseen=self.sources.unseen(),
@@ -200,6 +207,16 @@ class Observer:
             views.setdefault(index, view.model_copy(update={"phase": "Missing", "detail": "the pod is gone"}))
         self._seen = views
         return tuple(views[index] for index in sorted(views))
+
+    def _queue_words(self, attempt: int) -> str:
+        """Return why the gang's queue keeps its pods from starting, as last heard while the cluster does not answer."""
+        spec = self.config.spec
+        if spec.cluster is None or spec.cluster.queue is None:
+            return ""
+        kind, name, space = attempts.kind_of(spec), gangs.job(self.config, attempt), spec.cluster.namespace
+        with suppress(Away):
+            self._queued = self.sources.ask("cluster", lambda: attempts.queue_words(self.client, kind, name, space))
+        return self._queued
 
     def _view(self, pod: Pod) -> PodView:
         name, now = _name(pod), self.clock.monotonic()

@@ -190,6 +190,8 @@ class Observation(Frozen, extra="ignore"):
     """Time since which fewer nodes are fit than wanted; None when enough are."""
     committed_step: int = -1
     """Newest checkpoint committed on a tier that outlives a node, over all attempts."""
+    queued: str = ""
+    """Why the gang's queue keeps its pods from starting; empty without a queue, and once they may start."""
     stop_requested: bool = False
     unseen: tuple[Unseen, ...] = ()
     """Sources that do not answer; the fields that come from them are as last seen."""

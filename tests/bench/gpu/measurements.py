@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.bench import in_place
 from tests.bench.gpu.machine import Machine
+from tests.bench.gpu.update import update_parts
 from tests.bench.saves import Bench
 from trainer.builtin.checkpoint.convert.universal import convert, load_universal
 from trainer.builtin.checkpoint.tiers import campaign_tiers
@@ -192,6 +193,7 @@ def steps(machine: Machine, model: str, context: int, mask: str, stage: int = 1,
         figures |= {"seconds": step_s, "gap": step_s - sum(figures.values()), "peak_gib": peak_gib(rank.step)}
         figures["predicted_gib"] = footprint(rank.config, 1, overlaps=machine.gpu).peak / 2**30
         figures["waits"] = waits(machine, rank.step)
+        figures |= update_parts(rank.engine, rank.step)
     machine.tell("steps", f"{model} {context} {mask}, ZeRO {stage}, {policy}", **figures)
 
 

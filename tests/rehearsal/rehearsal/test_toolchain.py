@@ -28,6 +28,7 @@ from infra.toolchain.table import (
     GET_PULUMI,
     KUBERNETES,
     MODULES,
+    ON_REQUEST,
     PULUMI,
     TOOLS,
     Tool,
@@ -220,7 +221,7 @@ def test_an_unknown_tool_is_refused_with_the_list_of_those_that_exist() -> None:
         select(["kubctl"])
 
 
-@pytest.mark.parametrize("entry", [tool for tool in TOOLS if tool.package], ids=lambda tool: tool.name)
+@pytest.mark.parametrize("entry", [tool for tool in (*TOOLS, *ON_REQUEST) if tool.package], ids=lambda tool: tool.name)
 def test_every_tool_is_built_from_the_version_that_the_table_names(entry: Tool) -> None:
     pinned = (MODULES / entry.module / "go.mod").read_text()
     assert any(

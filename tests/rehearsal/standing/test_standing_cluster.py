@@ -83,7 +83,7 @@ def asked(tenant: Client) -> SeenCluster:
     """The answers to this login, which KUBECONFIG names."""
     section = spec().cluster
     assert section is not None and tenant.namespace == SPACE
-    return look(section, openings(spec(), section), lambda words: None)
+    return look(spec(), section, openings(spec(), section), lambda words: None)
 
 
 @pytest.fixture(scope="session")
@@ -279,3 +279,25 @@ def test_check_hears_of_a_quota_that_others_have_filled(cluster: Cluster, monkey
         assert tenant.get(Pod, "greedy").metadata is not None
     finally:
         cluster.admin.delete(Pod, "greedy", namespace=SPACE, grace_period=0)
+
+
+def test_check_hears_of_a_name_that_others_hold_and_leaves_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server takes a dry run for an object that stands for granted, whoever's it is."""
+    install_jobset(cluster)
+    tenant = cluster.tenant(monkeypatch)
+    own, others = {"bivouac.dev/campaign": "on-racks"}, {"bivouac.dev/campaign": "elsewhere"}
+    for name, labels in (("steward", others), ("archive", {}), ("preflight", own)):
+        metadata = ObjectMeta(name=name, namespace=SPACE, labels=labels)
+        cluster.admin.create(ConfigMap(metadata=metadata, data={"a": "1"}))
+    try:
+        seen = asked(tenant)
+        assert {(one.kind, one.name, one.campaign) for one in seen.held_names} == {
+            ("ConfigMap", "steward", "elsewhere"), ("ConfigMap", "archive", "")
+        }  # fmt: skip
+        contents = [tenant.get(ConfigMap, name).data for name in ("steward", "archive", "preflight")]
+        assert contents == [{"a": "1"}] * 3
+    finally:
+        for name in ("steward", "archive", "preflight"):
+            cluster.admin.delete(ConfigMap, name, namespace=SPACE)

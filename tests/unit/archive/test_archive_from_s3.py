@@ -14,7 +14,7 @@ from moto import mock_aws
 
 from infra.archive.from_s3 import BucketSource, places_of
 from infra.archive.settings import ArchiveConfig
-from infra.checkpoints.place import BucketPlace, bucket_place
+from infra.checkpoints.place import Altered, BucketPlace, bucket_place
 from infra.errors import PermanentError
 from tests.manifests import manifest_of
 from tests.part import part
@@ -70,6 +70,47 @@ def test_a_damaged_step_is_refused_by_name_and_the_one_before_is_taken(spoil: by
     folder, manifest = next(one.sound())
     assert manifest.step == 10 and one.refused[0].startswith("step-00000020:")
     assert not (tmp_path / "tiny/step-00000020").exists() and folder.exists()
+
+
+class Ranges:
+    """Downloads as the transfer does, in one range."""
+
+    def __init__(self, s3: Any) -> None:
+        self._s3 = s3
+
+    def download(self, key: dict[str, str], size: int, file: Any, start: int, digest: Any) -> None:
+        answer = self._s3.get_object(Bucket="archive", **key, Range=f"bytes={start}-{size - 1}")
+        content = answer["Body"].read()
+        digest.update(content)
+        if file is not None:
+            file.write(content)
+            file.flush()
+
+
+@pytest.mark.parametrize(
+    ("left", "kept_bytes"),
+    [(b"", 0), (b"of st", 5), (b"of step 20", 10), (b"of step 20 and more", 0), (b"?? st", 0)],
+)
+def test_what_an_earlier_try_left_is_gone_on_from_where_it_is_the_beginning(
+    left: bytes, kept_bytes: int, s3: Any, tmp_path: Path
+) -> None:
+    put(s3, 20)
+    place = BucketPlace(s3, "archive", "copies/tiny/id", Ranges(s3))  # type: ignore[arg-type]
+    (shard,) = place.manifest(20).shards
+    (tmp_path / ".a.pt.partial").write_bytes(left)
+    assert place.fetch(20, shard, tmp_path / "a.pt") == kept_bytes
+    assert (tmp_path / "a.pt").read_bytes() == b"of step 20" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_is_missing_or_altered_in_the_bucket_is_said(s3: Any, tmp_path: Path) -> None:
+    put(s3, 20, spoil=b"of step 2X")
+    place = BucketPlace(s3, "archive", "copies/tiny/id", Ranges(s3))  # type: ignore[arg-type]
+    (shard,) = place.manifest(20).shards
+    with pytest.raises(Altered, match=f"not {shard.sha256}"):
+        place.fetch(20, shard, tmp_path / "a.pt")
+    assert not list(tmp_path.iterdir()) and str(place.fault(20, shard)).startswith("SHA-256 ")
+    with pytest.raises(Altered, match=r"gone\.json: missing"):
+        place.content(20, "gone.json")
 
 
 def test_a_step_that_the_watch_distrusts_is_refused_although_its_bytes_are_whole(s3: Any, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ LIFE = {
     "Run": ["preview", "rehearse", "drill", "run", "relaunch", "repair"],
     "Look": [
         "list", "status", "watch", "logs", "events", "explain", "alerts", "metrics", "dashboard", "exec",
-        "cp", "profile", "report", "shell",
+        "cp", "profile", "report", "open", "shell",
     ],
     "End": ["down", "sweep"],
     "Data and checkpoints": ["data", "checkpoints"],

@@ -129,6 +129,16 @@ def test_no_answer_at_all_is_no_removal(monkeypatch: pytest.MonkeyPatch) -> None
     assert not swept.removed and ids(tuple(one for one, _ in swept.stuck)) == ["far"]
 
 
+def test_a_kind_that_cannot_be_removed_here_is_told_and_stops_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = SweptAccount(monkeypatch)
+    rows = [Leftover(kind, Thing(kind), Evidence.TAG) for kind in ("anything tagged", "volume")]
+    swept = sweep.remove(world, rows)
+    assert ids(swept.removed) == ["volume"]
+    assert [(row.kind, why) for row, why in swept.stuck] == [
+        ("anything tagged", "resources of this kind cannot be removed here")
+    ]
+
+
 def test_a_lost_lease_stops_before_the_next_removal(monkeypatch: pytest.MonkeyPatch) -> None:
     world = SweptAccount(monkeypatch)
     world.lost_after = 1

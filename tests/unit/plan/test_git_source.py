@@ -16,15 +16,16 @@ from typing import Any, cast
 import pytest
 import yaml
 from pydantic import ValidationError
+from rich.console import Console
 from typer.testing import CliRunner
 
 from infra.campaign import provision
 from infra.cli.main import app
+from infra.cli.prepare.checked import checked, with_answers
 from infra.data.source import pack
 from infra.errors import UserError
 from infra.plan import git_source
 from infra.session.context import Context
-from infra.spec.campaign import load
 from infra.spec.workload.git_reference import GitSource
 from infra.spec.workload.workload import Workload
 from tests.root import ROOT
@@ -246,8 +247,23 @@ def test_a_reference_that_is_none_is_refused_at_its_field(tmp_path: Path) -> Non
         assert status == 64 and words in output, output
 
 
-def test_a_stored_spec_with_a_folder_keeps_its_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "spec.yaml"
-    path.write_text(yaml.safe_dump(SPEC))
-    spec = load(path).spec
-    assert spec.workload is not None and spec.workload.model_dump()["source"] == SPEC["workload"]["source"]
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_run_on_aws_fetches_and_judges_the_source_before_anything_is_made_and_never_once_it_has_begun(
+    begun: bool, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, answer in (
+        ("infra.aws.account.Account", lambda region: SimpleNamespace(refuse_foreign=lambda account: None)),
+        ("infra.aws.namesakes.refuse_namesake", lambda account, campaign: None),
+        ("infra.session.session.has_begun", lambda account, spec: begun),
+        ("infra.aws.asked.ask_aws", lambda account, spec, facts, say: facts),
+    ):
+        monkeypatch.setattr(name, answer)
+    path, code = tmp_path / "spec.yaml", {"git": f"file://{repository}", "ref": "main"}
+    work = SPEC["workload"] | {"source": code, "script": "absent.py"}
+    path.write_text(yaml.safe_dump(SPEC | {"target": "aws", "rehearsal": None, "workload": work}))
+    before = checked(path)
+    after = with_answers(before, Console(quiet=True))
+    assert [finding.seen for finding in before.findings if "absent" in finding.seen] == []
+    seen = {finding.field for finding in after.findings if "absent" in finding.seen}
+    assert seen == (set() if begun else {"workload.script"})
+    assert (git_source.known_commit(GitSource.model_validate(code)) is None) == begun

@@ -22,7 +22,7 @@ from infra.plan.plan import Plan, make_plan
 from infra.plan.survey import survey
 from infra.spec.campaign import load
 from tests.example import example_spec
-from trainer.contract import CheckpointConfig, ModelConfig, TrainConfig
+from trainer.contract import CheckpointConfig, ModelConfig, TrainConfig, ZeroConfig
 
 CAMPAIGNS = ("rehearsal", "p5-32-nodes", "p5en-capacity-block")
 
@@ -88,6 +88,24 @@ def test_the_ranks_get_what_spec_and_plan_say(spec_file: Any) -> None:
     names = ("model", "optimizer", "steps", "global_batch", "micro_batch", "zero_stage", "precision", "seed", "compile")
     for name in names:
         assert getattr(config, name) == getattr(spec.training, name)
+
+
+def test_zero_s_sizes_in_the_plan_are_those_that_the_ranks_get(spec_file: Any) -> None:
+    changes = {"nodes.instance_type": "p5.48xlarge", "training.global_batch": 64, "training.zero_stage": 3}
+    spec = spec_file(changes | {"training.zero": {"prefetch_bucket": 12345}}).spec
+    plan = make_plan(spec, survey(spec))
+    zero = train_config(spec, plan, "d" * 64, vocabulary=4096).zero
+    assert zero.model_dump() == {
+        "prefetch_bucket": 12345, "persistence_threshold": 100_000, "reduce_bucket": 50_000_000, "hpz_ranks": 8,
+    }  # fmt: skip
+    figures = [
+        plan.figure(f"ZeRO: {name}") for name in ("fetched ahead", "gradients at once", "ranks of a second copy")
+    ]
+    assert [each.value for each in figures] == [12345, 50_000_000, 8]
+    assert "spec: training.zero.prefetch_bucket" in figures[0].formula and "NVLink 450 GB/s" in figures[2].formula
+    lower = spec_file({"training.zero_stage": 2}).spec
+    assert not [each for each in make_plan(lower, survey(lower)).work if each.name.startswith("ZeRO")]
+    assert train_config(lower, make_plan(lower, survey(lower)), "d" * 64).zero == ZeroConfig()
 
 
 def test_another_vocabulary_than_the_data_s_is_refused(spec_file: Any) -> None:

@@ -30,6 +30,14 @@ def test_price():
 """
 
 
+STARTS = """import subprocess, sys
+
+
+def test_price_of_a_program():
+    program = "from tiny import price; print(price(2), price(3)); price(4)"
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (1, "4 6\\n")
+"""
 HARMLESS = """tiny.py:
 - {place: price, change: "return nodes * 9  =>  return nodes * 10", reason: none}
 - {place: price, change: "if nodes > LIMIT:  =>  if nodes >= LIMIT:", reason: none}
@@ -37,16 +45,7 @@ HARMLESS = """tiny.py:
 
 
 def test_what_a_test_notices_is_killed_and_the_rest_is_told_with_the_entries_that_are_stale(tmp_path: Path) -> None:
-    tables = tmp_path / "tests" / "mutants"
-    tables.mkdir(parents=True)
-    (tmp_path / "tiny.py").write_text(SOURCE)
-    (tmp_path / "limits.py").write_text("LIMIT = 3\n")
-    (tmp_path / "test_tiny.py").write_text(TEST)
-    (tables / "modules.yaml").write_text("tiny.py: [test_tiny.py]\n")
-    (tables / "harmless.yaml").write_text(HARMLESS)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    command = [sys.executable, "-m", "tests.mutants", "--workers", "1"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = _mutants(tmp_path, TEST, HARMLESS)
     survived = {line.split("): ")[1] for line in done.stdout.splitlines() if "survived (" in line}
     assert done.returncode == 1, done.stderr
     assert survived == {
@@ -55,6 +54,26 @@ def test_what_a_test_notices_is_killed_and_the_rest_is_told_with_the_entries_tha
     }
     assert "no mutant any more: price: return nodes * 9" in done.stdout
     assert "| tiny.py | 9 | 8 | 6 | 2 | 2 | 75% |" in (tmp_path / "docs" / "mutants.md").read_text()
+
+
+def test_a_change_is_noticed_in_a_program_that_a_test_starts(tmp_path: Path) -> None:
+    done = _mutants(tmp_path, STARTS, "{}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| tiny.py | 9 | 9 | 9 | 0 | 0 | 100% |" in (tmp_path / "docs" / "mutants.md").read_text()
+
+
+def _mutants(folder: Path, test: str, harmless: str) -> subprocess.CompletedProcess[str]:
+    """Try all mutants of the tiny module with one file of tests."""
+    tables = folder / "tests" / "mutants"
+    tables.mkdir(parents=True)
+    (folder / "tiny.py").write_text(SOURCE)
+    (folder / "limits.py").write_text("LIMIT = 3\n")
+    (folder / "test_tiny.py").write_text(test)
+    (tables / "modules.yaml").write_text("tiny.py: [test_tiny.py]\n")
+    (tables / "harmless.yaml").write_text(harmless)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "tests.mutants", "--workers", "1"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def test_every_file_that_the_tables_name_exists() -> None:

@@ -15,7 +15,7 @@ from infra.cli.main import app
 from infra.errors import UserError
 from infra.plan.checks import Finding
 from infra.plan.facts import Facts
-from infra.plan.standing_facts import DryRun, SeenCluster, SeenNode
+from infra.plan.standing_facts import DryRun, HeldName, SeenCluster, SeenNode
 from infra.spec.standing import StandingCluster
 from infra.standing.connection import connect, s3_client
 from tests.unit.standing.conftest import SPEC, bent
@@ -47,6 +47,10 @@ def test_a_cluster_that_has_all_is_no_finding(found: Found) -> None:
         ({"nodes": (*FIT[:3], SeenNode(name="rack-9", obstacle="cordoned"))}, "fit-nodes cluster.nodes",
          "3 of 4; rack-9: cordoned", "fewer nodes"),
         ({"nodes": ()}, "fit-nodes cluster.nodes", "0 of 4, and no other has the labels", "labels"),
+        ({"held_names": (HeldName(kind="Deployment", name="steward", campaign="other"),)},
+         "free-names cluster.namespace", "Deployment steward of campaign other", "end campaign other first"),
+        ({"held_names": (HeldName(kind="Job", name="archive", campaign=""),)},
+         "free-names cluster.namespace", "Job archive, which has no campaign's label", "rename it"),
         ({"volume": "scratch is ReadWriteOnce and not ReadWriteMany"}, "shared-volume cluster.shared",
          "ReadWriteOnce", "ReadWriteMany"),
         ({"bucket": "Secret s3-login: not found"}, "readable-bucket cluster.s3", "not found", "Secret"),

@@ -100,11 +100,11 @@ def test_a_mistake_of_ours_in_giving_back_is_raised(resort: Resort) -> None:
 
 def test_who_cannot_prove_its_lease_gives_back_unless_kubernetes_names_a_living_other(resort: Resort) -> None:
     resort.unproven = True
-    sign(resort.cluster, "steward")  # type: ignore[arg-type]
+    sign(resort.cluster, "steward", "story")  # type: ignore[arg-type]
     with pytest.raises(LeaseLost, match=r"another steward has the campaign.*steward"):
         resort.give_back()
     assert not resort.desired and not resort.cluster.writes
-    sign(resort.cluster, os.uname().nodename)  # type: ignore[arg-type]
+    sign(resort.cluster, os.uname().nodename, "story")  # type: ignore[arg-type]
     assert resort.give_back() and resort.desired == [0]
 
 
@@ -114,14 +114,14 @@ def test_where_kubernetes_cannot_name_the_holder_nothing_is_given_back(resort: R
 
 
 def test_a_proven_lease_asks_nobody(resort: Resort) -> None:
-    sign(resort.cluster, "steward")  # type: ignore[arg-type]
+    sign(resort.cluster, "steward", "story")  # type: ignore[arg-type]
     assert resort.give_back() and resort.desired == [0]
 
 
 @pytest.mark.parametrize(("data", "holder"), [(None, None), ({}, None), ({"pod": "gone"}, None), ({"pod": "b"}, "b")])
 def test_the_holder_is_who_signed_and_lives(data: dict[str, str] | None, holder: str | None) -> None:
     cluster: Any = FakeCluster()
-    sign(cluster, "b")
+    sign(cluster, "b", "story")
     cluster.config_maps[last_resort.HOLDER].data = data
     cluster.pods |= {"b": pod("b", 0, {"app": "steward"}), "gang": pod("gang", 1, {"app": "gang"})}
     assert other_holder(cluster, "a") == holder and other_holder(cluster, "b") is None

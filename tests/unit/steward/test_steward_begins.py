@@ -84,7 +84,7 @@ def test_without_a_record_the_gang_commits_and_its_nodes_go_back_unless_another_
         )
     )
     if holder:
-        sign(story.cluster, holder)  # type: ignore[arg-type]
+        sign(story.cluster, holder, "story")  # type: ignore[arg-type]
     story.cluster.pods["living"] = pod("living", 9, {"app": "steward"})
     begun, zero = story.time(), list[float]()
 
@@ -114,11 +114,13 @@ def test_a_configuration_that_a_newer_one_replaced_begins_nothing(begin: Any, st
 def test_kubernetes_names_the_last_holder(story: StewardRun) -> None:
     client: Any = story.cluster
     assert other_holder(client, "a") is None, "nobody has signed"
-    sign(client, "a")
+    sign(client, "a", "story")
     story.cluster.pods["a"] = pod("a", 0, {"app": "steward"})
     story.cluster.pods["b"] = pod("b", 1, {"app": "steward"})
     assert other_holder(client, "a") is None and other_holder(client, "b") == "a"
-    sign(client, "b")
-    assert story.cluster.config_maps[HOLDER].data == {"pod": "b"} and other_holder(client, "a") == "b"
+    sign(client, "b", "story")
+    config_map = story.cluster.config_maps[HOLDER]
+    assert config_map.metadata.labels == {"bivouac.dev/campaign": "story"}, "whose it is, a label says"
+    assert config_map.data == {"pod": "b"} and other_holder(client, "a") == "b"
     del story.cluster.pods["b"]
     assert other_holder(client, "a") is None, "its pod is gone"

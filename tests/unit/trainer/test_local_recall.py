@@ -116,6 +116,16 @@ def test_a_step_that_is_whole_nowhere_is_refused_with_what_each_node_says_of_it(
     assert refused["step"] == 20 and each == ["node 0", "node 1"] and "__1_0.distcp: 9 bytes" in refused["why"]
 
 
+def test_a_file_that_is_nowhere_any_more_refuses_its_step(tmp_path: Path) -> None:
+    pair = trained(tmp_path, 10, 20)
+    next(pair.tier.glob("step-00000020/*/*__1_0.distcp")).unlink()
+    shutil.rmtree(pair.nodes[1].disk / "step-00000020")
+    relaunch = TwoNodes(tmp_path, attempt=2)
+    assert relaunch.resume() == ["step-10", "step-10"]
+    (refused,) = relaunch.jobs[0].of("refused_step")
+    assert refused["step"] == 20 and refused["why"].count("__1_0.distcp is missing") == 2
+
+
 def test_a_step_that_is_told_again_is_sealed_again_by_all_nodes(tmp_path: Path) -> None:
     pair = trained(tmp_path, 10)
     for text in (b"again", b"and again"):

@@ -31,10 +31,8 @@ from trainer.builtin.model.real_path import real_masks, use_kernels
 from trainer.builtin.model.recompute import rows_at_once
 from trainer.builtin.model.tensor import dealt_out, rules_of
 from trainer.contract import GRADIENT_BUCKET, Layout, ModelConfig, TrainConfig
+from trainer.contract.model.zero_sizes import LIVE_PARAMETERS, zero_sizes
 
-LIVE, PERSISTENT = 1_000_000_000, 100_000
-"""Parameters that stage 3 keeps gathered at most (`stage3_max_live_parameters`, its default), and the
-largest one that it keeps gathered for good (`stage3_param_persistence_threshold`), in a second copy."""
 OPTIMIZER_BYTES = 12
 """float32 weights, Adam's first and second moments: 4 bytes each, per parameter."""
 _PROBED = 8
@@ -70,15 +68,21 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
     gradients are exchanged beside the backward pass, and norms and attention between documents are one kernel each."""
     size, stage = _DTYPES[config.precision].itemsize, config.zero_stage
     sum_size, reduce_size = (4 if config.sums_in_float32(kind) else size for kind in ("accumulate", "reduce"))
+    zero = {name: each.value for name, each in zero_sizes(config.zero, config.model).items()}
     with FakeTensorMode():
         full_model = _model(config, _layers(config.model))
         parameter_total, count = parameter_count(full_model), parameter_count(full_model, trainable_only=True)
         largest = max(parameter.numel() for parameter in full_model.parameters() if parameter.requires_grad)
-        small = sum(parameter.numel() for parameter in full_model.parameters() if parameter.numel() <= PERSISTENT)
+        small = sum(
+            parameter.numel()
+            for parameter in full_model.parameters()
+            if parameter.numel() <= zero["persistence_threshold"]
+        )
     layout = Layout.of(config.parallel, world_size)
     # ZeRO spreads over the ranks that hold equal matrices.
     spread = world_size // layout.tensor
-    part, bucket = math.ceil(count / spread), min(count, GRADIENT_BUCKET)
+    largest_bucket = zero["reduce_bucket"] if stage == 3 else GRADIENT_BUCKET
+    part, bucket = math.ceil(count / spread), min(count, largest_bucket)
     accumulates = config.global_batch > config.micro_batch * layout.data
     away = config.optimizer.offload == "cpu"
     # Of the gradients stage 3 keeps this rank's part from the start, and stage 2 from one micro batch to the next.
@@ -103,10 +107,13 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
     if config.watch.replay_every and stage == 2 and layout.sequence == layout.tensor == 1:
         # A replay keeps all gradients to its end, as stage 1 does, and exchanges none.
         deep = max(deep, _deep(config.model_copy(update={"zero_stage": 1}), spread, 0, False, overlaps))
+    # Large parameters that are live, small ones in a second copy, and with hpZ a node's copy of all.
+    gathered = min(parameter_total, LIVE_PARAMETERS) + small
+    gathered += math.ceil(parameter_total / zero["hpz_ranks"]) if zero["hpz_ranks"] > 1 else 0
     return Footprint(
         weights=size * (math.ceil(parameter_total / spread) if stage == 3 else parameter_total),
         optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
-        gathered=stage_3_gradients + size * (min(parameter_total, LIVE) + small) if stage == 3 else 0,
+        gathered=stage_3_gradients + size * gathered if stage == 3 else 0,
         accumulated=size * count if stage < 2 and accumulates else device_gradients if stage == 2 else 0,
         micro_batch=deep + size * largest * away + returned_bytes + scores,
         update=stage_3_gradients + update,

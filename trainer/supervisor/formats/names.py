@@ -52,6 +52,9 @@ def family(name: str) -> re.Pattern[str] | None:
     if number is None:
         return None
     spans = [match.span() for match in re.finditer(r"\d+", name) if int(match.group()) == number.value]
+    # The rank or part may be the same number: the next one is no later step.
+    parts = [match.span() for match in _PARTS.finditer(name)]
+    spans = [span for span in spans if not any(low <= span[0] < high for low, high in parts)] or spans
     if number.kind == PLAIN:
         start, end = spans[-1]
     else:

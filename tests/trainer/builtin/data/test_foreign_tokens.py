@@ -160,6 +160,16 @@ def test_an_index_of_another_file_is_refused(what: str, words: str, tmp_path: Pa
         make(foreign(tmp_path), tmp_path / "out", quiet, cores=1)
 
 
+def test_token_data_without_its_index_are_refused_and_never_left_out_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "tokens").mkdir()
+    for name in ("x", "y"):
+        megatron(np.int32)(tmp_path / "tokens" / name, draw())
+    (tmp_path / "tokens/y.idx").unlink()
+    with pytest.raises(DataError, match="lack their index") as refused:
+        make(foreign(tmp_path), tmp_path / "out", quiet, cores=1)
+    assert "1 of 2" in str(refused.value) and "y.bin" in str(refused.value)
+
+
 def test_ids_of_another_tokenizer_and_no_tokenizer_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tokens").mkdir()
     megatron(np.int32)(tmp_path / "tokens/x", [*draw(), [5, 302, 7, 8]])

@@ -57,7 +57,7 @@ def server(source: Any) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = PanelServer(listener, "train", source)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield server.url.removesuffix("/")
         server.shutdown()
 
 
@@ -114,6 +114,14 @@ def test_a_panel_that_cannot_be_answered_says_why(server: str) -> None:
 )
 def test_nothing_else_is_answered(server: str, path: str, source: Source) -> None:
     assert get(f"{server}{path}")[0] == 404 and source.asked == []
+
+
+@pytest.mark.parametrize("path", ["/", "/panels", "/series/run/0", "/{wrong}/panels", "/{wrong}/", "/%C3%A9/panels"])
+def test_another_user_of_the_machine_gets_nothing_without_the_token(server: str, path: str, source: Source) -> None:
+    base, _, token = server.rpartition("/")
+    assert get(f"{base}{path.format(wrong=token[:-1])}")[0] == 403 and source.asked == []
+    assert len(token) == 22 and get(f"{server}/panels")[0] == 200
+    assert get(f"{server}/")[1]["Referrer-Policy"] == "no-referrer", "the address is a secret"
 
 
 def test_a_foreign_name_for_this_address_is_refused(server: str) -> None:
@@ -187,7 +195,7 @@ def test_it_serves_kept_series_until_ctrl_c(tmp_path: Path) -> None:
     assert process.stdout is not None and process.stderr is not None
     try:
         line = process.stdout.readline()
-        match = re.match(r"(http://127\.0\.0\.1:\d+)/ shows train", line)
+        match = re.match(r"(http://127\.0\.0\.1:\d+/[\w-]{22})/ shows train", line)
         assert match, line + process.stderr.read()
         answer = json.loads(get(f"{match[1]}/series/run/0")[2])
         assert [row["legend"] for row in answer["series"]] == ["attempt 1"] and len(answer["series"][0]["points"]) > 50

@@ -15,6 +15,7 @@ from infra import target
 from infra.cli.run.drill import drill_command
 from infra.errors import UserError
 from infra.rehearsal.drills.conduct import DrillReport
+from infra.rehearsal.drills.history import append_results
 from infra.rehearsal.drills.judge import DrillResult
 from infra.spec.drills.scenarios import scenarios
 
@@ -47,6 +48,16 @@ def test_an_unknown_name_and_none_are_refused_before_anything_starts(run: Callab
     assert refused.value.seen == "rank-kiled" and "rank-killed" in (refused.value.cure or "")
     with pytest.raises(UserError, match="no drill was named"):
         run()
+
+
+def test_the_page_of_a_game_day_needs_no_fault_and_runs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIVOUAC_RESULTS", str(tmp_path))
+    append_results(tmp_path, [WELL])
+    console = Console(file=StringIO(), width=400)
+    assert drill_command(None, 0, 1, False, None, console, report=tmp_path / "day") == 0
+    assert {path.suffix for path in (tmp_path / "day").iterdir()} == {".html", ".md", ".json"}
+    text: Any = console.file
+    assert str(tmp_path / "day" / "game-day.html") in text.getvalue()
 
 
 @pytest.mark.parametrize(

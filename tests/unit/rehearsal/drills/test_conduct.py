@@ -18,12 +18,13 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Event
 from infra.record.payloads import payload_of
-from infra.rehearsal.drills import conduct
+from infra.rehearsal.drills import conduct, history
 from infra.rehearsal.drills.conduct import Conductor, Drill, drill, random_drill, remember
 from infra.rehearsal.drills.judge import DrillResult
 from infra.rehearsal.drills.moments import moments_in
 from infra.rehearsal.site import campaigns
 from infra.report.record import PACKED, Record
+from infra.report.trained import Repeats
 from infra.spec.campaign import Spec
 from infra.spec.drills.scenarios import scenarios
 
@@ -134,7 +135,7 @@ def test_a_drill_that_is_interrupted_ends_its_campaign(site: Path, monkeypatch: 
 def test_results_are_kept_by_fault_and_the_newest_counts(site: Path) -> None:
     report = drill(["steward-killed"], 0, 1, None, lambda _: None)
     assert not report.missed and [row["fault"] for row in report.rows] == ["steward-killed"]
-    path = site / "results" / conduct.RESULTS
+    path = site / "results" / history.NEWEST
     older = DrillResult(fault="rank-killed", campaign="x", day="2026-01-01", step=1)
     assert [result.fault for result in remember(path, [older])] == ["rank-killed", "steward-killed"]
     newer = older.model_copy(update={"day": f"{date(2026, 1, 2)}"})
@@ -158,3 +159,22 @@ def test_a_campaign_without_a_record_is_an_error_that_names_its_log(
     with pytest.raises(PermanentError, match="left no record") as error:
         Conductor(Drill("drill", ("steward-killed",)), lambda _: None).run()
     assert "drill.log" in (error.value.cure or "") and PACKED in str(error.value)
+
+
+def test_a_fault_that_lost_steps_has_its_campaigns_comparison(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose_steps(fault: str, *arguments: Any) -> DrillResult:
+        lost_steps = 3 if fault == "node-killed" else 0
+        return DrillResult(fault=fault, campaign="drill", day="2026-11-26", step=1, lost_steps=lost_steps)
+
+    monkeypatch.setattr(conduct, "judge", lose_steps)
+    monkeypatch.setattr(conduct.trainer_log, "repeats", lambda *arguments: Repeats(steps=9, equal=6, uncompared=2))
+    costly, free = Conductor(Drill("drill", ("node-killed", "steward-killed")), lambda _: None).run()
+    assert (costly.compared_steps, costly.equal_steps) == (7, 6)
+    assert (free.compared_steps, free.equal_steps) == (0, 0)
+
+
+def test_each_result_of_a_drill_is_kept_with_those_before_it(site: Path) -> None:
+    older = DrillResult(fault="steward-killed", campaign="x", day="2026-01-01", step=1)
+    remember(site / "results" / history.NEWEST, [older])
+    drill(["steward-killed"], 0, 1, None, lambda _: None)
+    assert [result.campaign == "x" for result in history.kept_results(site / "results")] == [True, False]

@@ -28,7 +28,7 @@ from tests.worlds.checkpoint_files import (
     saved,
 )
 from tests.worlds.supervisor_tier import put
-from trainer.supervisor.formats import FORMATS
+from trainer.supervisor.formats import FORMATS, Finished
 from trainer.supervisor.formats import recognise as looks
 
 
@@ -98,6 +98,16 @@ def test_files_that_are_all_newer_than_the_save_before_count_once_the_job_trains
         assert job.look() == [], "the job may still write"
         job.recogniser._heard.append((time.time() + 1, step + 1))
         assert [step for step, _ in job.look()] == ([] if step == 10 else [step]), "the first may lack a file"
+
+
+def test_files_of_a_folder_that_are_all_newer_than_the_folder_before_count_once_the_job_trains_on(
+    job: WatchedJob,
+) -> None:
+    job.recogniser.ended = False
+    for step in (10, 20):
+        saved(job.folder / f"step-{step}/model.pt"), saved(job.folder / f"step-{step}/optimizer.pt")
+        job.recogniser._heard.append((time.time() + 1, step + 1))
+        assert [step for step, _ in job.look()] == ([] if step == 10 else [20]), "the first may lack a file"
 
 
 def test_of_a_job_that_has_failed_what_is_all_newer_than_the_save_before_counts(job: WatchedJob) -> None:
@@ -226,6 +236,22 @@ def test_what_counts_epochs_or_saves_gets_the_step_that_the_job_told_before_it_w
     accelerate(job.folder / "checkpoints/checkpoint_3")
     job.at(120)
     assert job.look() == [(120, "checkpoints/checkpoint_3")], "save_iteration is no step"
+
+
+def test_the_first_epoch_of_a_job_that_counts_from_0_and_tells_no_step_is_step_0(job: WatchedJob) -> None:
+    for epoch in (0, 1):
+        put(job.folder / f"epoch-{epoch}/state"), put(job.folder / f"epoch-{epoch}/DONE", "")
+        assert job.look() == [(epoch, f"epoch-{epoch}")]
+
+
+def test_what_was_laid_back_is_none_that_the_job_has_written_until_it_writes_again(job: WatchedJob) -> None:
+    put(job.folder / "ckpt.pt", "no zip, of step 10")
+    job.committed = 10
+    job.recogniser.note_restored(Finished(10, job.folder / "ckpt.pt"))
+    job.at(20)
+    assert job.look() == []
+    put(job.folder / "ckpt.pt", "no zip, written at step 20")
+    assert job.look() == [(20, "ckpt.pt")]
 
 
 def test_epochs_of_a_job_that_tells_no_step_keep_their_order(job: WatchedJob) -> None:

@@ -165,3 +165,24 @@ def test_a_step_that_is_told_again_is_sealed_again_and_the_same_one_is_not(disk:
     relaunch.look()
     manifest = parse_manifest((disk.tier / "step-00000010/manifest.json").read_bytes())
     assert job.steps("committed") == [10] and manifest.attempt == 2 and disk.fault() == ""
+
+
+def test_a_file_that_is_written_again_after_it_was_found_finished_is_not_sealed_as_the_step_it_was(
+    disk: JobDisk,
+) -> None:
+    sealing, job, _ = disk.begin(1, form="marker")
+    for step in (10, 20):
+        put(disk.own / f"step-{step}/state", str(step))
+        put(disk.own / f"step-{step}/DONE")
+    note_event = job.emit
+
+    def write_again(event: str, **fields: object) -> None:
+        """The job goes on while the first of two is sealed."""
+        note_event(event, **fields)
+        if event == "committed" and fields["step"] == 10:
+            put(disk.own / "step-20/state", "half of thirty")
+
+    job.emit = write_again  # type: ignore[method-assign]
+    sealing.look()
+    assert job.steps("committed") == [10] and not (disk.tier / "step-00000020").exists()
+    assert [event["why"] for event in job.of("not_sealed")] == ["step-20 has changed since it was found finished"]

@@ -311,7 +311,7 @@ def _decode(content: bytes) -> Piece:
 
 def _tokens(tokens: NDArray[Any]) -> Piece:
     refusal = None if len(tokens) else EMPTY
-    return Piece(" ".join(map(str, tokens[:_ROWS])), tokens.astype("<i8").tobytes(), refusal, (), tokens)
+    return Piece(" ".join(map(str, tokens[:_ROWS])), tokens.astype("<i4").tobytes(), refusal, (), tokens)
 
 
 def _row_groups(file: File) -> Iterator[tuple[int, int, int]]:

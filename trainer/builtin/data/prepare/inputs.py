@@ -103,11 +103,14 @@ def list_source(source: Source, max_files: int | None, seed: int, form: str = "a
 
 
 def _with_indexes(source: Source, files: list[File]) -> list[File]:
-    """Return the files `.bin` of token data, each with its `.idx`."""
+    """Return the files `.bin` of token data, each with its `.idx`. Raises `DataError` for one that has none."""
     beside = source.model_copy(update={"pattern": "**/*.idx"})
     indexes = {file.name.removesuffix(".idx"): file for file in (_objects if source.remote else _local)(beside)}
     names = [(file, file.name.removesuffix(".bin")) for file in files if file.name.endswith(".bin")]
-    pairs = [(file, indexes[name]) for file, name in names if name in indexes]
+    if alone := [file.place for file, name in names if name not in indexes]:
+        detail = f"{len(alone)} of {len(names)}, such as {alone[0]}"
+        raise DataError("token data lack their index", detail, "bring each .bin with its .idx, or narrow data.pattern")
+    pairs = [(file, indexes[name]) for file, name in names]
     return [replace(file, index=index, state=(*file.state, *index.state)) for file, index in pairs]
 
 

@@ -49,6 +49,7 @@ def test_what_a_link_leads_to_elsewhere_in_the_jobs_folder_is_sealed_with_it(dis
 
 def test_a_link_to_elsewhere_in_the_jobs_folder_is_one_again_where_that_is_as_it_was(disk: JobDisk) -> None:
     put(disk.own / "tok.json", "tokens"), put(disk.own / "common/deep/words", "words"), put(disk.own / "extra", "e")
+    put(disk.own / "common/deep/others", "other")
     (disk.own / "common/empty").mkdir(), (disk.own / "common/first").symlink_to("deep/words")
     (disk.own / "common/more").symlink_to("../extra")
     put(disk.own / "runs/step-10/state", "s"), put(disk.own / "runs/step-10/sub/state", "s")
@@ -78,6 +79,8 @@ def test_a_link_to_elsewhere_in_the_jobs_folder_is_one_again_where_that_is_as_it
     assert linked((common / "empty").rmdir) == {"tokenizer.json"}
     (common / "empty").mkdir(), (common / "first").unlink()
     assert linked(lambda: (common / "first").symlink_to("./deep/words")) == links_left, "the link is the same"
+    (common / "first").unlink()
+    assert linked(lambda: (common / "first").symlink_to("deep/others")) == {"tokenizer.json"}, "it leads elsewhere"
     (common / "first").unlink()
     assert linked(lambda: put(common / "first", "words")) == {"tokenizer.json"}
     assert linked(lambda: put(disk.own / "tok.json", "tokenz")) == set(), "as long as it was, and another"

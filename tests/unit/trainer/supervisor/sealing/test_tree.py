@@ -20,8 +20,10 @@ from trainer.contract.tree import (
     own_name,
     parse_tree,
     path_of,
+    sealing_of,
     shard_name,
     text_of,
+    tree_name,
     tree_of,
 )
 
@@ -47,6 +49,11 @@ def test_a_shard_has_a_name_that_every_store_takes(name: bytes) -> None:
 def test_equal_paths_have_equal_shards_and_others_have_others() -> None:
     names = {shard_name("step-1/a"), shard_name("step-2/a"), shard_name("step-1/b/a"), shard_name("step-1/a", 1)}
     assert len(names) == 4 and shard_name("step-1/a") == shard_name("step-1/a")
+
+
+def test_a_trees_name_tells_which_sealing_it_is_of() -> None:
+    assert [sealing_of(f"attempt-0001/{tree_name(3, sealing)}") for sealing in (0, 1, 2, 20)] == [0, 1, 2, 20]
+    assert sealing_of("attempt-0001/tree-1.json") is None and sealing_of(shard_name("tree-0001.json")) is None
 
 
 def body(**changes: Any) -> bytes:

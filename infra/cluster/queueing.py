@@ -1,0 +1,181 @@
+"""Kueue's word on a gang: whether it may start, and why not. Pure, on the objects as the API server gives them.
+
+A gang with a queue is made suspended. Kueue makes a Workload for it, reserves quota, and lets it start; it suspends it
+again to preempt it. Until then no pod is there, which is neither a failure nor a hang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any, Literal
+
+from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+from lightkube.utils.quantity import parse_quantity
+
+from trainer.contract.frozen import Frozen
+
+GROUP, VERSION = "kueue.x-k8s.io", "v1beta2"
+QUEUE_LABEL = f"{GROUP}/queue-name"
+PRIORITY_LABEL = f"{GROUP}/priority-class"
+REQUIRED_TOPOLOGY = f"{GROUP}/podset-required-topology"
+PREFERRED_TOPOLOGY = f"{GROUP}/podset-preferred-topology"
+Workload = create_namespaced_resource(GROUP, VERSION, "Workload", "workloads")
+LocalQueue = create_namespaced_resource(GROUP, VERSION, "LocalQueue", "localqueues")
+ClusterQueue = create_global_resource(GROUP, VERSION, "ClusterQueue", "clusterqueues")
+WorkloadPriorityClass = create_global_resource(GROUP, VERSION, "WorkloadPriorityClass", "workloadpriorityclasses")
+
+Object = Mapping[str, Any]
+State = Literal["unnoticed", "waiting", "checking", "evicting", "evicted", "stopped", "admitted", "finished"]
+_LONGEST = 300
+"""Length in characters to which messages are cut."""
+
+
+class QueuePlace(Frozen):
+    """Where a gang stands in its queue."""
+
+    state: State
+    """`unnoticed`: Kueue has made no Workload. `waiting`: for quota. `checking`: quota is reserved, an admission check
+    is not ready. `evicting`: its pods are being ended. `evicted`: it waits again. `stopped`: somebody or a limit of
+    Kueue took it out, and Kueue never starts it by itself. `admitted`: its pods may start. `finished`: it has ended."""
+    reason: str = ""
+    """Kueue's own word, such as `Pending`, `Inadmissible`, `Preempted`, `NodeFailures`."""
+    message: str = ""
+    """Kueue's own sentence."""
+
+    @property
+    def waits(self) -> bool:
+        """True while no pod can be expected, so that no clock of pods counts."""
+        return self.state not in ("admitted", "finished")
+
+    @property
+    def words(self) -> str:
+        """The state for people; empty once the pods may start."""
+        if not self.waits:
+            return ""
+        text = {
+            "unnoticed": "Kueue has not noticed the gang: see that it runs, and that the queue exists",
+            "waiting": "the gang waits for quota",
+            "checking": "the gang has quota and waits for an admission check",
+            "evicting": "Kueue ends the gang's pods",
+            "evicted": "Kueue has ended the gang's pods, and it waits again",
+            "stopped": "Kueue will not start the gang by itself",
+        }[self.state]
+        return ": ".join(filter(None, [text, self.reason, self.message]))
+
+
+def queue_place(job_uid: str, workloads: Iterable[Object]) -> QueuePlace:
+    """Return the place of the job with this uid, of the Workloads of its namespace."""
+    own_workloads = [workload for workload in workloads if _owns(job_uid, workload)]
+    if not own_workloads:
+        return QueuePlace(state="unnoticed")
+    # Kueue makes a new one where the job no longer equals the old one, which stays until it is finished.
+    newest = max(own_workloads, key=lambda workload: str(workload["metadata"].get("creationTimestamp", "")))
+    return _place(newest)
+
+
+def _owns(job_uid: str, workload: Object) -> bool:
+    return any(owner.get("uid") == job_uid for owner in workload["metadata"].get("ownerReferences") or ())
+
+
+def _place(workload: Object) -> QueuePlace:
+    status = workload.get("status") or {}
+    conditions = {row["type"]: row for row in status.get("conditions") or ()}
+
+    def holds(kind: str) -> bool:
+        return bool(conditions.get(kind, {}).get("status") == "True")
+
+    def place_of(state: State, *kinds: str) -> QueuePlace:
+        row: Object = next((conditions[kind] for kind in kinds if kind in conditions), {})
+        message = " ".join(str(row.get("message", "")).split())[:_LONGEST]
+        return QueuePlace(state=state, reason=str(row.get("reason", "")), message=message)
+
+    if holds("Finished"):
+        return place_of("finished", "Finished")
+    if workload.get("spec", {}).get("active") is False:
+        return place_of("stopped", "Evicted", "QuotaReserved")
+    if holds("Evicted"):
+        # `Preempted` names who took the quota; `Evicted` says only that somebody did.
+        kinds = ("Preempted", "Evicted") if holds("Preempted") else ("Evicted",)
+        return place_of("evicting" if holds("QuotaReserved") else "evicted", *kinds)
+    if holds("Admitted"):
+        return place_of("admitted", "Admitted")
+    if holds("QuotaReserved"):
+        return _check_place(status) or place_of("checking", "Admitted", "QuotaReserved")
+    return place_of("waiting", "QuotaReserved")
+
+
+def _check_place(status: Object) -> QueuePlace | None:
+    """Return the place by the first admission check that is not ready; None if none says so."""
+    open_checks = [row for row in status.get("admissionChecks") or () if row.get("state") != "Ready"]
+    if not open_checks:
+        return None
+    check = open_checks[0]
+    message = " ".join(str(check.get("message", "")).split())[:_LONGEST]
+    return QueuePlace(state="checking", reason=f"{check.get('name')} is {check.get('state')}", message=message)
+
+
+def demand(jobset: Object) -> dict[str, Decimal]:
+    """Return resource -> what all pods of a JobSet request together, in Kubernetes' units: cores, bytes, devices."""
+    totals: dict[str, Decimal] = {}
+    for group in jobset["spec"]["replicatedJobs"]:
+        job = group["template"]["spec"]
+        count = group.get("replicas", 1) * job.get("parallelism", 1)
+        for container in job["template"]["spec"]["containers"]:
+            for name, quantity in (container.get("resources") or {}).get("requests", {}).items():
+                totals[name] = totals.get(name, Decimal()) + count * (parse_quantity(quantity) or Decimal())
+    return totals
+
+
+class QuotaGaps(Frozen):
+    """What keeps a gang from ever being admitted by a ClusterQueue."""
+
+    uncovered: tuple[str, ...] = ()
+    """Resources for which no flavour has quota, in words."""
+    short: tuple[str, ...] = ()
+    """Resources of which no flavour has enough, in words."""
+
+
+def quota_gaps(cluster_queue: Object, amounts: Mapping[str, Decimal]) -> QuotaGaps:
+    """Return the gaps between a ClusterQueue's flavours and what a gang takes. What others use now does not count, and
+    neither does what it may borrow of a cohort without limit."""
+    spec = cluster_queue.get("spec") or {}
+    in_cohort = bool(spec.get("cohortName"))
+    groups = spec.get("resourceGroups") or ()
+    quota_names = {name for group in groups for name in group.get("coveredResources") or ()}
+    missing_names = [
+        f"{name}, of {', '.join(sorted(quota_names)) or 'none'}" for name in sorted(amounts) if name not in quota_names
+    ]
+    short = []
+    for group in groups:
+        names = [name for name in sorted(amounts) if name in (group.get("coveredResources") or ())]
+        offers = {
+            flavour["name"]: {row["name"]: _quota_limit(row, in_cohort) for row in flavour.get("resources") or ()}
+            for flavour in group.get("flavors") or ()
+        }
+        # All pods of the gang are alike, and all resources of a group come from one flavour.
+        if names and not any(_suffices(offer, amounts, names) for offer in offers.values()):
+            short += [_words(flavour, offer, amounts, names) for flavour, offer in offers.items()]
+    return QuotaGaps(uncovered=tuple(missing_names), short=tuple(short))
+
+
+def _quota_limit(row: Object, in_cohort: bool) -> Decimal | None:
+    """Return the most of a resource that a flavour can give; None where only its cohort limits it."""
+    nominal = parse_quantity(str(row.get("nominalQuota", "0"))) or Decimal()
+    if not in_cohort:
+        return nominal
+    limit = row.get("borrowingLimit")
+    return None if limit is None else nominal + (parse_quantity(str(limit)) or Decimal())
+
+
+def _suffices(offer: Mapping[str, Decimal | None], amounts: Mapping[str, Decimal], names: Iterable[str]) -> bool:
+    return all((limit := offer.get(name, Decimal())) is None or limit >= amounts[name] for name in names)
+
+
+def _words(flavour: str, offer: Mapping[str, Decimal | None], amounts: Mapping[str, Decimal], names: list[str]) -> str:
+    lacking = [
+        f"{limit.normalize():f} {name} of {amounts[name].normalize():f}"
+        for name in names
+        if (limit := offer.get(name, Decimal())) is not None and limit < amounts[name]
+    ]
+    return f"{flavour}: {', '.join(lacking)}"

@@ -1,0 +1,1 @@
+"""What the spec says of monitoring outside of the cluster."""

@@ -1,0 +1,77 @@
+"""DeepSpeed's update asks the device once whether the gradient is sound, and computes the same bits as before."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing
+
+from tests.trainer.builtin.model.operations import Operations
+from trainer.builtin import engine as engines
+from trainer.contract import ModelConfig, TrainConfig
+
+MODEL = ModelConfig(layers=2, width=64, heads=4, context=32, vocabulary=512)
+STEPS, BROKEN, CLIP = 5, 3, 0.5
+"""In the `BROKEN` step a gradient is no number. All norms are above the bound, so that each is scaled."""
+
+
+def weights_of(engine: Any) -> str:
+    """The bits of all weights, as far as this process sees them."""
+    optimizer = engine.optimizer
+    flats = [getattr(optimizer, name, None) for name in ("fp32_groups_flat", "single_partition_of_fp32_groups")]
+    tensors = next((flat for flat in flats if flat), None) or [p for group in optimizer.fp32_groups for p in group]
+    return "".join(tensor.detach().numpy().tobytes().hex() for tensor in tensors)
+
+
+def train(rank: int, port: int, stage: int, folder: Path) -> None:
+    """Train the same steps with DeepSpeed's checks and with fewer; write weights, steps taken and waits of both."""
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {"MASTER_PORT": str(port), "DS_ACCELERATOR": "cpu"}
+    torch.set_num_threads(1)
+    config = TrainConfig.model_validate(
+        {
+            "campaign": "c", "model": MODEL, "steps": STEPS, "global_batch": 1, "micro_batch": 1, "zero_stage": stage,
+            "precision": "bfloat16", "optimizer": {"clip": CLIP},
+        }
+    )  # fmt: skip
+    engines.initialize_distributed(config)
+    fewer, seen = engines.read_norm_once, {}
+    for name, patch in (("before", lambda engine: None), ("after", fewer)):
+        engines.read_norm_once = patch
+        engine = engines.build_engine(config, 1)
+        words, rows = torch.Generator().manual_seed(1), list[dict[str, Any]]()
+        for step in range(STEPS):
+            tokens = torch.randint(0, MODEL.vocabulary, (1, MODEL.context + 1), generator=words)
+            loss = engine(tokens)
+            engine.backward(loss * math.nan if step == BROKEN else loss)
+            with Operations() as operations:
+                engine.step()
+            norm = float(engine.get_global_grad_norm())
+            row = {"weights": weights_of(engine), "taken": engine.was_step_applied(), "norm": norm}
+            rows.append(row | {"waits": len(operations.waits)})
+        seen[name] = rows
+        engine.destroy()
+    (folder / "seen.json").write_text(json.dumps(seen))
+
+
+@pytest.mark.parametrize(("stage", "waits"), [(0, 4), (1, 1), (2, 1)])
+def test_the_same_steps_are_taken_with_the_same_bits_and_fewer_waits(stage: int, waits: int, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    torch.multiprocessing.spawn(train, (port, stage, tmp_path), nprocs=1)
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    before, after = seen["before"], seen["after"]
+    assert [row["weights"] for row in before] == [row["weights"] for row in after]
+    assert [row["taken"] for row in after] == [step != BROKEN for step in range(STEPS)]
+    assert after[BROKEN]["weights"] == after[BROKEN - 1]["weights"] and after[0]["weights"] != after[1]["weights"]
+    assert all(row["norm"] > CLIP for row in after), "each was scaled down"
+    sound = [step for step in range(STEPS) if step != BROKEN]
+    assert {after[step]["waits"] for step in sound} == {waits}
+    assert all(before[step]["waits"] >= waits + 3 for step in sound)

@@ -1,0 +1,142 @@
+"""A maintenance window: the real Alertmanager on loopback, by the release's configuration; the test stands for the API
+server, which only passes requests on."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import pytest
+
+from infra.cli.look import alerts
+from infra.console.plain_console import PlainConsole
+from infra.errors import TemporaryError, UserError
+from infra.folders import share_dir, tools_dir
+from infra.monitoring.alerts import HEARTBEAT, alertmanager_config
+from infra.monitoring.silence import PROXY, end_silences, silence, silences
+from infra.steward.monitoring.alerts import read
+from infra.steward.seeing.agents import NoAnswer
+from tests.waiting import until as eventually
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    """The port of an Alertmanager with a heartbeat and two alerts."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "config.json").write_text(json.dumps(alertmanager_config()))
+    argv = [
+        str(tools_dir() / "alertmanager"), f"--config.file={tmp_path / 'config.json'}", f"--storage.path={tmp_path}",
+        f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=", "--log.level=warn",
+    ]  # fmt: skip
+    templates = share_dir("alertmanager", tools_dir())
+    if (templates / "default.tmpl").exists() and not Path("/usr/share/prometheus/alertmanager").exists():
+        # Debian's looks for its templates in a folder of the machine.
+        place = "/usr/share/prometheus/alertmanager"
+        script = f'mount -t tmpfs t /usr/share && mkdir -p {place} && cp {templates}/*.tmpl {place}/ && exec "$@"'
+        argv = ["unshare", "--mount", "--map-root-user", "--", "sh", "-c", script, "sh", *argv]
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        eventually(lambda: send(port), "Alertmanager takes alerts")
+        eventually(lambda: states(port).keys() == {HEARTBEAT, "Held", "PodSilent"}, "it lists them")
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def send(port: int) -> bool:
+    rows = [{"labels": {"alertname": name, "severity": "page"}} for name in (HEARTBEAT, "Held", "PodSilent")]
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/api/v2/alerts", json.dumps(rows).encode(), {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def states(port: int) -> dict[str, bool]:
+    """Alert -> whether the steward takes it for quiet."""
+    try:
+        return {alert.labels["alertname"]: alert.status.is_quiet for alert in read("127.0.0.1", port)}
+    except NoAnswer:
+        return {}
+
+
+def api_server(port: int) -> httpx2.Client:
+    loopback = httpx2.Client(trust_env=False)
+
+    def forward(request: httpx2.Request) -> httpx2.Response:
+        assert request.url.path.startswith(PROXY)
+        url = f"http://127.0.0.1:{port}{request.url.path.removeprefix(PROXY)}"
+        answer = loopback.request(
+            request.method, url, content=request.content, headers={"Content-Type": "application/json"}
+        )
+        return httpx2.Response(answer.status_code, content=answer.content)
+
+    return httpx2.Client(transport=httpx2.MockTransport(forward), base_url="https://cluster")
+
+
+def test_a_window_silences_all_but_the_heartbeat_and_ends_when_somebody_says_so(port: int) -> None:
+    http = api_server(port)
+    assert silences(http) == [] and not any(states(port).values())
+    silence(http, timedelta(hours=2), "a switch is replaced", None)
+    eventually(lambda: states(port) == {HEARTBEAT: False, "Held": True, "PodSilent": True}, "all is silent")
+    (row,) = silences(http)
+    assert (row.scope, row.why) == ("all alerts", "a switch is replaced") and "@" in row.by
+    assert timedelta(minutes=110) < row.ends_at - datetime.now(UTC) <= timedelta(hours=2)
+    assert end_silences(http) == 1 and silences(http) == []
+    eventually(lambda: not any(states(port).values()), "all is told again")
+
+
+def test_the_command_silences_a_single_alert(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def open_cluster(store: object) -> Iterator[Any]:
+        yield SimpleNamespace(http=api_server(port))
+
+    monkeypatch.setattr(alerts, "record_of", lambda campaign, region: None)
+    monkeypatch.setattr(alerts, "open_cluster", open_cluster)
+    output = io.StringIO()
+    console = PlainConsole(file=output, width=200)
+    arguments: dict[str, Any] = {"lasts": "90m", "why": "known", "only": "Held"}
+    assert alerts.alerts_command("train", "us-east-1", False, console, **arguments) == 0
+    assert output.getvalue().startswith("Held until ") and output.getvalue().endswith(": known\n")
+    eventually(lambda: states(port) == {HEARTBEAT: False, "Held": True, "PodSilent": False}, "one is silent")
+    assert alerts.alerts_command("train", "us-east-1", False, console, lasts="off") == 0
+    assert "1 silence ended" in output.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("lasts", "why", "alert", "message"),
+    [
+        (timedelta(hours=2), " ", None, "needs its reason"),
+        (timedelta(hours=25), "x", None, "cannot last so long"),
+        (timedelta(0), "x", None, "cannot last so long"),
+        (timedelta(hours=1), "x", "Hold", "no alert has this name"),
+    ],
+)
+def test_what_would_hide_too_much_is_refused(lasts: timedelta, why: str, alert: str | None, message: str) -> None:
+    def refuse(request: httpx2.Request) -> httpx2.Response:
+        raise AssertionError("nothing is asked")
+
+    with pytest.raises(UserError, match=message):
+        silence(httpx2.Client(transport=httpx2.MockTransport(refuse), base_url="https://c"), lasts, why, alert)
+
+
+@pytest.mark.parametrize("answer", [httpx2.Response(503, text="no endpoints"), httpx2.Response(200, text="[{}]")])
+def test_an_alertmanager_that_does_not_answer_is_no_empty_list(answer: httpx2.Response) -> None:
+    http = httpx2.Client(transport=httpx2.MockTransport(lambda request: answer), base_url="https://cluster")
+    with pytest.raises(TemporaryError, match="Alertmanager does not answer"):
+        silences(http)

@@ -1,0 +1,194 @@
+"""A gang in a queue of an existing cluster: its manifest, the rights to hear of it, and what `check --online` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+from lightkube.core.exceptions import ApiError
+from pydantic import ValidationError
+
+from infra.cluster import placing
+from infra.plan.checks import Finding
+from infra.plan.standing_facts import SeenCluster, SeenNode, SeenQueue
+from infra.spec.campaign import SpecFile
+from infra.spec.standing import StandingCluster
+from infra.standing.openings import health_gang, openings
+from infra.standing.queue_look import look_at_queue
+from infra.standing.rights import rights
+from tests.unit.standing.conftest import SPEC, bent
+
+Standing = Callable[..., SpecFile]
+Found = Callable[..., dict[str, Finding]]
+CLUSTER: dict[str, Any] = yaml.safe_load(SPEC.read_text())["cluster"]
+LEAF = "topology.k8s.aws/network-node-layer-3"
+KUEUE = "kueue.x-k8s.io"
+
+
+def cluster(**changes: Any) -> StandingCluster:
+    return StandingCluster.model_validate(bent(CLUSTER, changes))
+
+
+def gang(standing: Standing, **changes: Any) -> dict[str, Any]:
+    return placing.gang(health_gang(standing().spec), cluster(**changes))
+
+
+def template(document: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    return found
+
+
+def test_a_gang_in_a_queue_begins_suspended_with_its_queue_and_priority(standing: Standing) -> None:
+    document = gang(standing, queue="team-a", priority="high")
+    assert document["spec"]["suspend"] is True
+    assert (
+        document["metadata"]["labels"] | {f"{KUEUE}/queue-name": "team-a", f"{KUEUE}/priority-class": "high"}
+        == (document["metadata"]["labels"])
+    )
+    # Kueue would queue such pods one by one.
+    assert not any(name.startswith(KUEUE) for name in template(document)["metadata"]["labels"])
+
+
+def test_a_gang_without_a_queue_is_as_before(standing: Standing) -> None:
+    document = gang(standing)
+    assert "suspend" not in document["spec"] and KUEUE not in str(document)
+    assert "podAffinity" not in template(document)["spec"]["affinity"]
+
+
+@pytest.mark.parametrize(("required", "word"), [(True, "required"), (False, "preferred")])
+def test_one_leaf_is_asked_of_kueue_or_else_of_the_scheduler(required: bool, word: str, standing: Standing) -> None:
+    topology = {"label": LEAF, "required": required}
+    queued = template(gang(standing, queue="team-a", topology=topology))
+    assert queued["metadata"]["annotations"] == {f"{KUEUE}/podset-{word}-topology": LEAF}
+    assert "podAffinity" not in queued["spec"]["affinity"]
+    alone = template(gang(standing, topology=topology))
+    assert "annotations" not in alone["metadata"]
+    (rule,) = alone["spec"]["affinity"]["podAffinity"][f"{word}DuringSchedulingIgnoredDuringExecution"]
+    term = rule if required else rule["podAffinityTerm"]
+    assert term["topologyKey"] == LEAF and term["labelSelector"]["matchLabels"]["bivouac.dev/campaign"] == "on-racks"
+    assert "podAntiAffinity" in alone["spec"]["affinity"]
+
+
+def test_a_priority_without_a_queue_is_refused() -> None:
+    with pytest.raises(ValidationError, match="give `queue`"):
+        cluster(priority="high")
+
+
+def test_a_spec_without_a_queue_keeps_its_digest() -> None:
+    assert not {"queue", "priority", "topology"} & cluster().model_dump(mode="json").keys()
+
+
+def kueues(standing: Standing, **changes: Any) -> list[tuple[Any, ...]]:
+    spec = standing({f"cluster.{name}": value for name, value in changes.items()}).spec
+    assert spec.cluster is not None
+    return [
+        (right.account, right.resources, right.verbs, right.names, right.everywhere)
+        for right in rights(spec, spec.cluster)
+        if right.group == KUEUE
+    ]
+
+
+def test_the_grant_of_a_queue_lets_one_look_and_change_nothing(standing: Standing) -> None:
+    look = ("get", "list", "watch")
+    assert kueues(standing) == []
+    assert kueues(standing, queue="team-a", priority="high") == [
+        ("driver", ("localqueues",), ("get",), ("team-a",), False),
+        ("driver", ("workloads",), look, (), False),
+        ("driver", ("clusterqueues",), ("get",), (), True),
+        ("driver", ("workloadpriorityclasses",), ("get",), ("high",), True),
+        ("steward", ("workloads",), look, (), False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("queue", "detail", "cure"),
+    [
+        (SeenQueue(absent='localqueues "x" not found'), '"x" not found', "kubectl get localqueues"),
+        (SeenQueue(inactive="ClusterQueue gpus: FlavorNotFound"), "FlavorNotFound", "every gang waits"),
+        (SeenQueue(uncovered=("rdma/hca, of cpu, nvidia.com/gpu",)), "rdma/hca", "coveredResources"),
+        (SeenQueue(short=("h100: 16 nvidia.com/gpu of 32",)), "16 nvidia.com/gpu of 32", "fewer nodes"),
+    ],
+)
+def test_what_a_queue_lacks_becomes_a_finding(queue: SeenQueue, detail: str, cure: str, found: Found) -> None:
+    fit = tuple(SeenNode(name=f"rack-{number}", obstacle="") for number in range(4))
+    seen = SeenCluster(user="ada", nodes=fit, queue=queue)
+    (finding,) = found(facts=lambda facts: facts.model_copy(update={"cluster": seen})).values()
+    assert (finding.rule, finding.field) == ("open-queue", "cluster.queue")
+    assert detail in finding.seen and cure in finding.cure
+
+
+class Server:
+    """An API server with these objects, by kind."""
+
+    def __init__(self, **objects: dict[str, Any]) -> None:
+        self.objects = objects
+
+    def get(self, kind: Any, name: str, namespace: str | None = None) -> Any:
+        request = httpx2.Request("GET", "https://racks")
+        resource = kind._api_info.resource.kind
+        if not self.objects:
+            answer = httpx2.Response(404, request=request)
+            raise httpx2.HTTPStatusError("404 page not found", request=request, response=answer)
+        if resource not in self.objects:
+            status = {"code": 404, "message": f'{resource} "{name}" not found', "status": "Failure"}
+            raise ApiError(request=request, response=httpx2.Response(404, json=status, request=request))
+        return kind.from_dict(self.objects[resource])
+
+
+ACTIVE = {"conditions": [{"type": "Active", "status": "True"}]}
+LOCAL = {"metadata": {"name": "team-a"}, "spec": {"clusterQueue": "gpus"}, "status": ACTIVE}
+QUOTA = {"cpu": "10", "nvidia.com/gpu": "32", "rdma/hca": "32"}
+
+
+def queue(status: Any = ACTIVE, quota: dict[str, str] = QUOTA, **spec: Any) -> dict[str, Any]:
+    resources = [{"name": name, "nominalQuota": count} for name, count in quota.items()]
+    group = {"coveredResources": list(quota), "flavors": [{"name": "h100", "resources": resources}]}
+    return {"metadata": {"name": "gpus"}, "spec": {"resourceGroups": [group], **spec}, "status": status}
+
+
+def looked(standing: Standing, server: Server, **changes: Any) -> SeenQueue | None:
+    fields = {"queue": "team-a", **changes}
+    spec = standing({f"cluster.{name}": value for name, value in fields.items()}).spec
+    assert spec.cluster is not None
+    documents = [document for _, document in openings(spec, spec.cluster)]
+    return look_at_queue(server, spec.cluster, documents)  # type: ignore[arg-type]
+
+
+def test_a_queue_with_room_lacks_nothing(standing: Standing) -> None:
+    server = Server(LocalQueue=LOCAL, ClusterQueue=queue())
+    assert looked(standing, server) == SeenQueue()
+    assert looked(standing, server, queue=None) is None
+
+
+@pytest.mark.parametrize(
+    ("server", "field", "words"),
+    [
+        (Server(), "absent", "no Kueue"),
+        (Server(ClusterQueue=queue()), "absent", 'LocalQueue "team-a" not found'),
+        (Server(LocalQueue=LOCAL), "absent", 'ClusterQueue "gpus" not found'),
+        (Server(LocalQueue=LOCAL, ClusterQueue=queue({})), "inactive", "has not said"),
+        (Server(LocalQueue=LOCAL, ClusterQueue=queue(stopPolicy="Hold")), "inactive", "gpus: its stopPolicy is Hold"),
+        (Server(LocalQueue={**LOCAL, "spec": {"clusterQueue": "gpus", "stopPolicy": "Hold"}}, ClusterQueue=queue()),
+         "inactive", "LocalQueue team-a: its stopPolicy is Hold"),
+        (Server(LocalQueue=LOCAL, ClusterQueue=queue(
+            {"conditions": [{"type": "Active", "status": "False", "reason": "FlavorNotFound", "message": "h100"}]})),
+         "inactive", "gpus: FlavorNotFound: h100"),
+        (Server(LocalQueue=LOCAL, ClusterQueue=queue(quota={"cpu": "9", "nvidia.com/gpu": "32"})), "uncovered",
+         "rdma/hca, of cpu, nvidia.com/gpu"),
+        (Server(LocalQueue=LOCAL, ClusterQueue=queue(quota=QUOTA | {"rdma/hca": "8"})), "short",
+         "h100: 8 rdma/hca of 32"),
+    ],
+)  # fmt: skip
+def test_a_look_says_what_the_queue_lacks(server: Server, field: str, words: str, standing: Standing) -> None:
+    seen = looked(standing, server)
+    assert seen is not None and words in str(getattr(seen, field))
+    assert [name for name, value in seen if value] == [field]
+
+
+def test_a_priority_that_is_not_there_is_told(standing: Standing) -> None:
+    server = Server(LocalQueue=LOCAL, ClusterQueue=queue())
+    seen = looked(standing, server, priority="high")
+    assert seen is not None and 'WorkloadPriorityClass "high" not found' in seen.absent

@@ -1,0 +1,129 @@
+"""A gang that waits in Kueue's queue is neither failed nor hung, and its clocks begin when it may start."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+from lightkube.core.exceptions import ApiError
+
+from infra.cluster import attempts
+from infra.cluster.kubernetes import JobSet
+from infra.cluster.queueing import Workload
+from infra.spec.standing import StandingCluster
+from infra.steward.decide import EndAttempt, History, Wait, decide
+from infra.steward.seeing import observe
+from tests.root import ROOT
+from tests.unit.steward.observe_world import ObservedGang, pod, seconds, world
+from tests.unit.steward.test_decide import POLICY, node, seen
+from tests.unit.steward.test_decide import pod as pod_view
+
+__all__ = ["world"]
+WORDS = "the gang waits for quota: Pending: insufficient unused quota"
+
+
+@pytest.fixture
+def queued(world: ObservedGang, monkeypatch: pytest.MonkeyPatch) -> ObservedGang:
+    """The gang in a queue, which says `world.words`."""
+    section = yaml.safe_load((ROOT / "tests/unit/standing/standing.yaml").read_text())["cluster"]
+    cluster = StandingCluster.model_validate({**section, "queue": "team-a"})
+    config = world.observer.config
+    spec = config.spec.model_copy(update={"cluster": cluster})
+    world.observer.config = config.model_copy(update={"spec": spec})
+    asked: list[tuple[Any, ...]] = []
+    answers = {"words": WORDS}
+
+    def words(*question: Any) -> str:
+        asked.append(question[1:])
+        world._weather()
+        return answers["words"]
+
+    monkeypatch.setattr(observe.attempts, "queue_words", words)
+    world.answers, world.asked = answers, asked  # type: ignore[attr-defined]
+    return world
+
+
+def test_a_queued_gang_waits_with_its_queues_words_and_its_clocks_stand(queued: Any) -> None:
+    queued.pods = []
+    for _ in range(100):
+        sight = queued.look(60)
+    assert sight.queued == WORDS and sight.pods == () and seconds(sight.since_launch) == 0
+    assert queued.asked[-1] == (JobSet, "story-a1", "team-a")
+    queued.answers["words"] = ""
+    queued.pods = [pod(0), pod(1)]
+    sight = queued.look(10)
+    assert sight.queued == "" and len(sight.pods) == 2 and seconds(sight.since_launch) == 10
+
+
+def test_the_pods_of_a_preempted_gang_are_not_missing_when_it_starts_again(queued: Any) -> None:
+    queued.answers["words"] = ""
+    queued.steps = {0: 70, 1: 70}
+    assert {one.phase for one in queued.look().pods} == {"Running"}
+    queued.answers["words"], queued.pods = WORDS, []
+    assert queued.look().pods == () and queued.observer.agents == {}
+    queued.answers["words"] = ""
+    assert queued.look().pods == (), "no pod has been made yet, and none is missed"
+
+
+def test_an_api_server_that_is_silent_takes_no_gang_out_of_its_queue(queued: Any) -> None:
+    assert queued.look().queued == WORDS
+    queued.away = True
+    assert queued.look(60).queued == WORDS
+
+
+def test_without_a_queue_nobody_is_asked(world: ObservedGang, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observe.attempts, "queue_words", lambda *_: pytest.fail("it was asked"))
+    assert world.look().queued == ""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"step": 0, "pods": (), "since_launch": timedelta(hours=30)},
+        {"pods": (), "since_step": timedelta(hours=30)},
+        {"pods": (pod_view(0, phase="Missing"), pod_view(1, phase="Failed", exit_code=143))},
+    ],
+)
+def test_no_clock_and_no_ended_pod_ends_a_queued_attempt(more: dict[str, Any]) -> None:
+    view = seen(**({"nodes": (node(0), node(1)), "nodes_wanted": 2, "in_flight": True} | more))
+    assert not isinstance(decide(view, POLICY, History()), Wait) or "pods" in str(decide(view, POLICY, History()))
+    action = decide(view.model_copy(update={"queued": WORDS}), POLICY, History())
+    assert action == Wait(why=WORDS)
+
+
+def test_a_stop_and_the_deadline_end_a_queued_attempt_all_the_same() -> None:
+    stopped = seen(in_flight=True, pods=(), queued=WORDS, stop_requested=True)
+    assert isinstance(decide(stopped, POLICY, History()), EndAttempt)
+    late = seen(in_flight=True, pods=(), queued=WORDS)
+    late = late.model_copy(update={"deadline": late.now})
+    assert isinstance(decide(late, POLICY, History()), EndAttempt)
+
+
+class Server:
+    """An API server with one JobSet, and a Workload of it; without, after the JobSet is gone."""
+
+    def __init__(self, code: int = 200) -> None:
+        self.code = code
+
+    def get(self, kind: Any, name: str, namespace: str) -> Any:
+        if self.code != 200:
+            request = httpx2.Request("GET", "https://racks")
+            raise ApiError(request=request, response=httpx2.Response(self.code, json={"code": self.code}))
+        return JobSet.from_dict({"metadata": {"name": name, "uid": "7"}})
+
+    def list(self, kind: Any, namespace: str) -> list[Any]:
+        row = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "insufficient unused quota"}
+        metadata = {"name": "jobset-a1", "ownerReferences": [{"uid": "7"}]}
+        return [Workload.from_dict({"metadata": metadata, "spec": {}, "status": {"conditions": [row]}})]
+
+
+def test_the_words_are_those_of_the_jobs_own_workload() -> None:
+    def words(code: int) -> str:
+        return attempts.queue_words(Server(code), JobSet, "story-a1", "team-a")  # type: ignore[arg-type]
+
+    assert words(200) == WORDS and words(404) == ""
+    with pytest.raises(ApiError):
+        words(403)
