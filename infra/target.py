@@ -64,9 +64,10 @@ def enter_for(spec: Spec, progress: Callable[[str], None], *, looks: bool = Fals
 
 
 def refuse_unfinished(spec: Spec) -> None:
-    """Raise `UserError` for a target at which only checks and plans are made yet."""
+    """Raise `UserError` for a target at which the driver has no stage yet; the steward's part is there."""
     if spec.cluster is not None:
-        cure = "`bivouac check SPEC --online` shows what the cluster would say to this campaign"
+        cure = "`bivouac check SPEC --online` shows what the cluster would say to this campaign; of `run`, the stages "
+        cure += "of the driver are missing there: bake to launch, teardown and certify"
         raise UserError(NOT_YET, seen=f"{spec.campaign} in context {spec.cluster.context}", cure=cure)
 
 

@@ -75,7 +75,8 @@ class Archiver:
 
     def __init__(self, config: ArchiveConfig, bucket: ArchiveBucket, work: Path, places: Places, model: Model) -> None:
         self.config, self.bucket, self.work, self.places, self.model = config, bucket, work, places, model
-        self.state = CampaignStore(bucket.s3, config.state_bucket, config.campaign, "archive")
+        folder = f"{config.bucket_root}campaigns/{config.campaign}"
+        self.state = CampaignStore(bucket.s3, config.state_bucket, config.campaign, "archive", folder)
         self.source = source_of(config, bucket.s3, places, work, say)
         self.leftovers = Leftovers(config, bucket, places, self.source)
         self.copied: dict[str, Any] = {}
@@ -308,7 +309,8 @@ def main() -> int:
     config = ArchiveConfig.model_validate_json(Path(CONFIG_PATH).read_text())
     try:
         s3 = Account(config.region).client("s3")
-        bucket = ArchiveBucket(s3, config.archive_bucket, archive_prefix(config.campaign, config.identity), say)
+        prefix = f"{config.bucket_root}{archive_prefix(config.campaign, config.identity)}"
+        bucket = ArchiveBucket(s3, config.archive_bucket, prefix, say)
         # On the node's NVMe, since a root volume may be too small for a checkpoint.
         with workspace(Path(ARCHIVE_WORK)) as work:
             places = places_of(config, s3, work, say)
@@ -322,7 +324,7 @@ def main() -> int:
         last_word(f"{error}"[:4000])
         say("failed", error=str(error))
         return int(ExitCode.STORAGE)
-    copies = copies_prefix(config.campaign, config.identity)
+    copies = f"{config.bucket_root}{copies_prefix(config.campaign, config.identity)}"
     summary = {
         "copies_left": forget_copies(s3, config.archive_bucket, copies, say, manifest.step),
         "manifest": f"s3://{config.archive_bucket}/{bucket.prefix}/{MANIFEST_NAME}",

@@ -160,6 +160,6 @@ def source_of(config: ArchiveConfig, s3: Any, places: Places, work: Path, say: C
     root = places.shared / config.campaign
     if config.shared_tier:
         return BucketSource(config, s3, root, say)
-    copies = f"s3://{config.archive_bucket}/{copies_prefix(config.campaign, config.identity)}"
+    copies = f"s3://{config.archive_bucket}/{config.bucket_root}{copies_prefix(config.campaign, config.identity)}"
     shared = Source(root, config.identity, config.committed_step, say)
     return AllTiers(shared, BucketSource(config, s3, work / "copies" / config.campaign, say, copies))

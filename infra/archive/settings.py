@@ -21,6 +21,8 @@ class ArchiveConfig(Frozen):
     region: str
     state_bucket: str
     archive_bucket: str
+    bucket_root: str = ""
+    """Folder of all that the project writes in both buckets, with a slash; empty: their top."""
     image_manifest: str
     """Key in the state bucket."""
     shared_tier: str = ""

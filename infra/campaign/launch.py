@@ -27,6 +27,7 @@ from infra.cluster.confinement import NOBODY, container_context, environment, le
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import from_outside, is_gone
 from infra.cluster.nodes import GpuNodes
+from infra.cluster.placing import placed
 from infra.cluster.steward_config import CONFIG_NAME, Relaunch, StewardConfig, config_key, config_map
 from infra.errors import PermanentError, UserError
 from infra.plan import catalogue
@@ -103,7 +104,7 @@ def deploy(client: Client, store: CampaignStore, config: StewardConfig) -> None:
     store.put(f"{store.prefix}/{config_key(config.version)}", text.encode())
     labels = {CAMPAIGN_LABEL: config.spec.campaign}
     attempts.create_config(client, config_map(config.version), labels, {CONFIG_NAME: text})
-    client.apply(from_dict(_deployment(config)), force=True)
+    client.apply(from_dict(placed(_deployment(config), config.spec.cluster)), force=True)
 
 
 def recorded_config(store: CampaignStore, version: int) -> StewardConfig | None:
@@ -208,7 +209,7 @@ def withdraw(context: Context, client: Client) -> None:
             raise
     # A steward that still runs may launch one more gang.
     for _ in context.turns(_STEWARD_ENDS_S):
-        if not list(client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD})):
+        if not list(client.list(Pod, labels={"app": STEWARD})):
             break
         context.progress.step("the steward of the launch that failed is ending")
     kind = attempts.kind_of(context.spec)
@@ -226,7 +227,7 @@ def _came_to(client: Client) -> str:
     count = (steward.spec.replicas if steward and steward.spec else None) or 1
     parts = [f"{ready} of {count} steward pods ready", *([f"the steward's last words: {log}"] if log else [])]
     events = pod_start.warnings(client)
-    for pod in client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD}):
+    for pod in client.list(Pod, labels={"app": STEWARD}):
         if not pod_start.has_started(pod):
             parts.append(f"its pod: {pod_start.why_not(pod, events.get(pod_start.name_of(pod), ''))}")
     return "; ".join(parts)
@@ -234,7 +235,7 @@ def _came_to(client: Client) -> str:
 
 def _last_words(client: Client) -> Iterator[str]:
     """Yield the last log lines of the steward, whose pod is about to be deleted."""
-    for pod in client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD}):
+    for pod in client.list(Pod, labels={"app": STEWARD}):
         name = str(pod.metadata.name if pod.metadata else "")
         with suppress(ApiError):
             yield from list(client.log(name, tail_lines=_LAST_LINES))

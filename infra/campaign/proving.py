@@ -32,7 +32,6 @@ from infra.plan import catalogue
 from infra.plan.layout import layout
 from infra.record.payloads.outputs import BakeOutput
 from infra.session.context import Context
-from infra.spec.names import NAMESPACE
 from trainer.contract import DCGM_LONGEST_S, HealthReport, Probe
 
 CONFIG = "preflight"
@@ -127,7 +126,7 @@ def prove(context: Context, client: Client, **changes: Any) -> PreflightProof:
     own name, so that a pod of a killed driver's gang is never mistaken for one of this gang.
     """
     labels: dict[str, Any] = {CAMPAIGN_LABEL: context.spec.campaign, ATTEMPT_LABEL: "0"}
-    for old in client.list(JobSet, namespace=NAMESPACE, labels=labels):
+    for old in client.list(JobSet, labels=labels):
         attempts.remove(client, JobSet, str(old.metadata.name if old.metadata else ""))
     name = f"{context.spec.campaign}-preflight-{int(time.time() * 1000):x}"[-_LONGEST_NAME:]
     gang = _gang(context, name, health_check(EXPECTATION)).model_copy(update=changes)

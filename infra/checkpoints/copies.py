@@ -42,6 +42,8 @@ class CopiesConfig(Frozen):
     identity: str = ""
     region: str
     archive_bucket: str
+    bucket_root: str = ""
+    """Folder of all that the project writes there, with a slash; empty: the bucket's top."""
     above: int = -1
     """Newest step that the record calls copied; older ones are not worth a copy, newer ones in S3 are not believed."""
 
@@ -174,7 +176,7 @@ def main(arguments: list[str]) -> int:
     try:
         s3 = Account(config.region).client("s3")
         transfer = Transfer(s3, config.archive_bucket, at_once=_AT_ONCE)
-        prefix = copies_prefix(config.campaign, config.identity)
+        prefix = f"{config.bucket_root}{copies_prefix(config.campaign, config.identity)}"
         bucket = ArchiveBucket(s3, config.archive_bucket, prefix, say, transfer=transfer)
         copies = Copies(config, bucket, Path(SHARED_CHECKPOINTS))
         acts: dict[str, Callable[[], dict[str, Any]]] = {"send": copies.send, "fetch": copies.fetch}

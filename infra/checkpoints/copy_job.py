@@ -16,8 +16,10 @@ from infra.cluster import attempts
 from infra.cluster.confinement import NOBODY, ROOT, container_context, environment, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL, on_gpu_nodes, volumes
 from infra.cluster.kubernetes import create
+from infra.cluster.placing import placed
 from infra.errors import PermanentError
 from infra.spec.names import ARCHIVE_ACCOUNT, COPY_COMMAND, FETCH_COMMAND, NAMESPACE
+from infra.spec.standing import StandingCluster
 
 ROLE_LABEL = "bivouac.dev/role"
 
@@ -86,11 +88,18 @@ def manifest(job: CopyJob, campaign: str, image: str, longest: timedelta) -> dic
     }
 
 
-def start(client: Client, job: CopyJob, config: CopiesConfig, image: str, longest: timedelta) -> None:
-    """Create the Job and its configuration; one that exists stays."""
+def start(
+    client: Client,
+    job: CopyJob,
+    config: CopiesConfig,
+    image: str,
+    longest: timedelta,
+    cluster: StandingCluster | None = None,
+) -> None:
+    """Create the Job and its configuration; one that exists stays. `cluster`: the existing one that it is for."""
     files = {CONFIG: config.model_dump_json(indent=1)}
     attempts.create_config(client, job.name, {CAMPAIGN_LABEL: config.campaign}, files)
-    create(client, from_dict(manifest(job, config.campaign, image, longest)))
+    create(client, from_dict(placed(manifest(job, config.campaign, image, longest), cluster)))
 
 
 def is_there(client: Client, job: CopyJob) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lightkube import Client
 from lightkube.core.exceptions import ApiError
@@ -13,9 +13,11 @@ from lightkube.types import CascadeType
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset, mpijob
 from infra.cluster.kubernetes import JobSet, MPIJob, create, is_gone
+from infra.cluster.placing import placed
 from infra.cluster.queueing import Workload, queue_place
+from infra.errors import PermanentError
 from infra.spec.campaign import Spec
-from infra.spec.names import NAMESPACE
+from infra.spec.standing import StandingCluster
 from infra.spec.workload.workload import by_mpirun
 
 Kind = type[GenericNamespacedResource]
@@ -23,9 +25,32 @@ Kind = type[GenericNamespacedResource]
 
 
 def create_config(client: Client, name: str, labels: dict[str, str], files: dict[str, str]) -> None:
-    """Create a config map or replace its contents."""
+    """Create a config map or replace its contents.
+
+    Raises `PermanentError` if one of this name is not the campaign's, which can only be in an existing cluster.
+    """
     config = ConfigMap(metadata=ObjectMeta(name=name, labels=labels), data=files)
-    create(client, config, replace=True)
+    try:
+        client.create(config)
+    except ApiError as error:
+        if error.status.code != 409:
+            raise
+        _refuse_foreign(client, name, labels.get(CAMPAIGN_LABEL))
+        client.replace(config)
+
+
+def _refuse_foreign(client: Client, name: str, campaign: str | None) -> None:
+    """Raise `PermanentError` if the config map has not the label of `campaign`. None: it has no such label anyway."""
+    if campaign is None:
+        return
+    metadata = client.get(ConfigMap, name).metadata
+    owner = ((metadata.labels if metadata else None) or {}).get(CAMPAIGN_LABEL)
+    if owner != campaign:
+        raise PermanentError(
+            "a config map of this name is not the campaign's; it was left as it is",
+            seen=f"{name} in namespace {client.namespace}, of {f'campaign {owner}' if owner else 'somebody else'}",
+            cure="give the campaign a namespace of its own, or wait until the other campaign is over",
+        )
 
 
 def kind_of(spec: Spec) -> Kind:
@@ -33,10 +58,11 @@ def kind_of(spec: Spec) -> Kind:
     return MPIJob if by_mpirun(spec.workload) else JobSet
 
 
-def launch(client: Client, gang: GangJob) -> None:
-    """Create the gang's job; leave one that exists (from a driver that was killed) as it is."""
-    job = MPIJob.from_dict(mpijob(gang)) if gang.by_mpirun else JobSet.from_dict(jobset(gang))
-    create(client, job)
+def launch(client: Client, gang: GangJob, cluster: StandingCluster | None = None, left_out: Sequence[str] = ()) -> None:
+    """Create the gang's job; leave one that exists (from a driver that was killed) as it is. `cluster`: the existing
+    one that it is for; `left_out`: its nodes that the gang must not get."""
+    document = placed(mpijob(gang) if gang.by_mpirun else jobset(gang), cluster, left_out)
+    create(client, (MPIJob if gang.by_mpirun else JobSet).from_dict(document))
 
 
 def jobs(client: Client, kind: Kind, campaign: str) -> dict[int, str]:
@@ -82,4 +108,4 @@ def end_now(client: Client, labels: Mapping[str, str], grace_seconds: int) -> No
 
 
 def pods(client: Client, labels: Mapping[str, str]) -> list[Pod]:
-    return list(client.list(Pod, namespace=NAMESPACE, labels=dict(labels)))
+    return list(client.list(Pod, labels=dict(labels)))

@@ -138,14 +138,14 @@ class DatedTransport(httpx2.HTTPTransport):
 
 
 def from_pod(on_date: Callable[[str, str | None], None]) -> Client:
+    """Return a client of the pod's own cluster, as its account and in its namespace; `on_date`: see
+    `DatedTransport`."""
     prepare_models()
     config = KubeConfig.from_service_account().get()
     assert config is not None, "made from one cluster and one user"
     verify = verify_cluster(config.cluster, config.user or User(), config.abs_file, trust_env=False)
     transport = DatedTransport(verify, on_date)
-    return Client(
-        config=config, namespace=NAMESPACE, field_manager="bivouac-steward", trust_env=False, transport=transport
-    )
+    return Client(config=config, field_manager="bivouac-steward", trust_env=False, transport=transport)
 
 
 def followers_of(client: Client) -> httpx2.Client:

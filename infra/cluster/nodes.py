@@ -119,6 +119,8 @@ class GpuNodes(NodeGroup):
     def __init__(self, account: Account, client: Client, names: Names, guard: Guard, group: str | None = None) -> None:
         super().__init__(account, names, guard, group or names.gpu_group)
         self.client = client
+        self.left_out: tuple[str, ...] = ()
+        """Always empty: a node that is given up is quarantined and its instance ended."""
         self.not_told: Exception | None = None
         """EC2's error when it was last asked for instance states; None when it answered."""
 

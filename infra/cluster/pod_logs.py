@@ -29,9 +29,9 @@ class LogLine(NamedTuple):
 
 
 class PodLogs:
-    def __init__(self, http: httpx2.Client) -> None:
+    def __init__(self, http: httpx2.Client, namespace: str = NAMESPACE) -> None:
         """`http` points to the API server and needs a connection per pod: followed logs never release theirs."""
-        self._http = http
+        self._http, self._namespace = http, namespace
 
     def follow(self, pod: str, position: Position, follow: bool = True) -> Iterator[LogLine]:
         """Yield lines after this position, with `follow` as they are printed, to the end of the log or of the
@@ -45,25 +45,24 @@ class PodLogs:
             options["sinceTime"] = datetime.fromtimestamp(position.at // _S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         timeout = httpx2.Timeout(self._http.timeout)
         timeout.read = SILENT_S
-        with self._http.stream("GET", f"{_path(pod)}/log", params=options, timeout=timeout) as response:
+        with self._http.stream("GET", f"{self._path(pod)}/log", params=options, timeout=timeout) as response:
             response.raise_for_status()
             yield from _fresh(_with_times(_lines(response)), position)
 
     def ended(self, pod: str) -> bool:
         """Return whether the pod has ended, and not only the connection. Raises like `follow`."""
-        response = self._http.get(_path(pod))
+        response = self._http.get(self._path(pod))
         response.raise_for_status()
         return (response.json().get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+    def _path(self, pod: str) -> str:
+        return f"/api/v1/namespaces/{self._namespace}/pods/{pod}"
 
 
 def is_gone(error: httpx2.HTTPError) -> bool:
     return (
         isinstance(error, httpx2.HTTPStatusError) and error.response is not None and error.response.status_code == 404
     )
-
-
-def _path(pod: str) -> str:
-    return f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}"
 
 
 def _lines(response: httpx2.Response) -> Iterator[bytes]:

@@ -11,7 +11,6 @@ from lightkube import Client
 from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated
 from lightkube.resources.core_v1 import Event, Pod
 
-from infra.spec.names import NAMESPACE
 from infra.tables import table
 
 _NEVER_RAN = frozenset({"StartError", "ContainerCannotRun"})
@@ -69,9 +68,9 @@ def last_words(client: Client, pod: str) -> str:
 
 
 def warnings(client: Client) -> dict[str, str]:
-    """Return name of a pod or other object -> its last warning, for the campaign's namespace."""
+    """Return name of a pod or other object -> its last warning, for the client's namespace."""
     newest: dict[str, tuple[datetime, str]] = {}
-    for event in client.list(Event, namespace=NAMESPACE, fields={"type": "Warning"}):
+    for event in client.list(Event, fields={"type": "Warning"}):
         subject, time = str(event.involvedObject.name), _time_of(event)
         if event.type == "Warning" and (subject not in newest or time >= newest[subject][0]):
             newest[subject] = time, f"{event.reason}: {' '.join((event.message or '').split())[:_LONGEST]}"

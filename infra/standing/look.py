@@ -11,16 +11,16 @@ from lightkube import Client
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
-from lightkube.models.core_v1 import Taint
 from lightkube.resources.authentication_v1 import SelfSubjectReview
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.core_v1 import Node, PersistentVolumeClaim
 from lightkube.resources.storage_v1 import StorageClass
 
+from infra.cluster.borrowed import untolerated
 from infra.errors import UserError, first_line
 from infra.plan.standing_facts import DryRun, SeenCluster, SeenNode
 from infra.spec.campaign import Spec
-from infra.spec.standing import StandingCluster, Toleration
+from infra.spec.standing import StandingCluster
 from infra.standing.connection import LOGIN_KEYS, connect, login_of, s3_client
 from infra.standing.queue_look import look_at_queue
 from infra.standing.rights import Right, driver_rights
@@ -28,7 +28,6 @@ from infra.standing.tenancy import held_names
 
 Object = dict[str, Any]
 SHARED_MODE = "ReadWriteMany"
-_HOLDING = ("NoSchedule", "NoExecute")
 
 
 def look(
@@ -109,20 +108,12 @@ def _obstacles(node: Node, cluster: StandingCluster) -> Iterator[str]:
         yield "not Ready"
     if node.spec and node.spec.unschedulable:
         yield "cordoned"
-    for taint in (node.spec.taints if node.spec else None) or ():
-        is_tolerated = any(_tolerates(toleration, taint) for toleration in cluster.nodes.tolerations)
-        # Kubernetes' own taints follow from what is told above.
-        if taint.effect in _HOLDING and not is_tolerated and not taint.key.startswith("node.kubernetes.io/"):
-            yield f"tainted {taint.key}{'=' + taint.value if taint.value else ''}:{taint.effect}"
+    for taint in untolerated(node, cluster):
+        yield f"tainted {taint.key}{'=' + taint.value if taint.value else ''}:{taint.effect}"
     allocatable = (node.status.allocatable if node.status else None) or {}
     for device, count in cluster.nodes.devices.items():
         if int(allocatable.get(device, "0")) < count:
             yield f"{allocatable.get(device, 'no')} {device} of {count}"
-
-
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    is_value = toleration.operator == "Exists" or (toleration.value or "") == (taint.value or "")
-    return toleration.key == taint.key and is_value and toleration.effect in (None, taint.effect)
 
 
 def _volume(client: Client, cluster: StandingCluster) -> str:

@@ -6,12 +6,12 @@ from typing import Any
 
 from infra.campaign.launch import STEWARD, steward_pod
 from infra.campaign.proving import health_check
+from infra.cluster import placing
 from infra.cluster.gang import CAMPAIGN_LABEL, GangJob
 from infra.plan import catalogue
 from infra.plan.layout import layout
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
-from infra.standing import placing
 
 Object = dict[str, Any]
 _CONFIG = "expectation.json"

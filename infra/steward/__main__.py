@@ -16,8 +16,8 @@ from infra.aws.account import QUICK, Account
 from infra.checkpoints.place import bucket_place
 from infra.clock import Clock
 from infra.cluster import attempts
+from infra.cluster.borrowed import nodes_of
 from infra.cluster.kubernetes import followers_of, from_pod
-from infra.cluster.nodes import GpuNodes
 from infra.cluster.pod_logs import PodLogs
 from infra.cluster.steward_config import CONFIG_PATH, LEASE_TTL, STEWARD_LEASE, StewardConfig
 from infra.errors import LeaseHeld
@@ -48,11 +48,12 @@ def main() -> int:
     config = StewardConfig.model_validate_json(Path(CONFIG_PATH).read_text())
     clock = Clock()
     client = from_pod(clock.hear)
-    account = Account(config.spec.region, QUICK)
+    account = Account(config.spec.s3_region, QUICK)
     account.heard = clock.hear
     writer = f"steward-{os.uname().nodename}"
     s3 = account.client("s3")
-    store = CampaignStore(s3, config.state_bucket, config.spec.campaign, writer, now=clock.now)
+    folder = f"{config.spec.bucket_root}campaigns/{config.spec.campaign}"
+    store = CampaignStore(s3, config.state_bucket, config.spec.campaign, writer, folder, now=clock.now)
     lease = store.lease(STEWARD_LEASE, LEASE_TTL, s3=account.lease_client(LEASE_TTL), patient=True)
     watchdog.pause(0)
     steward = _begin(config, account, client, store, lease, clock)
@@ -100,14 +101,15 @@ def _begin(
             if not has_lease:
                 lease.acquire()
                 has_lease = True
-            return Steward(config, account, client, PodLogs(followers_of(client)), store, lease, watchdog.pause, clock)
+            pod_logs = PodLogs(followers_of(client), config.spec.namespace)
+            return Steward(config, account, client, pod_logs, store, lease, watchdog.pause, clock)
         except LeaseHeld as error:
             blind_since = clock.monotonic()
             log.info("waiting: %s", error)
         except PASSING as error:
             log.warning("the record cannot be read or the lease cannot be taken: %s", error)
             if not given_back and clock.monotonic() - blind_since > policy.blind_timeout.total_seconds():
-                nodes = GpuNodes(account, client, Names(config.spec), lambda: None)
+                nodes = nodes_of(config.spec, account, client, Names(config.spec), lambda: None)
                 kind, campaign, grace = attempts.kind_of(config.spec), config.spec.campaign, config.grace_seconds
                 pause = partial(watchdog.pause, 0.5)
                 reason = f"no record for longer than {policy.blind_timeout}"

@@ -13,6 +13,7 @@ from infra.archive import archive_job
 from infra.archive.archive_job import Bounds
 from infra.archive.settings import ArchiveConfig
 from infra.aws.account import explained
+from infra.cluster.placing import placed
 from infra.errors import PermanentError
 from infra.record.payloads.training import ArchiveBegun, ArchiveFailed, ArchiveUnproven, ArchiveVerified
 from infra.steward import judging
@@ -105,9 +106,10 @@ def _run(steward: Parts, verdict: Judged, pause: Callable[[], None]) -> dict[str
         identity=settings.identity,
         attempt=max((attempt.number for attempt in state.attempts), default=0),
         committed_step=max(state.newest_committed, steward.committed_step()),
-        region=settings.spec.region,
+        region=settings.spec.s3_region,
         state_bucket=settings.state_bucket,
         archive_bucket=settings.archive_bucket,
+        bucket_root=settings.spec.bucket_root,
         image_manifest=settings.image_manifest,
         shared_tier=settings.shared_tier,
         data_source=settings.train.data.stream_from if settings.train is not None and settings.shared_tier else "",
@@ -116,7 +118,7 @@ def _run(steward: Parts, verdict: Judged, pause: Callable[[], None]) -> dict[str
         judgement=verdict.sha256,
         unjudged=verdict.unjudged,
     )
-    job = archive_job.manifest(config, settings.image, settings.accelerators)
+    job = placed(archive_job.manifest(config, settings.image, settings.accelerators), settings.spec.cluster)
     raw_copy_time = timedelta(seconds=state.unrecognised.bytes / _COPIED_PER_S if state.unrecognised is not None else 0)
     longest = max(LEAST, TIMES * (settings.bare_archive + raw_copy_time))
     bounds = Bounds(

@@ -57,7 +57,8 @@ class NewestAttempt:
         self._steward.lease.check()
         config, files = f"train-a{action.attempt}", gangs.files(self._config, self._steward.nodes.facts(False))
         attempts.create_config(self._client, config, gangs.labels(self._config, action.attempt), files)
-        attempts.launch(self._client, gangs.gang(self._config, action.attempt, config))
+        gang = gangs.gang(self._config, action.attempt, config)
+        attempts.launch(self._client, gang, self._config.spec.cluster, self._steward.nodes.left_out)
         self.number, self.in_flight, self._running_recorded = action.attempt, True, False
         self._observer.begin_attempt(self.number)
         newest_step = self._steward.committed_step()

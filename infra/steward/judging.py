@@ -61,7 +61,7 @@ def _launch(steward: Parts, number: int) -> None:
     config = steward.config
     labels = {CAMPAIGN_LABEL: config.spec.campaign}
     attempts.create_config(steward.client, CONFIG, labels, config.gang_files)
-    attempts.launch(steward.client, gangs.judge(config, number, CONFIG))
+    attempts.launch(steward.client, gangs.judge(config, number, CONFIG), config.spec.cluster, steward.nodes.left_out)
 
 
 def _watch(steward: Parts, number: int, pause: Callable[[], None]) -> Judged | str:

@@ -18,12 +18,11 @@ from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import ConfigMap, Pod
 
 from infra.cluster import attempts
+from infra.cluster.borrowed import GangNodes
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import OF_WORLD, is_gone
-from infra.cluster.nodes import GpuNodes
 from infra.errors import LeaseLost, LeaseUnproven
 from infra.record.lease import Lease
-from infra.spec.names import NAMESPACE
 
 log = logging.getLogger("steward")
 HOLDER = "steward-holder"
@@ -40,19 +39,19 @@ def sign(client: Client, pod: str, campaign: str) -> None:
 def other_holder(client: Client, pod: str) -> str | None:
     """Return the living steward that took the lease after this one, or None. Raises `ApiError`."""
     try:
-        holder = (client.get(ConfigMap, HOLDER, namespace=NAMESPACE).data or {}).get("pod")
+        holder = (client.get(ConfigMap, HOLDER).data or {}).get("pod")
     except ApiError as error:
         if not is_gone(error):
             raise
         return None
-    stewards = client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD})
+    stewards = client.list(Pod, labels={"app": STEWARD})
     living = {steward.metadata.name for steward in stewards if steward.metadata}
     return holder if holder != pod and holder in living else None
 
 
 def give_back(
     client: Client,
-    nodes: GpuNodes,
+    nodes: GangNodes,
     lease: Lease,
     kind: attempts.Kind,
     campaign: str,

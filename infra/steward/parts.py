@@ -7,7 +7,7 @@ from typing import Protocol
 from lightkube import Client
 
 from infra.clock import Clock
-from infra.cluster.nodes import GpuNodes
+from infra.cluster.borrowed import GangNodes
 from infra.cluster.steward_config import StewardConfig
 from infra.record.lease import Lease
 from infra.record.store import CampaignStore
@@ -25,7 +25,7 @@ class Parts(Protocol):
     lease: Lease
     logs: LogShipper
     names: Names
-    nodes: GpuNodes
+    nodes: GangNodes
     observer: Observer
     store: CampaignStore
 

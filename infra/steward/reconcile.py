@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from lightkube import Client
 
 from infra.cluster import attempts
+from infra.cluster.borrowed import GangNodes
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
-from infra.cluster.nodes import GpuNodes
 from infra.record.payloads.attempts import AttemptLaunched, NodeQuarantined
 from infra.record.store import CampaignStore
 from infra.steward.returns import Returns
@@ -24,7 +24,7 @@ _GRACE_S = 1
 def reconcile(
     client: Client,
     store: CampaignStore,
-    nodes: GpuNodes,
+    nodes: GangNodes,
     returns: Returns,
     kind: attempts.Kind,
     campaign: str,
@@ -58,7 +58,7 @@ def _remove_ended(client: Client, store: CampaignStore, kind: attempts.Kind, cam
                 attempts.end_now(client, {CAMPAIGN_LABEL: campaign, ATTEMPT_LABEL: str(number)}, _GRACE_S)
 
 
-def _give_back(store: CampaignStore, nodes: GpuNodes, returns: Returns) -> None:
+def _give_back(store: CampaignStore, nodes: GangNodes, returns: Returns) -> None:
     """Give back instances that still run although their node is quarantined, in the record or in Kubernetes."""
     payloads = [event.payload for event in store.events()]
     quarantined_instances = {payload.instance for payload in payloads if isinstance(payload, NodeQuarantined)}

@@ -17,7 +17,7 @@ from infra.aws.account import Account
 from infra.checkpoints.place import bucket_place
 from infra.clock import Clock
 from infra.cluster import attempts
-from infra.cluster.nodes import GpuNodes
+from infra.cluster.borrowed import nodes_of
 from infra.cluster.pod_logs import PodLogs
 from infra.cluster.steward_config import Relaunch, StewardConfig
 from infra.record.lease import Lease
@@ -73,7 +73,7 @@ class Steward:
         self.config, self.account, self.client, self.store, self.lease = config, account, client, store, lease
         self.clock = clock or Clock()
         self.names = Names(config.spec)
-        self.nodes = GpuNodes(account, client, self.names, lease.check)
+        self.nodes = nodes_of(config.spec, account, client, self.names, lease.check)
         self.returns = Returns(self.nodes.replace)
         self.lookout = Lookout(config, client, self.nodes, store, lease, self.clock)
         self.observer, self.sources = self.lookout.observer, self.lookout.sources
@@ -252,7 +252,7 @@ class Steward:
 
     def _give_back(self, action: GiveBack) -> None:
         kind, campaign, grace = self.attempt.kind, self.config.spec.campaign, self.config.grace_seconds
-        nodes = GpuNodes(self.account, self.client, self.names, lambda: None)
+        nodes = nodes_of(self.config.spec, self.account, self.client, self.names, lambda: None)
         if last_resort.give_back(self.client, nodes, self.lease, kind, campaign, grace, self.pause, action.why):
             self.lookout.given_back = action.why
 

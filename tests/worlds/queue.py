@@ -20,6 +20,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
 
+from infra.cluster import placing
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.cluster.kubernetes import JobSet
 from infra.cluster.queueing import QueuePlace, Workload, queue_place
@@ -27,7 +28,6 @@ from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
-from infra.standing import placing
 from infra.standing.grant import Subject, grant_text
 from infra.standing.openings import health_gang
 from tests.root import ROOT

@@ -138,12 +138,13 @@ class Copier:
         config = CopiesConfig(
             campaign=settings.spec.campaign,
             identity=settings.identity,
-            region=settings.spec.region,
+            region=settings.spec.s3_region,
             archive_bucket=settings.archive_bucket,
+            bucket_root=settings.spec.bucket_root,
             above=self._state.copied,
         )
         longest = max(LEAST, TIMES * settings.bare_archive)
-        copy_job.start(steward.client, job, config, settings.image, longest)
+        copy_job.start(steward.client, job, config, settings.image, longest, settings.spec.cluster)
 
 
 def is_due(state: CampaignState, newest_step: int, interval: timedelta, now: datetime) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from lightkube import Client
 
 from infra.clock import Clock
-from infra.cluster.nodes import GpuNodes
+from infra.cluster.borrowed import GangNodes
 from infra.cluster.steward_config import StewardConfig
 from infra.console.words import plural
 from infra.errors import LeaseUnproven
@@ -129,7 +129,7 @@ class Lookout:
     """Observes and decides; writes only the figures beside the record."""
 
     def __init__(
-        self, config: StewardConfig, client: Client, nodes: GpuNodes, store: CampaignStore, lease: Lease, clock: Clock
+        self, config: StewardConfig, client: Client, nodes: GangNodes, store: CampaignStore, lease: Lease, clock: Clock
     ) -> None:
         self._store, self._lease, self._clock = store, lease, clock
         self.sources = Sources(clock.monotonic)

@@ -18,9 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from infra.clock import Clock
 from infra.cluster import attempts
+from infra.cluster.borrowed import GangNodes
 from infra.cluster.fitness import ConditionHistory, NodeFacts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, index_of
-from infra.cluster.nodes import GpuNodes
 from infra.cluster.pod_start import has_started, is_over, states, why_not
 from infra.cluster.steward_config import StewardConfig
 from infra.record.meter import Reading
@@ -46,7 +46,7 @@ class Observer:
         self,
         config: StewardConfig,
         client: Client,
-        nodes: GpuNodes,
+        nodes: GangNodes,
         read_meter: Callable[[], Reading],
         clock: Clock,
         sources: Sources,
@@ -269,7 +269,10 @@ class Observer:
         """Return USD per hour now: every GPU instance that is not gone bills, fit or not; all of them if unknown."""
         billing = self.config.spec.nodes.count
         if facts is not None:
-            billing = self.nodes_billing = sum(node.instance_state != "gone" for node in facts)
+            billing = sum(node.instance_state != "gone" for node in facts)
+            if self.config.spec.borrows_nodes:  # spare nodes are others' until a pod is on them
+                billing = min(billing, self.config.spec.nodes.count)
+            self.nodes_billing = billing
         return self.config.base_usd_per_hour + (0 if self._prepaid else billing) * self.config.node_usd_per_hour
 
     def _meter(self, rate: Decimal) -> None:

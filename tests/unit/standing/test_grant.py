@@ -12,11 +12,12 @@ from lightkube.codecs import from_dict
 from typer.testing import CliRunner
 
 from infra.cli.main import app
+from infra.cluster import placing
 from infra.cluster.gang import GangJob, jobset
 from infra.spec.campaign import SpecFile
 from infra.spec.standing import StandingCluster
 from infra.stack.cluster.workloads import node_rules, steward_rules
-from infra.standing import look, placing
+from infra.standing import look
 from infra.standing.grant import Subject, grant_text
 from infra.standing.openings import health_gang, openings
 from infra.standing.rights import steward_rights

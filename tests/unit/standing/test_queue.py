@@ -11,11 +11,11 @@ import yaml
 from lightkube.core.exceptions import ApiError
 from pydantic import ValidationError
 
+from infra.cluster import placing
 from infra.plan.checks import Finding
 from infra.plan.standing_facts import SeenCluster, SeenNode, SeenQueue
 from infra.spec.campaign import SpecFile
 from infra.spec.standing import StandingCluster
-from infra.standing import placing
 from infra.standing.openings import health_gang, openings
 from infra.standing.queue_look import look_at_queue
 from infra.standing.rights import rights

@@ -70,6 +70,7 @@ class Ended:
         self.followed: list[str] = []
         follow, rest = self.followed.append, lambda *_: None
         self.logs = SimpleNamespace(follow=follow, wait_for=rest, flush=lambda: None)
+        self.nodes = SimpleNamespace(left_out=())
         self.turns: list[Callable[[], None]] = []
 
     def pause(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from infra.cluster.confinement import leaving_a_dead_node
@@ -17,15 +18,64 @@ _OF_EKS = ("vpc.amazonaws.com/efa", "hugepages-2Mi")
 """Resources that a node has only where its image was made for EFA."""
 
 
-def gang(job: GangJob, cluster: StandingCluster) -> Object:
-    """Return the gang's JobSet in the cluster's namespace, one pod on each of its nodes."""
-    document = jobset(job)
+def placed(document: Object, cluster: StandingCluster | None, left_out: Sequence[str] = ()) -> Object:
+    """Return a Deployment, Job, JobSet or MPIJob of the campaign as it is sent.
+
+    Without `cluster` it is unchanged: the campaign's own cluster is made for it. Else it is a copy in the cluster's
+    namespace, whose pods have its nodes, devices, claim and logins. `left_out`: nodes that a gang must not get.
+    """
+    if cluster is None:
+        return document
+    document = copy.deepcopy(document)
     document["metadata"]["namespace"] = cluster.namespace
-    template = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
-    template["spec"] = gang_pod(template["spec"], cluster, template["metadata"]["labels"])
-    if cluster.queue is not None:
+    for template in _templates(document):
+        labels, pod = template["metadata"]["labels"], template["spec"]
+        if document["kind"] == "Deployment":
+            template["spec"] = steward_pod(pod, cluster, labels[CAMPAIGN_LABEL])
+        elif document["kind"] == "Job":
+            template["spec"] = job_pod(pod, cluster, labels[CAMPAIGN_LABEL])
+        else:
+            template["spec"] = _off(gang_pod(pod, cluster, labels), left_out)
+    if document["kind"] == "JobSet" and cluster.queue is not None:
         _queue(document, cluster, cluster.queue)
     return document
+
+
+def _templates(document: Object) -> list[Object]:
+    """Return the templates of an object's pods, each once."""
+    spec = document["spec"]
+    if document["kind"] == "JobSet":
+        return [job["template"]["spec"]["template"] for job in spec["replicatedJobs"]]
+    if document["kind"] == "MPIJob":
+        templates = [replica["template"] for replica in spec["mpiReplicaSpecs"].values()]
+        return list({id(template): template for template in templates}.values())
+    return [spec["template"]]
+
+
+def _off(pod: Object, left_out: Sequence[str]) -> Object:
+    """Return the pod with an affinity that keeps it off these nodes. Kubernetes takes one name per requirement."""
+    if left_out:
+        fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in left_out]
+        terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
+        pod["affinity"]["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    return pod
+
+
+def gang(job: GangJob, cluster: StandingCluster) -> Object:
+    """Return the gang's JobSet in the cluster's namespace, one pod on each of its nodes."""
+    return placed(jobset(job), cluster)
+
+
+def job_pod(pod: Object, cluster: StandingCluster, campaign: str) -> Object:
+    """Return the pod of a Job beside the gang: on the spec's nodes, with the way to S3, and with their devices only if
+    it asks for GPUs."""
+    pod = _reaching_s3(_in_cluster(pod, cluster, campaign), cluster)
+    _on_nodes(pod, cluster)
+    for container in pod["containers"]:
+        resources = container.get("resources", {})
+        if GPU in resources.get("limits", {}):
+            container["resources"] = _resources({"requests": {}, **resources}, cluster)
+    return pod
 
 
 def _queue(document: Object, cluster: StandingCluster, queue: str) -> None:
@@ -42,25 +92,30 @@ def _queue(document: Object, cluster: StandingCluster, queue: str) -> None:
 def gang_pod(pod: Object, cluster: StandingCluster, labels: dict[str, str]) -> Object:
     """Return a pod of the gang with `labels`: on the spec's nodes, with their devices."""
     pod = _in_cluster(pod, cluster, labels[CAMPAIGN_LABEL])
-    nodes = cluster.nodes
-    pod["nodeSelector"] = dict(nodes.labels)
-    own_tolerations = [toleration.model_dump(exclude_none=True) for toleration in nodes.tolerations]
-    # The steward alone ends a gang, as on EKS.
-    pod["tolerations"] = [*own_tolerations, *leaving_a_dead_node(None)]
+    _on_nodes(pod, cluster)
     # A node with more devices than the gang's pod takes must not get two of its pods.
     peers = {"matchLabels": {name: labels[name] for name in (CAMPAIGN_LABEL, ATTEMPT_LABEL)}}
     apart = {"labelSelector": peers, "topologyKey": "kubernetes.io/hostname"}
     pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
     if cluster.topology is not None and cluster.queue is None:
         pod["affinity"]["podAffinity"] = _peer_affinity(cluster.topology, peers)
-    if nodes.runtime_class is not None:
-        pod["runtimeClassName"] = nodes.runtime_class
-    if cluster.priority_class is not None:
-        pod["priorityClassName"] = cluster.priority_class
     pod.pop("resourceClaims", None)
     for container in pod["containers"]:
         container["resources"] = _resources(container["resources"], cluster)
     return pod
+
+
+def _on_nodes(pod: Object, cluster: StandingCluster) -> None:
+    """Put the pod on the spec's GPU nodes."""
+    nodes = cluster.nodes
+    pod["nodeSelector"] = dict(nodes.labels)
+    own_tolerations = [toleration.model_dump(exclude_none=True) for toleration in nodes.tolerations]
+    # The steward alone ends a gang, as on EKS.
+    pod["tolerations"] = [*own_tolerations, *leaving_a_dead_node(None)]
+    if nodes.runtime_class is not None:
+        pod["runtimeClassName"] = nodes.runtime_class
+    if cluster.priority_class is not None:
+        pod["priorityClassName"] = cluster.priority_class
 
 
 def _peer_affinity(topology: StandingTopology, peers: Object) -> Object:
@@ -78,6 +133,11 @@ def steward_pod(pod: Object, cluster: StandingCluster, campaign: str) -> Object:
     pod.pop("nodeSelector", None)
     if cluster.system_labels:
         pod["nodeSelector"] = dict(cluster.system_labels)
+    return _reaching_s3(pod, cluster)
+
+
+def _reaching_s3(pod: Object, cluster: StandingCluster) -> Object:
+    """Return the pod, changed: its containers have S3's endpoint and login."""
     place = cluster.s3
     endpoint = {} if place.endpoint is None else {"AWS_ENDPOINT_URL_S3": place.endpoint}
     for container in pod["containers"]:

@@ -1,0 +1,132 @@
+"""The GPU nodes of an existing cluster, for the steward. No call changes a node or ends one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lightkube import Client
+from lightkube.models.core_v1 import NodeCondition, Taint
+from lightkube.resources.core_v1 import Node
+
+from infra.aws.account import Account
+from infra.cluster.fitness import Ailment, NodeFacts, Sickness
+from infra.cluster.nodes import GpuNodes, Guard, Launched
+from infra.spec.campaign import Spec
+from infra.spec.names import GPU_TAINT_KEY, Names
+from infra.spec.standing import StandingCluster, Toleration
+
+_HOLDING = ("NoSchedule", "NoExecute")
+
+
+class BorrowedNodes:
+    """The nodes with the spec's labels, spare ones among them, with the calls of `GpuNodes`.
+
+    A node that is given up is only left out: the pods' own affinity keeps the next gang off it. A borrowed node has no
+    instance of ours, so its name stands for it.
+    """
+
+    def __init__(self, client: Client, cluster: StandingCluster, wanted_count: int) -> None:
+        self.client, self._cluster, self._wanted_count = client, cluster, wanted_count
+        self._left_out: set[str] = set()
+        self.not_told: Exception | None = None
+        """Always None: no other witness than Kubernetes is asked."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Names of the nodes that no gang of the campaign gets any more, sorted."""
+        return tuple(sorted(self._left_out))
+
+    def facts(self, ask_ec2: bool = True) -> tuple[NodeFacts, ...]:
+        """Return the nodes as Kubernetes sees them. Raises `httpx2.HTTPError` if it does not answer."""
+        return tuple(self._facts(node) for node in self.client.list(Node, labels=dict(self._cluster.nodes.labels)))
+
+    def _facts(self, node: Node) -> NodeFacts:
+        name = str(node.metadata.name if node.metadata else "")
+        ready = _ready(node)
+        allocatable = (node.status.allocatable if node.status else None) or {}
+        return NodeFacts(
+            name=name,
+            instance=name,
+            ready={"True": True, "False": False}.get(ready.status if ready else "Unknown"),
+            quarantined=name in self._left_out,
+            instance_state="unknown",
+            accelerators=int(allocatable.get(GPU_TAINT_KEY, "0")),
+            cordoned=bool(node.spec and node.spec.unschedulable),
+            ailments=tuple(self._ailments(node, name)),
+        )
+
+    def _ailments(self, node: Node, name: str) -> Iterator[Ailment]:
+        if name in self._left_out:
+            yield Ailment(words="left out by us", sickness=Sickness.HELD)
+        ready = _ready(node)
+        if ready is None or ready.status != "True":
+            reason = (ready.reason or ready.message or "") if ready else ""
+            words = f"not Ready ({reason[:160]})" if reason else "not Ready"
+            since = ready.lastTransitionTime if ready else None
+            yield Ailment(words=words, sickness=Sickness.LATE, since=since)
+        if node.spec and node.spec.unschedulable:
+            yield Ailment(words="cordoned by its owner", sickness=Sickness.HELD)
+        for taint in untolerated(node, self._cluster):
+            yield Ailment(words=f"tainted {taint.key}:{taint.effect}", sickness=Sickness.HELD)
+
+    def quarantine(self, node: str, reason: str) -> None:
+        """Leave this node out of every later gang. The node itself stays as it is, whatever the `reason`."""
+        self._left_out.add(node)
+
+    def replace(self, instance: str) -> bool:
+        """Leave the node out and return False: this call brings no other node. Spare ones are there or are waited
+        for."""
+        self._left_out.add(instance)
+        return False
+
+    def desired(self) -> int:
+        """Return the number of nodes that the gang needs: it always wants as many."""
+        return self._wanted_count
+
+    def set_desired(self, count: int) -> bool:
+        """Return False: nodes are held by pods alone, and are free once these are gone."""
+        return False
+
+    def held(self) -> frozenset[str]:
+        """Return no node: none is the campaign's to release."""
+        return frozenset()
+
+    def launched(self) -> tuple[Launched, ...]:
+        """Return no instance: the campaign launched none."""
+        return ()
+
+    def cordon(self, node: str, on: bool) -> None:
+        """Do nothing: other people's pods may come to the node."""
+
+    def release(self, instance: str) -> bool:
+        """Return False: a node is free once no pod is on it."""
+        return False
+
+
+GangNodes = GpuNodes | BorrowedNodes
+
+
+def nodes_of(spec: Spec, account: Account, client: Client, names: Names, guard: Guard) -> GangNodes:
+    """Return the GPU nodes of a campaign: its own node group, or those that it borrows."""
+    if spec.cluster is None:
+        return GpuNodes(account, client, names, guard)
+    return BorrowedNodes(client, spec.cluster, spec.nodes.count)
+
+
+def untolerated(node: Node, cluster: StandingCluster) -> Iterator[Taint]:
+    """Yield the node's taints that keep the gang's pods off, without those that Kubernetes derives from its
+    conditions."""
+    for taint in (node.spec.taints if node.spec else None) or ():
+        is_tolerated = any(_tolerates(toleration, taint) for toleration in cluster.nodes.tolerations)
+        if taint.effect in _HOLDING and not is_tolerated and not taint.key.startswith("node.kubernetes.io/"):
+            yield taint
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    is_value = toleration.operator == "Exists" or (toleration.value or "") == (taint.value or "")
+    return toleration.key == taint.key and is_value and toleration.effect in (None, taint.effect)
+
+
+def _ready(node: Node) -> NodeCondition | None:
+    conditions = (node.status.conditions if node.status else None) or []
+    return next((condition for condition in conditions if condition.type == "Ready"), None)

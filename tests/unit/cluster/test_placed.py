@@ -1,0 +1,149 @@
+"""Manifests of EKS as they are sent to an existing cluster, and that cluster's nodes as the steward sees them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+from lightkube.codecs import from_dict
+from lightkube.core.exceptions import ApiError
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap
+
+from infra.cluster import attempts
+from infra.cluster.borrowed import BorrowedNodes
+from infra.cluster.placing import placed
+from infra.errors import PermanentError
+from infra.spec.standing import StandingCluster
+from tests import pods
+from tests.root import ROOT
+
+SPEC: dict[str, Any] = yaml.safe_load((ROOT / "tests/unit/standing/standing.yaml").read_text())
+CLUSTER = StandingCluster.model_validate(SPEC["cluster"])
+
+
+def placed_pod(document: dict[str, Any]) -> dict[str, Any]:
+    before = copy.deepcopy(document)
+    made = placed(document, CLUSTER)
+    assert document == before and placed(document, None) is document
+    assert before["metadata"]["namespace"] == "campaign" and made["metadata"]["namespace"] == "team-a"
+    pod: dict[str, Any] = made["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"gpu": "h100"}
+    assert pod["containers"][0]["envFrom"] == [{"secretRef": {"name": "s3-login"}}]
+    return pod
+
+
+def test_the_archive_takes_a_nodes_devices_and_writes_to_s3() -> None:
+    pod = placed_pod(pods.archive())
+    assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "8"}
+    claims = {one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "persistentVolumeClaim" in one}
+    assert claims == {"scratch", "local"}
+
+
+@pytest.mark.parametrize("document", [pods.copy(), pods.fetch()])
+def test_a_copy_takes_no_device(document: dict[str, Any]) -> None:
+    assert "resources" not in placed_pod(document)["containers"][0]
+
+
+def test_a_gang_by_mpirun_is_placed_once_in_each_of_its_templates() -> None:
+    replicas = placed(pods.mpi_gang(), CLUSTER, ("rack-1", "rack-2"))["spec"]["mpiReplicaSpecs"]
+    assert set(replicas) == {"Launcher", "Worker"}
+    for replica in replicas.values():
+        pod = replica["template"]["spec"]
+        folders = {one["subPath"] for one in pod["containers"][0]["volumeMounts"] if one["name"] == "shared"}
+        assert folders == {"bivouac/example/data", "bivouac/example/checkpoints"}
+        (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert [field["values"] for field in term["matchFields"]] == [["rack-1"], ["rack-2"]]
+
+
+def nodes_with(**changes: Any) -> BorrowedNodes:
+    document = {
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "rack-1"},
+        "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]} | changes.get("spec", {}),
+        "status": {"conditions": [{"type": "Ready", "status": changes.get("ready", "True")}],
+                   "allocatable": {"nvidia.com/gpu": changes.get("gpus", "8")}},
+    }  # fmt: skip
+    asked: list[dict[str, str]] = []
+
+    def listed(kind: Any, labels: dict[str, str]) -> list[Any]:
+        asked.append(labels)
+        return [from_dict(document)]
+
+    made = BorrowedNodes(SimpleNamespace(list=listed), CLUSTER, 4)  # type: ignore[arg-type]
+    made.facts()
+    assert asked == [{"gpu": "h100"}]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("changes", "unfit"),
+    [
+        ({}, ""),
+        ({"ready": "Unknown"}, "not Ready"),
+        ({"gpus": "7"}, "7 of 8 accelerators allocatable"),
+        ({"spec": {"unschedulable": True}}, "cordoned by its owner"),
+        ({"spec": {"taints": [{"key": "maintenance", "effect": "NoExecute"}]}}, "tainted maintenance:NoExecute"),
+        ({"spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}}, ""),
+        ({"spec": {"taints": [{"key": "spot", "effect": "PreferNoSchedule"}]}}, ""),
+    ],
+)
+def test_a_borrowed_node_is_unfit_for_what_keeps_our_pods_off(changes: dict[str, Any], unfit: str) -> None:
+    (facts,) = nodes_with(**changes).facts()
+    assert (facts.unfit(8), facts.fit(8)) == (unfit, not unfit)
+
+
+@pytest.mark.parametrize("give_up", ["quarantine", "replace"])
+def test_a_node_that_is_given_up_is_left_out_and_stays_as_it_is(give_up: str) -> None:
+    nodes = nodes_with()
+    assert nodes.left_out == ()
+    if give_up == "replace":
+        assert not nodes.replace("rack-1")
+    else:
+        nodes.quarantine("rack-1", "dead")
+    (facts,) = nodes.facts()
+    assert nodes.left_out == ("rack-1",) and facts.quarantined and facts.unfit(8) == "left out by us"
+
+
+def test_no_node_is_asked_for_released_or_ended() -> None:
+    nodes = nodes_with()
+    assert nodes.desired() == 4 and not nodes.set_desired(0) and nodes.desired() == 4
+    assert nodes.held() == frozenset() and nodes.launched() == () and not nodes.release("rack-1")
+
+
+@dataclass
+class Shelf:
+    """A namespace with one config map, `steward`, of this campaign or of nobody's."""
+
+    owner: str | None
+    namespace: str = "team-a"
+    replaced: list[Any] = field(default_factory=list)
+
+    def create(self, config: Any) -> None:
+        status = {"code": 409, "message": "already exists"}
+        raise ApiError(response=httpx2.Response(409, json=status, request=httpx2.Request("POST", "http://racks")))
+
+    def get(self, kind: Any, name: str) -> ConfigMap:
+        labels = None if self.owner is None else {"bivouac.dev/campaign": self.owner}
+        return ConfigMap(metadata=ObjectMeta(name=name, labels=labels), data={"a": "theirs"})
+
+    def replace(self, config: Any) -> None:
+        self.replaced.append(config.data)
+
+
+@pytest.mark.parametrize(("owner", "words"), [(None, "somebody else"), ("other", "campaign other")])
+def test_a_config_map_of_somebody_elses_is_left_as_it_is(owner: str | None, words: str) -> None:
+    shelf = Shelf(owner)
+    with pytest.raises(PermanentError, match=f"steward in namespace team-a, of {words}"):
+        attempts.create_config(shelf, "steward", {"bivouac.dev/campaign": "mine"}, {"a": "ours"})  # type: ignore[arg-type]
+    assert shelf.replaced == []
+
+
+def test_a_config_map_of_the_campaigns_own_is_replaced() -> None:
+    shelf = Shelf("mine")
+    attempts.create_config(shelf, "steward", {"bivouac.dev/campaign": "mine"}, {"a": "ours"})  # type: ignore[arg-type]
+    assert shelf.replaced == [{"a": "ours"}]
