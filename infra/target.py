@@ -217,6 +217,11 @@ def missed_faults(spec: Spec) -> tuple[str, ...]:
     return tuple(fault.sentence() for number, fault in enumerate(faults) if number not in struck)
 
 
+def has_console(spec: Spec) -> bool:
+    """Return whether AWS's console shows the campaign: none shows an emulated account, or a cluster of one's own."""
+    return spec.target == "aws"
+
+
 def drill(names: list[str], draws: int, seed: int, page: Path | None, say: Callable[[str], None]) -> DrillReport:
     """Rehearse these faults, and so many that the seed draws; return what each has led to, and write the newest results
     of all into `page`. Raises `UserError` inside of a site, and for a page without a place for the table."""

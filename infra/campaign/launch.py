@@ -27,7 +27,7 @@ from infra.cluster.confinement import NOBODY, container_context, environment, le
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import from_outside, is_gone
 from infra.cluster.nodes import GpuNodes
-from infra.cluster.placing import placed
+from infra.cluster.standing.placing import placed
 from infra.cluster.steward_config import CONFIG_NAME, Relaunch, StewardConfig, config_key, config_map
 from infra.errors import PermanentError, UserError
 from infra.plan import catalogue

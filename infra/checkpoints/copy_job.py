@@ -16,7 +16,7 @@ from infra.cluster import attempts
 from infra.cluster.confinement import NOBODY, ROOT, container_context, environment, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL, on_gpu_nodes, volumes
 from infra.cluster.kubernetes import create
-from infra.cluster.placing import placed
+from infra.cluster.standing.placing import placed
 from infra.errors import PermanentError
 from infra.spec.names import ARCHIVE_ACCOUNT, COPY_COMMAND, FETCH_COMMAND, NAMESPACE
 from infra.spec.standing import StandingCluster

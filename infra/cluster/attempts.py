@@ -13,8 +13,8 @@ from lightkube.types import CascadeType
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset, mpijob
 from infra.cluster.kubernetes import JobSet, MPIJob, create, is_gone
-from infra.cluster.placing import placed
-from infra.cluster.queueing import Workload, queue_place
+from infra.cluster.standing.placing import placed
+from infra.cluster.standing.queueing import Workload, queue_place
 from infra.errors import PermanentError
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster

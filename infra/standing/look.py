@@ -16,7 +16,7 @@ from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.core_v1 import Node, PersistentVolumeClaim
 from lightkube.resources.storage_v1 import StorageClass
 
-from infra.cluster.borrowed import untolerated
+from infra.cluster.standing.borrowed import untolerated
 from infra.errors import UserError, first_line
 from infra.plan.standing_facts import DryRun, SeenCluster, SeenNode
 from infra.spec.campaign import Spec

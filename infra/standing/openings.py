@@ -6,8 +6,8 @@ from typing import Any
 
 from infra.campaign.launch import STEWARD, steward_pod
 from infra.campaign.proving import health_check
-from infra.cluster import placing
 from infra.cluster.gang import CAMPAIGN_LABEL, GangJob
+from infra.cluster.standing import placing
 from infra.plan import catalogue
 from infra.plan.layout import layout
 from infra.spec.campaign import Spec

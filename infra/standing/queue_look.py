@@ -9,7 +9,14 @@ import httpx2
 from lightkube import Client
 from lightkube.core.exceptions import ApiError
 
-from infra.cluster.queueing import QUEUE_LABEL, ClusterQueue, LocalQueue, WorkloadPriorityClass, demand, quota_gaps
+from infra.cluster.standing.queueing import (
+    QUEUE_LABEL,
+    ClusterQueue,
+    LocalQueue,
+    WorkloadPriorityClass,
+    demand,
+    quota_gaps,
+)
 from infra.errors import first_line
 from infra.plan.standing_facts import SeenQueue
 from infra.spec.standing import StandingCluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from infra.cluster.gang import MPI_GROUP
-from infra.cluster.queueing import GROUP as KUEUE_GROUP
+from infra.cluster.standing.queueing import GROUP as KUEUE_GROUP
 from infra.spec.campaign import Spec
 from infra.spec.names import STEWARD_ACCOUNT
 from infra.spec.standing import StandingCluster

@@ -15,7 +15,7 @@ from infra.archive import archive_job
 from infra.campaign import proving
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import is_gone
-from infra.cluster.placing import shared_claim
+from infra.cluster.standing.placing import shared_claim
 from infra.cluster.steward_config import config_map
 from infra.plan.standing_facts import HeldName
 from infra.spec.campaign import Spec

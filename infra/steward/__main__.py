@@ -16,9 +16,9 @@ from infra.aws.account import QUICK, Account
 from infra.checkpoints.place import bucket_place
 from infra.clock import Clock
 from infra.cluster import attempts
-from infra.cluster.borrowed import nodes_of
 from infra.cluster.kubernetes import followers_of, from_pod
 from infra.cluster.pod_logs import PodLogs
+from infra.cluster.standing.borrowed import nodes_of
 from infra.cluster.steward_config import CONFIG_PATH, LEASE_TTL, STEWARD_LEASE, StewardConfig
 from infra.errors import LeaseHeld
 from infra.notices.outbox import Outbox, Teller

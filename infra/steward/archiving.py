@@ -13,7 +13,7 @@ from infra.archive import archive_job
 from infra.archive.archive_job import Bounds
 from infra.archive.settings import ArchiveConfig
 from infra.aws.account import explained
-from infra.cluster.placing import placed
+from infra.cluster.standing.placing import placed
 from infra.errors import PermanentError
 from infra.record.payloads.training import ArchiveBegun, ArchiveFailed, ArchiveUnproven, ArchiveVerified
 from infra.steward import judging

@@ -18,9 +18,9 @@ from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import ConfigMap, Pod
 
 from infra.cluster import attempts
-from infra.cluster.borrowed import GangNodes
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import OF_WORLD, is_gone
+from infra.cluster.standing.borrowed import GangNodes
 from infra.errors import LeaseLost, LeaseUnproven
 from infra.record.lease import Lease
 

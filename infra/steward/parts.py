@@ -7,7 +7,7 @@ from typing import Protocol
 from lightkube import Client
 
 from infra.clock import Clock
-from infra.cluster.borrowed import GangNodes
+from infra.cluster.standing.borrowed import GangNodes
 from infra.cluster.steward_config import StewardConfig
 from infra.record.lease import Lease
 from infra.record.store import CampaignStore

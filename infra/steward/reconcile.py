@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from lightkube import Client
 
 from infra.cluster import attempts
-from infra.cluster.borrowed import GangNodes
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
+from infra.cluster.standing.borrowed import GangNodes
 from infra.record.payloads.attempts import AttemptLaunched, NodeQuarantined
 from infra.record.store import CampaignStore
 from infra.steward.returns import Returns

@@ -17,8 +17,8 @@ from infra.aws.account import Account
 from infra.checkpoints.place import bucket_place
 from infra.clock import Clock
 from infra.cluster import attempts
-from infra.cluster.borrowed import nodes_of
 from infra.cluster.pod_logs import PodLogs
+from infra.cluster.standing.borrowed import nodes_of
 from infra.cluster.steward_config import Relaunch, StewardConfig
 from infra.record.lease import Lease
 from infra.record.payloads.attempts import NodeQuarantined, NodesAtZero, NodesCounted

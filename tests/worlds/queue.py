@@ -20,10 +20,10 @@ from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
 
-from infra.cluster import placing
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.cluster.kubernetes import JobSet
-from infra.cluster.queueing import QueuePlace, Workload, queue_place
+from infra.cluster.standing import placing
+from infra.cluster.standing.queueing import QueuePlace, Workload, queue_place
 from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
 from infra.spec.campaign import Spec

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from rich.console import Console
 
+from infra import target
 from infra.cli.answers import write_json
 from infra.cli.records import kept_record, record_of
 from infra.console.plain_console import say
@@ -70,9 +71,9 @@ def places(spec: Spec, state: CampaignState, record: CampaignStore | None) -> li
     if spec.addons.grafana and has_cluster:
         forward = "kubectl -n monitoring port-forward service/kube-prometheus-stack-grafana 3000:80"
         rows.append(LookingPlace("grafana", f"bivouac shell {name} -- {forward}", is_url=False))
-    if spec.target == "rehearsal":
-        return rows  # its account is emulated, and no console shows it
-    if has_cluster and spec.target == "aws":
+    if not target.has_console(spec):
+        return rows
+    if has_cluster:
         console_url = f"https://{region}.console.aws.amazon.com/eks/home?region={region}#/clusters/"
         rows.append(LookingPlace("cluster", console_url + quote(Names(name).cluster)))
     if record is not None:

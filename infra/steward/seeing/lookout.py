@@ -13,7 +13,7 @@ from typing import Any
 from lightkube import Client
 
 from infra.clock import Clock
-from infra.cluster.borrowed import GangNodes
+from infra.cluster.standing.borrowed import GangNodes
 from infra.cluster.steward_config import StewardConfig
 from infra.console.words import plural
 from infra.errors import LeaseUnproven

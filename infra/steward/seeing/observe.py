@@ -18,10 +18,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from infra.clock import Clock
 from infra.cluster import attempts
-from infra.cluster.borrowed import GangNodes
 from infra.cluster.fitness import ConditionHistory, NodeFacts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, index_of
 from infra.cluster.pod_start import has_started, is_over, states, why_not
+from infra.cluster.standing.borrowed import GangNodes
 from infra.cluster.steward_config import StewardConfig
 from infra.record.meter import Reading
 from infra.steward import gangs

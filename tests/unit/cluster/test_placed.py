@@ -16,8 +16,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap
 
 from infra.cluster import attempts
-from infra.cluster.borrowed import BorrowedNodes
-from infra.cluster.placing import placed
+from infra.cluster.standing.borrowed import BorrowedNodes
+from infra.cluster.standing.placing import placed
 from infra.errors import PermanentError
 from infra.spec.standing import StandingCluster
 from tests import pods

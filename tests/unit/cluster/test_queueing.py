@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.cluster.queueing import QueuePlace, demand, queue_place, quota_gaps
+from infra.cluster.standing.queueing import QueuePlace, demand, queue_place, quota_gaps
 
 UID = "3f2c"
 NO_QUOTA = "couldn't assign flavors to pod set gang: insufficient unused quota for nvidia.com/gpu in flavor h100"

@@ -12,8 +12,8 @@ from lightkube.codecs import from_dict
 from typer.testing import CliRunner
 
 from infra.cli.main import app
-from infra.cluster import placing
 from infra.cluster.gang import GangJob, jobset
+from infra.cluster.standing import placing
 from infra.spec.campaign import SpecFile
 from infra.spec.standing import StandingCluster
 from infra.stack.cluster.workloads import node_rules, steward_rules

@@ -11,7 +11,7 @@ import yaml
 from lightkube.core.exceptions import ApiError
 from pydantic import ValidationError
 
-from infra.cluster import placing
+from infra.cluster.standing import placing
 from infra.plan.checks import Finding
 from infra.plan.standing_facts import SeenCluster, SeenNode, SeenQueue
 from infra.spec.campaign import SpecFile

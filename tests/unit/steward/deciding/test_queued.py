@@ -12,7 +12,7 @@ from lightkube.core.exceptions import ApiError
 
 from infra.cluster import attempts
 from infra.cluster.kubernetes import JobSet
-from infra.cluster.queueing import Workload
+from infra.cluster.standing.queueing import Workload
 from infra.spec.standing import StandingCluster
 from infra.steward.decide import EndAttempt, History, Wait, decide
 from infra.steward.seeing import observe

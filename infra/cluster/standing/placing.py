@@ -8,7 +8,7 @@ from typing import Any
 
 from infra.cluster.confinement import leaving_a_dead_node
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset
-from infra.cluster.queueing import PREFERRED_TOPOLOGY, PRIORITY_LABEL, QUEUE_LABEL, REQUIRED_TOPOLOGY
+from infra.cluster.standing.queueing import PREFERRED_TOPOLOGY, PRIORITY_LABEL, QUEUE_LABEL, REQUIRED_TOPOLOGY
 from infra.plan.checks.standing import GPU
 from infra.spec.names import PROJECT, SHARED_CLAIM
 from infra.spec.standing import StandingCluster, StandingTopology
