@@ -36,6 +36,13 @@ def test_nothing_is_waited_for_beyond_the_heartbeat_s_limit_nor_for_a_pod_that_a
     assert isinstance(action, EndAttempt) and action.dead_nodes == ("node-1",), "the other has no second witness"
 
 
+def test_of_many_pods_one_is_always_late_and_holds_up_no_restart() -> None:
+    """The late one is another at each look."""
+    action = decide(silence(2 * LIMIT + TICK, LIMIT - timedelta(seconds=1)), POLICY, History())
+    assert isinstance(action, EndAttempt) and action.dead_nodes == ("node-1",)
+    assert isinstance(decide(silence(2 * LIMIT, LIMIT - timedelta(seconds=1)), POLICY, History()), Wait)
+
+
 def test_two_nodes_that_die_at_once_are_one_end_one_replacement_and_one_message(story: StewardRun) -> None:
     def kill() -> None:
         if story.time() - start > 120 and not story.events("attempt.ended"):
