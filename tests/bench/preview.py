@@ -52,6 +52,7 @@ def spec_file(one: CampaignSite, folder: Path, count: int) -> Path:
     document["nodes"] |= {"count": count}
     document["training"] |= {"global_batch": 16 * count}
     document["money"] |= {"budget_usd": 1_000_000}
+    document["data"] |= {"max_epochs": 1000}  # so many nodes read the small text again and again
     path = folder / f"nodes-{count}.yaml"
     path.write_text(yaml.safe_dump(document))
     return path
