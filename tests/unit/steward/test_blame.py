@@ -30,7 +30,7 @@ from infra.steward.decide import (
     Wait,
     decide,
 )
-from tests.unit.steward.deciding.test_decide import NOW, POLICY, node, pod, seen
+from tests.unit.steward.test_decide import NOW, POLICY, node, pod, seen
 
 MINUTE = timedelta(minutes=1)
 PROGRESSED = Attempt(number=1, failure=FailureClass.PROCESS, ended_at=NOW, committed_at_launch=-1, committed_at_end=50)

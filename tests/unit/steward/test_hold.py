@@ -20,8 +20,8 @@ from infra.steward.decide import EndAttempt, FailureClass, Finish, History, Hold
 from tests.built_in import training_of
 from tests.root import ROOT
 from tests.unit.record.cost_lines import line, lines
-from tests.unit.steward.deciding.test_decide import NOW, ended, seen
-from tests.unit.steward.deciding.test_decide import POLICY as JUDGED
+from tests.unit.steward.test_decide import NOW, ended, seen
+from tests.unit.steward.test_decide import POLICY as JUDGED
 
 TICK = timedelta(microseconds=1)
 POLICY = JUDGED.model_copy(

@@ -9,8 +9,8 @@ import pytest
 from infra.cluster.cloud_notice import CloudNotice, scheduled
 from infra.steward.decide import EndAttempt, FailureClass, History, Launch, Observation, Replace, Wait, decide
 from infra.steward.foresight import leaving
-from tests.unit.steward.deciding.test_decide import NOW, POLICY, node, pod, seen
 from tests.unit.steward.steward_story import StewardRun, story
+from tests.unit.steward.test_decide import NOW, POLICY, node, pod, seen
 
 __all__ = ["story"]
 HOUR = timedelta(hours=1)

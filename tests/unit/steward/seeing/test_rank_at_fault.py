@@ -14,11 +14,11 @@ from infra.report.interruptions import _at_fault
 from infra.steward import blame
 from infra.steward.decide import EndAttempt, FailureClass, History, Wait, decide
 from infra.steward.policy import policy_of
-from tests.unit.steward.deciding.test_decide import NOW, POLICY, node, pod, seen
-from tests.unit.steward.observe_world import ObservedGang
-from tests.unit.steward.observe_world import pod as kubernetes_pod
+from tests.unit.steward.seeing.observe_world import ObservedGang
+from tests.unit.steward.seeing.observe_world import pod as kubernetes_pod
 from tests.unit.steward.steward_story import config
 from tests.unit.steward.test_blame import LOST
+from tests.unit.steward.test_decide import NOW, POLICY, node, pod, seen
 from trainer.contract.culprit import Exchanges, RankSeen, Sign
 from trainer.contract.job import Termination
 

@@ -11,7 +11,7 @@ from infra.record.payloads import Payload
 from infra.steward.blame import first_failed, lost_nodes
 from infra.steward.decide import EndAttempt, FailureClass, History, Replace, decide
 from infra.steward.seeing.trainer_events import TrainerEvents
-from tests.unit.steward.deciding.test_decide import POLICY, ended, node, pod, seen
+from tests.unit.steward.test_decide import POLICY, ended, node, pod, seen
 from trainer.contract import ROLLED_BACK, ExitCode
 
 SICK = {"phase": "Failed", "exit_code": ExitCode.SICK, "reason": "sick", "detail": "its gradients differ"}

@@ -17,9 +17,9 @@ from infra.spec.standing import StandingCluster
 from infra.steward.decide import EndAttempt, History, Wait, decide
 from infra.steward.seeing import observe
 from tests.root import ROOT
-from tests.unit.steward.deciding.test_decide import POLICY, node, seen
-from tests.unit.steward.deciding.test_decide import pod as pod_view
-from tests.unit.steward.observe_world import ObservedGang, pod, seconds, world
+from tests.unit.steward.seeing.observe_world import ObservedGang, pod, seconds, world
+from tests.unit.steward.test_decide import POLICY, node, seen
+from tests.unit.steward.test_decide import pod as pod_view
 
 __all__ = ["world"]
 WORDS = "the gang waits for quota: Pending: insufficient unused quota"

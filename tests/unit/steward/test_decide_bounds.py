@@ -22,7 +22,7 @@ from infra.steward.decide import (
     decide,
 )
 from infra.steward.seeing.views import Unseen
-from tests.unit.steward.deciding.test_decide import NOW, POLICY, ended, node, pod, seen
+from tests.unit.steward.test_decide import NOW, POLICY, ended, node, pod, seen
 from trainer.contract import ExitCode, Phase
 
 NONE = History()

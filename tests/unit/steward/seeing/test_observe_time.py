@@ -12,7 +12,7 @@ import pytest
 
 from infra.cluster.fitness import Ailment, Sickness
 from infra.steward.clocks import Clocks
-from tests.unit.steward.observe_world import BASE, HEARTBEAT_S, NODE, ObservedGang, node, seconds, world
+from tests.unit.steward.seeing.observe_world import BASE, HEARTBEAT_S, NODE, ObservedGang, node, seconds, world
 
 __all__ = ["world"]
 

@@ -9,8 +9,8 @@ import pytest
 from infra.record.store import STOP
 from infra.steward.decide import EndAttempt, FailureClass, Finish, History, Launch, Replace, Wait, is_withheld
 from tests.unit.steward import steward_story
-from tests.unit.steward.deciding.test_decide import NOW, POLICY, ended, seen
 from tests.unit.steward.steward_story import StewardRun, config, gpu_node, story
+from tests.unit.steward.test_decide import NOW, POLICY, ended, seen
 
 __all__ = ["story"]
 

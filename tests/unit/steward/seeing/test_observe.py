@@ -11,7 +11,7 @@ from lightkube.codecs import from_dict
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
 from infra.steward.seeing import observe
 from infra.steward.seeing.agents import HttpAnswer
-from tests.unit.steward.observe_world import ENDED, ObservedGang, pod, seconds, world
+from tests.unit.steward.seeing.observe_world import ENDED, ObservedGang, pod, seconds, world
 from tests.unit.steward.steward_story import config
 from trainer.contract import AGENT_PORT, Phase
 

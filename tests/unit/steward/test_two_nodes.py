@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from infra.notices.changes import changes
 from infra.steward.decide import EndAttempt, History, Observation, Wait, decide
-from tests.unit.steward.deciding.test_decide import POLICY, node, pod, seen
 from tests.unit.steward.steward_story import StewardRun, gpu_node, story
+from tests.unit.steward.test_decide import POLICY, node, pod, seen
 
 __all__ = ["story"]
 LIMIT = POLICY.heartbeat_timeout
