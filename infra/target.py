@@ -82,14 +82,20 @@ def ask_cluster(spec: Spec, facts: Facts, progress: Callable[[str], None]) -> Fa
     return facts.model_copy(update={"cluster": seen})
 
 
-def fetch_source(spec: Spec, progress: Callable[[str], None]) -> None:
-    """Let git fetch a job's reference while it reaches the repository: no way leads out of a site."""
+def fetch_source(spec: Spec, progress: Callable[[str], None], *, patient: bool = False) -> None:
+    """Let git fetch a job's reference while it reaches the repository: no way leads out of a site. `patient`: go on
+    with what was fetched before where it cannot be reached. Raises `UserError`."""
     from infra.plan import git_source
     from infra.spec.workload.git_reference import GitSource
 
     if spec.workload is not None and isinstance(spec.workload.source, GitSource):
         progress(f"source: {spec.workload.source}")
-        git_source.fetch(spec.workload.source)
+        try:
+            git_source.fetch(spec.workload.source)
+        except UserError as error:
+            if not patient or git_source.known_commit(spec.workload.source) is None:
+                raise
+            progress(f"{error}; what was fetched last is taken")
 
 
 def _choose_packages(spec: Spec, progress: Callable[[str], None]) -> None:

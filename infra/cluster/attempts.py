@@ -17,6 +17,7 @@ from infra.cluster.standing.placing import placed
 from infra.cluster.standing.queueing import Workload, queue_place
 from infra.errors import PermanentError
 from infra.spec.campaign import Spec
+from infra.spec.names import NAMESPACE
 from infra.spec.standing import StandingCluster
 from infra.spec.workload.workload import by_mpirun
 
@@ -40,12 +41,13 @@ def create_config(client: Client, name: str, labels: dict[str, str], files: dict
 
 
 def _refuse_foreign(client: Client, name: str, campaign: str | None) -> None:
-    """Raise `PermanentError` if the config map has not the label of `campaign`. None: it has no such label anyway."""
+    """Raise `PermanentError` if the config map has not the label of `campaign`. None: it has no such label anyway. In a
+    namespace that we make, one without a label is of an earlier version."""
     if campaign is None:
         return
     metadata = client.get(ConfigMap, name).metadata
     owner = ((metadata.labels if metadata else None) or {}).get(CAMPAIGN_LABEL)
-    if owner != campaign:
+    if owner != campaign and (owner is not None or client.namespace != NAMESPACE):
         raise PermanentError(
             "a config map of this name is not the campaign's; it was left as it is",
             seen=f"{name} in namespace {client.namespace}, of {f'campaign {owner}' if owner else 'somebody else'}",
@@ -77,13 +79,16 @@ def jobs(client: Client, kind: Kind, campaign: str) -> dict[int, str]:
 
 
 def queue_words(client: Client, kind: Kind, name: str, namespace: str) -> str:
-    """Return why Kueue keeps the pods of a job from starting; empty once they may start, and for a job that is gone."""
+    """Return why Kueue keeps the pods of a job from starting; empty for one that is not suspended, or gone."""
     try:
         job = client.get(kind, name, namespace=namespace)
     except ApiError as error:
         if not is_gone(error):
             raise
         return ""
+    spec = job.to_dict().get("spec") or {}
+    if not (spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend")):
+        return ""  # whatever Kueue says, or has forgotten, of it
     uid = str(job.metadata.uid if job.metadata else "")
     return queue_place(uid, [workload.to_dict() for workload in client.list(Workload, namespace=namespace)]).words
 

@@ -52,7 +52,7 @@ def _event_text(news: Told) -> str:
             more = f"; by the same decision {plural(len(others), 'other node')}: {', '.join(others)}" if others else ""
             return f"node {node} ({instance}) is replaced: {reason}{more}"
         case NodeAnnounced():
-            return f"{news.event.payload.sentence()}; its gang drains and the node is replaced"
+            return news.event.payload.sentence()
         case Held(until=until, cause=cause):
             return f"held until {until} for you to judge: {cause}"
         case TrainingFinished(outcome=outcome, why=why):

@@ -8,7 +8,6 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
-from shutil import rmtree
 
 from infra.errors import UserError
 from infra.folders import cache_root, keep
@@ -69,8 +68,11 @@ def checkout(source: GitSource, commit: str) -> Path:
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".") as scratch:
             tree = Path(scratch) / "tree"
             _check_out(source, commit, tree)
-            rmtree(place, ignore_errors=True)
-            tree.rename(place)
+            try:
+                tree.rename(place)
+            except OSError:  # another driver was faster, and packs from its folder already
+                if not place.is_dir():
+                    raise
     return place
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
@@ -15,6 +16,7 @@ from infra.spec.section import model_of
 from infra.tables import table
 from trainer.contract.frozen import Frozen
 
+_LOGIN = re.compile(r"//[^/@\s]+@")
 _NEAR = 0.75
 """Likeness from which a field counts as misspelt: `regoin` for `region`, but not `range` for `cidr`."""
 LEAST, MOST = 1e-12, 1e12
@@ -196,6 +198,7 @@ def _short_form(value: object) -> str:
 
 
 def _short(text: str, longest: int = 100) -> str:
+    text = _LOGIN.sub("//...@", text)  # a log keeps what is printed
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 

@@ -106,6 +106,7 @@ def _without_what_only_the_account_has(draft: _Made, spec: Spec) -> None:
     draft.drop("money.alarm_topic_arn", "a topic of the real account")
     draft.drop("money.freeze_roles", "roles of the real account")
     draft.drop("access", "people of the real account")
+    draft.drop("addons.remote_write", "a rehearsal writes its series nowhere")
     draft.drop("notify.topic", "a topic of the real account")
     draft.drop("notify.webhook", "nobody is told of a rehearsal")
     for field, is_given in (("secrets", spec.secrets), ("pull_secret", spec.pull_secret)):

@@ -294,7 +294,7 @@ class Recovery(Section):
     """Limits per failure class and the rules above them. Limits stop loops: they hold within 24 hours,
     not for the whole campaign, since each node is expected to fail once in `node_mtbf_hours`."""
 
-    act: Literal["act", "log"] = "act"
+    act: Literal["act", "log"] = Field(default="act", exclude_if=lambda act: act == "act")
     """`log`: the steward decides and only says what it would have done: it ends no failed attempt, replaces no node and
     starts no next attempt. Somebody acts by `bivouac relaunch` or `bivouac down`. A stop that is requested, the budget
     and the deadline are still kept. Restarts in place are the pods' own: `restarts_in_place: 0` turns them off."""

@@ -60,7 +60,7 @@ class Training(Section):
     """Sequences that one rank computes at once, or one group of ranks with `parallel`."""
     zero_stage: int = Field(default=1, ge=0, le=3)
     """Stage of DeepSpeed's ZeRO."""
-    zero: ZeroConfig = ZeroConfig()
+    zero: ZeroConfig = Field(default=ZeroConfig(), exclude_if=lambda zero: zero == ZeroConfig())
     """Sizes of stage 3."""
     parallel: ParallelConfig = ParallelConfig()
     """Ranks that compute one model or one sequence together."""

@@ -36,7 +36,6 @@ from trainer.contract.culprit import Culprit
 __all__ = [
     "CONSEQUENCE", "Action", "Attempt", "Consequence", "EndAttempt", "FailureClass", "Finish", "GiveBack", "History",
     "Hold", "Launch", "NodeView", "Observation", "PodView", "Policy", "Replace", "Wait", "counts", "decide",
-    "is_withheld",
 ]  # fmt: skip
 
 
@@ -123,29 +122,12 @@ def decide(view: Observation, policy: Policy, history: History) -> Action:
     return Wait(why=f"nothing is touched: {outage_text}; {due or action.why}")
 
 
-def is_bound(view: Observation, policy: Policy) -> bool:
-    """Return whether a stop, the budget or the deadline ends the training: `recovery.act: log` prevents none."""
-    return bool(view.stop_requested or view.given_back or _out_of_means(view, policy))
-
-
-def is_withheld(action: Action, view: Observation, policy: Policy, history: History) -> bool:
-    """Return whether `recovery.act: log` only says this action."""
-    match action:
-        case EndAttempt():
-            return not is_bound(view, policy)
-        case Replace():
-            return True
-        case Launch():
-            return bool(history.attempts)
-    return False
-
-
 def _why_give_back(view: Observation, policy: Policy, due: bool) -> str | None:
     """Return why to give back the GPU nodes without record or cluster, or None. A gang may train on while only the
     cluster's API is silent: that alone is no reason."""
     record, cluster = view.lasts("record"), view.lasts("cluster") or timedelta()
     longest = max(record or timedelta(), cluster)
-    if longest > policy.means_patience and (stop := _out_of_means(view, policy)):
+    if longest > policy.means_patience and (stop := out_of_means(view, policy)):
         return stop
     if record is not None and record > policy.blind_timeout:
         return f"no record for longer than {policy.blind_timeout}"
@@ -163,7 +145,7 @@ def _decide_running(view: Observation, policy: Policy, repairs_left: int) -> Act
         return Finish(outcome="done", why="every pod of the gang succeeded" + (f"; {words}" if words else ""))
     if view.stop_requested:
         return EndAttempt(failure=FailureClass.INTERRUPTED, why="a stop was requested")
-    if stop := _out_of_means(view, policy):
+    if stop := out_of_means(view, policy):
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=stop)
     if view.queued:  # the queue starts the pods, and has ended those that are missing
         return Wait(why=view.queued)
@@ -233,7 +215,7 @@ def _decide_between(view: Observation, policy: Policy, history: History) -> Acti
     if (undone := view.lasts("acts")) is not None and undone > policy.undone_timeout:
         return Finish(outcome="stopped", why="; ".join(map(str, view.unseen)))
     holding = last_attempt is not None and CONSEQUENCE[last_attempt.failure] is Consequence.HOLD
-    if not holding and (stop := _out_of_means(view, policy)):
+    if not holding and (stop := out_of_means(view, policy)):
         return Finish(outcome="stopped", why=stop)
     if history.without_progress() >= policy.attempts_without_progress:
         reason = f"{history.without_progress()} attempts in a row committed no newer checkpoint"
@@ -293,6 +275,8 @@ def _archive_uncovered(view: Observation, policy: Policy) -> str | None:
 def _to_replace(view: Observation, policy: Policy, history: History, last_attempt: Attempt | None) -> Action | None:
     """Replace lost nodes, or finish when too few repairs are left. Replace sick nodes only while repairs are left: many
     sick nodes at once share a cause, and their replacements would have it too."""
+    if not policy.replaces:
+        return None
     lost_nodes, left = blame.lost_nodes(view.nodes, last_attempt), _repairs_left(view, policy, history)
     if len(lost_nodes) > left:
         recent = counts(view.now, history)["repairs_per_hour"]
@@ -340,7 +324,7 @@ def _class_exhausted(view: Observation, last_attempt: Attempt, policy: Policy, h
     return None
 
 
-def _out_of_means(view: Observation, policy: Policy) -> str | None:
+def out_of_means(view: Observation, policy: Policy) -> str | None:
     """Return why the money or time left does not cover one more interval and the archive; None when it does."""
     if view.now + policy.interval_and_archive > view.deadline:
         return f"the deadline {view.deadline.isoformat()} leaves no time for another interval and the archive"

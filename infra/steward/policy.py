@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from infra.cluster.steward_config import StewardConfig
-from infra.steward.decide import Policy
+from infra.steward.decide import Action, EndAttempt, History, Launch, Observation, Policy, Replace, out_of_means
 
 
 def policy_of(config: StewardConfig) -> Policy:
@@ -29,3 +29,20 @@ def policy_of(config: StewardConfig) -> Policy:
         archive=config.archive,
         interval_and_archive=config.interval_and_archive,
     )
+
+
+def _is_bound(view: Observation, policy: Policy) -> bool:
+    """Return whether a stop, the budget or the deadline ends the training: `recovery.act: log` prevents none."""
+    return bool(view.stop_requested or view.given_back or out_of_means(view, policy))
+
+
+def is_withheld(action: Action, view: Observation, policy: Policy, history: History) -> bool:
+    """Return whether `recovery.act: log` only says this action."""
+    match action:
+        case EndAttempt():
+            return not _is_bound(view, policy)
+        case Replace():
+            return True
+        case Launch():
+            return bool(history.attempts)
+    return False

@@ -253,7 +253,7 @@ class TrainConfig(Frozen, allow_inf_nan=False):
     peak_bf16_tflops: float | None = Field(default=None, gt=0)
     """Dense peak of one accelerator, from the catalogue, for MFU and HFU; None: they are not told."""
     zero_stage: int = Field(default=1, ge=0, le=3)
-    zero: ZeroConfig = ZeroConfig()
+    zero: ZeroConfig = Field(default=ZeroConfig(), exclude_if=lambda zero: zero == ZeroConfig())
     precision: str = "float32"
     """float32 or bfloat16."""
     seed: int = 42

@@ -10,6 +10,7 @@ from infra.cli.answers import write_json
 from infra.cli.options import site_steps, stderr
 from infra.cli.prepare.checked import checked, with_memory
 from infra.cli.rendering import print_findings
+from infra.console.plain_console import say
 from infra.errors import UserError
 from infra.plan.checks import Finding, failed
 
@@ -17,7 +18,7 @@ from infra.plan.checks import Finding, failed
 def check_command(path: Path, json: bool, console: Console, online: bool = False) -> int:
     """Check a spec. Exit code 0, or 64 when nothing may be started. `json`: one object on stdout. `online`: ask AWS,
     or the existing cluster, too if the spec alone has no error."""
-    result = with_memory(checked(path), stderr)
+    result = with_memory(checked(path, fetches=(lambda text: say(stderr, text)) if online else None), stderr)
     if online and result.spec is not None and not failed(result.findings):
         from infra import target
         from infra.cli.prepare.checked import with_answers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,8 +28,9 @@ class Checked:
     findings: tuple[Finding, ...]
 
 
-def checked(path: Path, account: str | None = None) -> Checked:
-    """Return spec, facts and all findings. Raises `UserError` when there is no such file."""
+def checked(path: Path, account: str | None = None, *, fetches: Callable[[str], None] | None = None) -> Checked:
+    """Return spec, facts and all findings. `fetches`: let git fetch a job's reference first, and say so: what it was
+    when this machine fetched it last may be mended since. Raises `UserError` without such a file or reference."""
     today = datetime.now(UTC).date()
     try:
         file = load(path)
@@ -37,6 +39,8 @@ def checked(path: Path, account: str | None = None) -> Checked:
         if sound is not None:
             findings += check(sound, survey(sound.spec, account, complete=False), today, complete=False)
         return Checked(None, None, None, tuple(sorted(findings, key=lambda finding: finding.line)))
+    if fetches is not None and not target.in_site():  # no way leads out of one
+        target.fetch_source(file.spec, fetches, patient=True)
     facts = survey(file.spec, account)
     return Checked(file, file.spec, facts, check(file, facts, today))
 

@@ -55,7 +55,7 @@ def relaunch_command(
 
 
 def _mended_spec(path: Path, old: Spec, console: Console) -> tuple[Spec, Plan]:
-    check = checked(path)
+    check = checked(path, fetches=lambda text: say(console, text))
     if failed(check.findings) or check.spec is None or check.facts is None:
         show(path, check.findings, False, console)
         raise UserError("the mended spec cannot be run", seen=path, cure="mend what is listed above")

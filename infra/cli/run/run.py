@@ -29,7 +29,7 @@ def run_command(path: Path, consent: bool, console: Console, *, as_json: bool = 
     """Run a campaign; exit code 0 only when it ended with a proven checkpoint and a clean
     certificate, or with `detach` when training runs."""
     output, console = console, aside(console, as_json)
-    check = with_memory(checked(path), console)
+    check = with_memory(checked(path, fetches=lambda text: say(console, text)), console)
     if failed(check.findings) or check.spec is None or check.facts is None:
         show(path, check.findings, as_json, output)
         return UserError.exit_code

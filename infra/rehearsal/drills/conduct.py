@@ -275,6 +275,6 @@ def remember(path: Path, results: Sequence[DrillResult]) -> list[DrillResult]:
     fresh = {result.fault: result for result in (*newest_results, *results)}
     all_results = [fresh[name] for name in scenarios() if name in fresh]
     path.parent.mkdir(parents=True, exist_ok=True)
-    append_results(path.parent, results)
+    append_results(path.parent, [*newest_results, *results])  # also those from before there was a history
     path.write_text(json.dumps([result.model_dump(mode="json") for result in all_results], indent=1) + "\n")
     return all_results

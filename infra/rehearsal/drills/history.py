@@ -46,6 +46,6 @@ def _lines(folder: Path) -> list[DrillResult]:
     return results
 
 
-def _strike(result: DrillResult) -> tuple[str, str, int]:
-    """Return what no two strikes share: a campaign has each fault once at a step."""
-    return result.campaign, result.fault, result.step
+def _strike(result: DrillResult) -> tuple[str, str, str, int]:
+    """Return what no two strikes share: a campaign of a day has each fault once at a step."""
+    return result.campaign, result.day, result.fault, result.step

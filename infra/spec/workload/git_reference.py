@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from infra.spec.section import Section
 
 _ADDRESS = re.compile(r"(https?|ssh|file)://[^\s?#]+|[\w.-]+@[\w.-]+:[^\s:?#]+")
-_LOGIN = re.compile(r"https?://[^/]*@|ssh://[^/@]*:[^/@]*@")
+_LOGIN = re.compile(r"(?!ssh://)[a-z0-9+.-]+://[^/]*@|ssh://[^/@]*:[^/@]*@", re.IGNORECASE)
 
 
 def _is_an_address(text: str) -> str:

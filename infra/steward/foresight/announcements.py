@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from infra.cluster.cloud_notice import CloudNotice
 from infra.record.payloads.attempts import NodeAnnounced
 from infra.record.store import CampaignStore
 from infra.steward.seeing.views import Observation
@@ -17,6 +18,8 @@ class Announcements:
         self._recorded = set[tuple[str | None, str | None, datetime | None]]()
         self.steps = dict[str, int]()
         """Instance -> newest committed step when its newest announcement was recorded."""
+        self._notices = dict[str, CloudNotice]()
+        """Instance -> its newest announcement."""
 
     def take_over(self) -> None:
         """Read what is recorded. Raises S3's errors."""
@@ -40,7 +43,16 @@ class Announcements:
             self._store.append(payload)
             self._remember(payload)
 
+    def remember(self, view: Observation) -> Observation:
+        """Return a view in which EC2's announcements stand though it does not answer now."""
+        nodes = [
+            node.model_copy(update={"cloud_notice": node.cloud_notice or self._notices.get(node.instance or "")})
+            for node in view.nodes
+        ]
+        return view.model_copy(update={"nodes": tuple(nodes)})
+
     def _remember(self, payload: NodeAnnounced) -> None:
         self._recorded.add((payload.instance, payload.code, payload.due))
-        if payload.instance:
+        if payload.instance and payload.code and payload.due:
             self.steps[payload.instance] = payload.committed_step
+            self._notices[payload.instance] = CloudNotice(code=payload.code, due=payload.due)

@@ -24,8 +24,9 @@ from infra.record.meter import Reading
 from infra.record.objects import Unreadable
 from infra.record.store import LIVE, STOP, CampaignStore
 from infra.steward.clocks import CLOCKS, EVERY_S, Clocks, StoredClocks, taken_over
-from infra.steward.decide import Action, History, Observation, Policy, Wait, decide, is_withheld
+from infra.steward.decide import Action, History, Observation, Policy, Replace, Wait, decide
 from infra.steward.foresight.announcements import Announcements
+from infra.steward.policy import is_withheld
 from infra.steward.seeing.observe import Observer
 from infra.steward.seeing.pace import Pace, interval_and_archive
 from infra.steward.seeing.sources import Away, Sources
@@ -171,17 +172,30 @@ class Lookout:
         all_troubles = (*troubles, *map(str, view.unseen), *filter(None, [self._clock.disagreement()]))
         more = {"given_back": self.given_back, "notice_steps": dict(self.announcements.steps)}
         view = view.model_copy(update={"troubles": all_troubles, **more})
+        if self.sources.away("AWS"):
+            view = self.announcements.remember(view)
         if (step_s := self._live.pace.measured_s) is not None:
             policy = policy.model_copy(update={"interval_and_archive": interval_and_archive(self._config, step_s)})
         self.interval_and_archive = policy.interval_and_archive
         action = decide(view, policy, history)
-        only_says = self._config.spec.recovery.act == "log" and is_withheld(action, view, policy, history)
-        self.withheld = action if only_says else None
-        if self.withheld is not None:
-            action = Wait(why=f"`recovery.act: log`, so nobody does what is due, {action.kind}: {action.why}")
+        self.withheld = None
+        if self._config.spec.recovery.act == "log":
+            action = self._without_what_is_withheld(action, view, policy, history)
         with suppress(Away):
             self.sources.ask("record", lambda: self._tell(view, action, loss))
         return view, action
+
+    def _without_what_is_withheld(self, action: Action, view: Observation, policy: Policy, history: History) -> Action:
+        """Return what is done under `recovery.act: log`, and remember what is not. A replacement that nobody makes
+        keeps neither a first launch nor an end for want of nodes from its turn."""
+        if not is_withheld(action, view, policy, history):
+            return action
+        self.withheld = action
+        if isinstance(action, Replace):
+            follow_up = decide(view, policy.model_copy(update={"replaces": False}), history)
+            if not is_withheld(follow_up, view, policy, history):
+                return follow_up
+        return Wait(why=f"`recovery.act: log`, so nobody does what is due, {action.kind}: {action.why}")
 
     def _stop_asked(self) -> bool:
         try:

@@ -209,13 +209,14 @@ class Observer:
         return tuple(views[index] for index in sorted(views))
 
     def _queue_words(self, attempt: int) -> str:
-        """Return why the gang's queue keeps its pods from starting, as last heard while the cluster does not answer."""
+        """Return why the gang's queue keeps its pods from starting, as last heard while it does not answer. A source of
+        its own: what cannot be asked of the queue alone cuts off no stop, budget or deadline."""
         spec = self.config.spec
         if spec.cluster is None or spec.cluster.queue is None:
             return ""
         kind, name, space = attempts.kind_of(spec), gangs.job(self.config, attempt), spec.cluster.namespace
         with suppress(Away):
-            self._queued = self.sources.ask("cluster", lambda: attempts.queue_words(self.client, kind, name, space))
+            self._queued = self.sources.ask("queue", lambda: attempts.queue_words(self.client, kind, name, space))
         return self._queued
 
     def _view(self, pod: Pod) -> PodView:

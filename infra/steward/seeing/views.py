@@ -69,9 +69,9 @@ WORST_FIRST = (
 )
 
 
-Source = Literal["record", "cluster", "AWS", "acts"]
-"""The steward's dependencies: S3 with record and lease; Kubernetes; EC2 and EKS; its own acts, which start again after
-an error."""
+Source = Literal["record", "cluster", "AWS", "queue", "acts"]
+"""The steward's dependencies: S3 with record and lease; Kubernetes; EC2 and EKS; Kueue; its own acts, which start again
+after an error."""
 
 
 class Unseen(Frozen, extra="ignore"):
@@ -94,6 +94,8 @@ class Policy(Frozen, extra="ignore"):
     """Within `LIMITS_WINDOW`, like `node_replacements`."""
     node_replacements: int
     repairs_per_hour: int
+    replaces: bool = True
+    """False: decide as if no node had to be replaced."""
     heartbeat_timeout: timedelta
     hang_timeout: timedelta
     save_timeout: timedelta | None = None

@@ -14,6 +14,7 @@ from infra.errors import UserError
 from infra.spec import duration
 from infra.spec.campaign import Spec, SpecError, load
 from infra.spec.problems import Problem
+from tests.root import ROOT
 
 TEN_MISTAKES = """\
 campaign: Big_Run
@@ -129,6 +130,13 @@ def test_a_field_that_a_stored_spec_has_not_is_not_stored_with_its_default(campa
     stored = json.loads(load(campaigns / "rehearsal.yaml").spec.model_dump_json())
     assert "cluster" not in stored and {"grafana", "remote_write"}.isdisjoint(stored["addons"])
     assert stored["rehearsal"]["faults"] == [{"kill_node": 1, "kill_rank": None, "after_step": 45}]
+
+
+@pytest.mark.parametrize("name", ["rehearsal", "p5-32-nodes", "p5en-capacity-block"])
+def test_a_spec_that_commit_f3006b4c_has_stored_is_the_spec_of_today(name: str, campaigns: Path) -> None:
+    """A campaign that it has begun can be taken over: a new field is stored only where it is not its default."""
+    stored = json.loads((ROOT / "tests/samples/specs" / f"{name}.json").read_text())
+    assert json.loads(load(campaigns / f"{name}.yaml").spec.model_dump_json()) == stored
 
 
 @pytest.mark.parametrize("name", ["rehearsal", "p5-32-nodes", "p5en-capacity-block"])

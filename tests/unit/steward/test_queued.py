@@ -105,6 +105,8 @@ def test_a_stop_and_the_deadline_end_a_queued_attempt_all_the_same() -> None:
 class Server:
     """An API server with one JobSet, and a Workload of it; without, after the JobSet is gone."""
 
+    suspended = True
+
     def __init__(self, code: int = 200) -> None:
         self.code = code
 
@@ -112,7 +114,7 @@ class Server:
         if self.code != 200:
             request = httpx2.Request("GET", "https://racks")
             raise ApiError(request=request, response=httpx2.Response(self.code, json={"code": self.code}))
-        return JobSet.from_dict({"metadata": {"name": name, "uid": "7"}})
+        return JobSet.from_dict({"metadata": {"name": name, "uid": "7"}, "spec": {"suspend": self.suspended}})
 
     def list(self, kind: Any, namespace: str) -> list[Any]:
         row = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "insufficient unused quota"}
@@ -120,10 +122,12 @@ class Server:
         return [Workload.from_dict({"metadata": metadata, "spec": {}, "status": {"conditions": [row]}})]
 
 
-def test_the_words_are_those_of_the_jobs_own_workload() -> None:
+def test_the_words_are_those_of_the_jobs_own_workload(monkeypatch: pytest.MonkeyPatch) -> None:
     def words(code: int) -> str:
         return attempts.queue_words(Server(code), JobSet, "story-a1", "team-a")  # type: ignore[arg-type]
 
     assert words(200) == WORDS and words(404) == ""
+    monkeypatch.setattr(Server, "suspended", False)
+    assert words(200) == "", "its pods may start, whatever Kueue has forgotten of it"
     with pytest.raises(ApiError):
         words(403)

@@ -43,6 +43,13 @@ def test_of_many_pods_one_is_always_late_and_holds_up_no_restart() -> None:
     assert isinstance(decide(silence(2 * LIMIT, LIMIT - timedelta(seconds=1)), POLICY, History()), Wait)
 
 
+def test_a_dead_node_whose_pod_is_gone_is_waited_for_no_longer() -> None:
+    sight = silence(LIMIT + TICK, LIMIT - timedelta(seconds=1))
+    gone = sight.pods[1].model_copy(update={"phase": "Missing"})
+    action = decide(sight.model_copy(update={"pods": (sight.pods[0], gone, sight.pods[2])}), POLICY, History())
+    assert isinstance(action, EndAttempt)
+
+
 def test_two_nodes_that_die_at_once_are_one_end_one_replacement_and_one_message(story: StewardRun) -> None:
     def kill() -> None:
         if story.time() - start > 120 and not story.events("attempt.ended"):

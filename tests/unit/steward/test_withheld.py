@@ -7,10 +7,11 @@ from datetime import timedelta
 import pytest
 
 from infra.record.store import STOP
-from infra.steward.decide import EndAttempt, FailureClass, Finish, History, Launch, Replace, Wait, is_withheld
+from infra.steward.decide import EndAttempt, FailureClass, Finish, History, Launch, Replace, Wait, decide
+from infra.steward.policy import is_withheld
 from tests.unit.steward import steward_story
 from tests.unit.steward.steward_story import StewardRun, config, gpu_node, story
-from tests.unit.steward.test_decide import NOW, POLICY, ended, seen
+from tests.unit.steward.test_decide import NOW, POLICY, ended, node, seen
 
 __all__ = ["story"]
 
@@ -39,6 +40,21 @@ def test_what_is_withheld_and_what_is_done_all_the_same() -> None:
         (Wait(why="w"), seen(), past, False),
     ):
         assert is_withheld(action, view, POLICY, history) is withheld, action
+
+
+def test_a_replacement_that_nobody_makes_keeps_no_first_launch_from_its_turn() -> None:
+    spare = seen(in_flight=False, pods=(), nodes=(node(0), node(1), node(2, instance_state="impaired")))
+    replacement = decide(spare, POLICY, History())
+    assert isinstance(replacement, Replace) and is_withheld(replacement, spare, POLICY, History())
+    follow_up = decide(spare, POLICY.model_copy(update={"replaces": False}), History())
+    assert isinstance(follow_up, Launch) and not is_withheld(follow_up, spare, POLICY, History())
+
+
+def test_a_campaign_is_launched_beside_a_sick_spare_node(log_only: StewardRun) -> None:
+    log_only.cluster.nodes["node-2"] = gpu_node(2, "Unknown")
+    log_only.aws.states["i-2"] = "impaired"
+    log_only.run(3)
+    assert log_only.cluster.writes[:1] == ["create story-a1"]
 
 
 def test_a_dead_node_is_said_once_and_nothing_is_touched(log_only: StewardRun) -> None:

@@ -24,6 +24,11 @@ def padding(content: bytes) -> str | None:
     return settings.get("pad_token")
 
 
-def special_tokens(content: bytes) -> dict[str, int]:
-    """Return token -> number of all tokens that were added to the vocabulary."""
-    return {str(row["content"]): int(row["id"]) for row in json.loads(content).get("added_tokens", ())}
+def token_numbers(content: bytes) -> dict[str, int]:
+    """Return token -> number of all tokens: those of the vocabulary, and those that were added to it."""
+    document = json.loads(content)
+    vocabulary = (document.get("model") or {}).get("vocab") or {}
+    # A unigram model's is a list of (token, score).
+    numbers = vocabulary if isinstance(vocabulary, dict) else {row[0]: place for place, row in enumerate(vocabulary)}
+    added = {str(row["content"]): int(row["id"]) for row in document.get("added_tokens", ())}
+    return {**numbers, **added}

@@ -166,6 +166,20 @@ def test_a_folder_of_hugging_face_datasets_gives_its_column_of_text(tmp_path: Pa
         make(recipe(source), tmp_path / "damaged", quiet, cores=1)
 
 
+def test_an_arrow_stream_whose_writer_was_cut_off_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    path = tmp_path / "set/data-00000-of-00001.arrow"
+    with pyarrow.OSFile(str(path), "wb") as file:
+        table = pyarrow.table({"text": ["a document of some words"] * 40})
+        stream = pyarrow.ipc.new_stream(file, table.schema)
+        stream.write_table(table)
+        whole = file.tell()
+        stream.close()
+    path.write_bytes(path.read_bytes()[:whole])
+    with pytest.raises(DataError, match="no end"):
+        make(recipe(Source(location=str(tmp_path / "set"), pattern="*.arrow")), tmp_path / "out", quiet)
+
+
 def test_lines_and_texts_are_whole_wherever_a_file_is_cut_for_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,14 @@ def test_token_data_without_its_index_are_refused_and_never_left_out_without_a_w
     assert "1 of 2" in str(refused.value) and "y.bin" in str(refused.value)
 
 
+def test_token_data_may_be_one_file(tmp_path: Path) -> None:
+    (tmp_path / "tokens").mkdir()
+    for name in ("x", "y"):
+        megatron(np.int32)(tmp_path / "tokens" / name, draw())
+    manifest = make(foreign(tmp_path, str(tmp_path / "tokens/x.bin")), tmp_path / "out", quiet, cores=1)
+    assert manifest.documents == len(draw())
+
+
 def test_ids_of_another_tokenizer_and_no_tokenizer_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tokens").mkdir()
     megatron(np.int32)(tmp_path / "tokens/x", [*draw(), [5, 302, 7, 8]])

@@ -75,3 +75,40 @@ def test_the_same_steps_are_taken_with_the_same_bits_and_fewer_waits(stage: int,
     sound = [step for step in range(STEPS) if step != BROKEN]
     assert {after[step]["waits"] for step in sound} == {waits}
     assert all(before[step]["waits"] >= waits + 3 for step in sound)
+
+
+def train_one_model(rank: int, port: int, folder: Path) -> None:
+    """Train as one of two ranks that compute one model; in the `BROKEN` step the second has a broken gradient of a
+    parameter that both have whole."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {"MASTER_PORT": str(port), "DS_ACCELERATOR": "cpu"}
+    torch.set_num_threads(1)
+    config = TrainConfig.model_validate(
+        {
+            "campaign": "c", "model": MODEL, "steps": STEPS, "global_batch": 1, "micro_batch": 1, "zero_stage": 1,
+            "precision": "bfloat16", "optimizer": {"clip": CLIP}, "parallel": {"tensor": 2},
+        }
+    )  # fmt: skip
+    engines.initialize_distributed(config)
+    engine = engines.build_engine(config, 2)
+    broken = [False]
+    name, shared = next((name, part) for name, part in engine.module.named_parameters() if name.endswith("norm.weight"))
+    shared.register_hook(lambda gradient: gradient * math.nan if broken[0] and rank == 1 else gradient)
+    words, taken = torch.Generator().manual_seed(1), list[bool]()
+    for step in range(STEPS):
+        broken[0] = step == BROKEN
+        engine.backward(engine(torch.randint(0, MODEL.vocabulary, (1, MODEL.context + 1), generator=words)))
+        engine.step()
+        taken.append(engine.was_step_applied())
+    sound = all(bool(part.isfinite().all()) for part in engine.module.parameters())
+    (folder / f"{rank}.json").write_text(json.dumps({"name": name, "taken": taken, "sound": sound}))
+    engine.destroy()
+
+
+def test_a_gradient_that_only_the_second_of_a_models_ranks_has_broken_is_refused_by_both(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    torch.multiprocessing.spawn(train_one_model, (port, tmp_path), nprocs=2)
+    for rank in range(2):
+        seen = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert seen["taken"] == [step != BROKEN for step in range(STEPS)] and seen["sound"], seen

@@ -9,6 +9,7 @@ import pytest
 from infra.cluster.cloud_notice import CloudNotice, scheduled
 from infra.steward.decide import EndAttempt, FailureClass, History, Launch, Observation, Replace, Wait, decide
 from infra.steward.foresight import leaving
+from infra.steward.foresight.announcements import Announcements
 from tests.unit.steward.steward_story import StewardRun, story
 from tests.unit.steward.test_decide import NOW, POLICY, node, pod, seen
 
@@ -70,6 +71,22 @@ def test_what_is_announced_without_harm_to_the_gang_ends_nothing(changes: dict[s
     assert isinstance(decide(sight(**{"committed_step": 30, **changes}), POLICY, History()), Wait)  # type: ignore[arg-type]
 
 
+def test_what_is_announced_for_next_week_does_not_count_yet() -> None:
+    week = sight(NOW + timedelta(days=7), committed_step=30, deadline=NOW + timedelta(days=30))
+    assert isinstance(decide(week, POLICY, History()), Wait) and leaving.leaving_nodes(week) == []
+
+
+def test_an_announcement_stands_while_ec2_does_not_answer(story: StewardRun) -> None:
+    story.aws.events["i-1"] = [{**RETIREMENT, "NotBefore": story.time.wall() + timedelta(hours=1)}]
+    story.run(2)
+    announcements = Announcements(story.store())
+    announcements.take_over()
+    blind = sight(nodes=(node(0), node(1).model_copy(update={"instance": "i-1"})))
+    kept = announcements.remember(blind).nodes
+    assert kept[0].cloud_notice is None
+    assert kept[1].cloud_notice is not None and kept[1].cloud_notice.code == "instance-retirement"
+
+
 def test_a_node_that_could_not_be_replaced_is_trained_on() -> None:
     spent = History(repairs=(NOW,) * POLICY.repairs_per_hour)
     assert isinstance(decide(sight(committed_step=30), POLICY, spent), Wait)
@@ -77,12 +94,14 @@ def test_a_node_that_could_not_be_replaced_is_trained_on() -> None:
 
 
 def test_after_the_drain_the_announced_nodes_are_replaced_the_earliest_first() -> None:
-    nodes = (node(0, cloud_notice=notice(NOW + 2 * HOUR)), node(1, cloud_notice=notice()))
+    nodes = (node(0, cloud_notice=notice(NOW + 1.5 * HOUR)), node(1, cloud_notice=notice()))
     action = decide(sight(in_flight=False, pods=(), nodes=nodes), POLICY, History())
     assert isinstance(action, Replace) and action.nodes == ("node-1", "node-0")
     assert action.reasons[0] == "EC2 announces instance-retirement at 2026-11-21T01:00:00+00:00"
-    last = decide(sight(in_flight=False, pods=(), nodes=nodes), POLICY, History(repairs=(NOW,) * 3))
-    assert isinstance(last, Replace) and last.nodes == ("node-1",)
+    last = decide(
+        sight(in_flight=False, pods=(), nodes=nodes), POLICY, History(repairs=(NOW,) * (POLICY.repairs_per_hour - 2))
+    )
+    assert isinstance(last, Replace) and last.nodes == ("node-1",), "the other repair is for a node that is lost"
     quarantined = tuple(one.model_copy(update={"quarantined": True}) for one in nodes)
     assert leaving.to_replace(sight(nodes=quarantined), 4) == {}
 

@@ -28,7 +28,7 @@ from trainer.builtin.model import NORM_EPSILON, ROTARY_BASE, swiglu_width
 from trainer.builtin.model.adapters import FOLDER, merge, write_adapters
 from trainer.builtin.model.named import PREFIX, network_of
 from trainer.contract import DATA_MOUNT, TOKENIZER_NAME, Chat, DataManifest, TrainConfig
-from trainer.contract.model.tokenizer import first_token, padding, special_tokens
+from trainer.contract.model.tokenizer import first_token, padding, token_numbers
 from trainer.errors import ConfigError, StorageError, TrainerError
 
 Targets = Callable[[str], list[str]]
@@ -72,8 +72,9 @@ def export(checkpoint: Path, config: TrainConfig, data: Path, dest: Path, shard_
     # `transformers` reads the newer `dtype` first: what the weights came in says nothing of what they are now.
     config_fields = {name: value for name, value in form.config.items() if name != "dtype"} | {"torch_dtype": dtype}
     model_config = config_fields if config.model.name else llama_config(config, end[0], dtype)
-    tokens, special = _tokens(data_manifest, tokenizer, end[1]), special_tokens(tokenizer) | {end[1]: end[0]}
-    token_ids = {f"{name}_id": special.get(token or "") for name, token in tokens.items()}
+    numbers = token_numbers(tokenizer) | {end[1]: end[0]}
+    tokens = _tokens(data_manifest, tokenizer, numbers, end[1])
+    token_ids = {f"{name}_id": numbers.get(token or "") for name, token in tokens.items()}
     _write_json(dest / "config.json", model_config | token_ids)
     stops = sorted({end[0], token_ids["eos_token_id"] or end[0]})
     generation = token_ids | {"eos_token_id": stops if len(stops) > 1 else end[0], "do_sample": True}
@@ -211,15 +212,20 @@ def _tokenizer_config(config: TrainConfig, tokens: dict[str, str | None], chat: 
     }
 
 
-def _tokens(manifest: DataManifest, tokenizer: bytes, end: str) -> dict[str, str | None]:
+def _tokens(manifest: DataManifest, tokenizer: bytes, numbers: dict[str, int], end: str) -> dict[str, str | None]:
     """Return the tokens that begin, end and pad a text by the data's own tokenizer: a base model's configuration has
-    those of another one."""
-    chat, special = manifest.parameters.chat, special_tokens(tokenizer)
-    begins = [token for token, number in special.items() if number == manifest.beginning_of_document]
-    begins += [chat.bos_token if chat else "", first_token(tokenizer)]
+    those of another one. A chat's are those that its template was given, none where that was empty."""
+    if (chat := manifest.parameters.chat) is not None:
+        return {
+            "bos_token": chat.bos_token or None,
+            "eos_token": chat.eos_token or end,
+            "pad_token": padding(tokenizer),
+        }
+    begins = [token for token, number in numbers.items() if number == manifest.beginning_of_document]
+    begins.append(first_token(tokenizer))
     return {
-        "bos_token": next((token for token in begins if token in special), end),
-        "eos_token": chat.eos_token if chat and chat.eos_token in special else end,
+        "bos_token": next((token for token in begins if token in numbers), end),
+        "eos_token": end,
         "pad_token": padding(tokenizer),
     }
 

@@ -16,6 +16,7 @@ from trainer.builtin.data.prepare.chat import Places, Unfit, render
 from trainer.builtin.data.prepare.filters import BAD_RECORD, EMPTY, LINE_TOO_LONG, NOT_UTF8
 from trainer.builtin.data.prepare.inputs import File, change_error
 from trainer.builtin.data.prepare.megatron import document_groups, token_documents
+from trainer.builtin.data.prepare.tables import arrow_of, parquet_of
 from trainer.contract import Chat
 from trainer.errors import DataError, unread
 
@@ -315,20 +316,18 @@ def _tokens(tokens: NDArray[Any]) -> Piece:
 
 
 def _row_groups(file: File) -> Iterator[tuple[int, int, int]]:
-    table = _parquet(file)
+    table = parquet_of(file)
     groups = table.metadata.num_row_groups
     for index in range(groups):
         yield index, index + 1, max(1, file.size // groups)
 
 
 def _rows(span: Span, text_field: str, read: _At) -> Iterator[Piece]:
-    from pyarrow import ipc
-
     if span.file.format == "arrow":
-        batches = ipc.open_stream(span.file.open())
+        batches = arrow_of(span.file)
         names = batches.schema.names
     else:
-        table = _parquet(span.file)
+        table = parquet_of(span.file)
         names = table.schema_arrow.names
         batches = table.iter_batches(batch_size=_ROWS, row_groups=[span.start], columns=[text_field])
     if text_field not in names:
@@ -338,13 +337,3 @@ def _rows(span: Span, text_field: str, read: _At) -> Iterator[Piece]:
         for value in batch.column(text_field):
             read.lines += 1
             yield _text_of(value.as_py(), b"")
-
-
-def _parquet(file: File) -> Any:
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        return parquet.ParquetFile(file.open())
-    except pyarrow.ArrowException as error:
-        raise DataError("this is not a Parquet file", f"{file.place}: {error}", "repair or omit it") from error

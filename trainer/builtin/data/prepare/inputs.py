@@ -105,6 +105,8 @@ def list_source(source: Source, max_files: int | None, seed: int, form: str = "a
 def _with_indexes(source: Source, files: list[File]) -> list[File]:
     """Return the files `.bin` of token data, each with its `.idx`. Raises `DataError` for one that has none."""
     beside = source.model_copy(update={"pattern": "**/*.idx"})
+    if source.location.endswith(".bin"):
+        beside = beside.model_copy(update={"location": f"{source.location.removesuffix('.bin')}.idx"})
     indexes = {file.name.removesuffix(".idx"): file for file in (_objects if source.remote else _local)(beside)}
     names = [(file, file.name.removesuffix(".bin")) for file in files if file.name.endswith(".bin")]
     if alone := [file.place for file, name in names if name not in indexes]:
