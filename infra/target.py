@@ -84,7 +84,7 @@ def ask_cluster(spec: Spec, facts: Facts, progress: Callable[[str], None]) -> Fa
 
 def fetch_source(spec: Spec, progress: Callable[[str], None], *, patient: bool = False) -> None:
     """Let git fetch a job's reference while it reaches the repository: no way leads out of a site. `patient`: go on
-    with what was fetched before where it cannot be reached. Raises `UserError`."""
+    where it cannot be reached, as a campaign that has begun does. Raises `UserError`."""
     from infra.plan import git_source
     from infra.spec.workload.git_reference import GitSource
 
@@ -93,9 +93,9 @@ def fetch_source(spec: Spec, progress: Callable[[str], None], *, patient: bool =
         try:
             git_source.fetch(spec.workload.source)
         except UserError as error:
-            if not patient or git_source.known_commit(spec.workload.source) is None:
+            if not patient:
                 raise
-            progress(f"{error}; what was fetched last is taken")
+            progress(f"{error}; it is judged as it was fetched last")
 
 
 def _choose_packages(spec: Spec, progress: Callable[[str], None]) -> None:

@@ -141,7 +141,7 @@ def _ways(recovery: Recovery) -> Iterator[Way]:
     yield _way("no finished step within `hang_timeout`", {"since_step": 2 * recovery.hang_timeout})
     notice = CloudNotice(code="instance-retirement", due=_NOW + timedelta(minutes=1))
     yield _way(
-        "EC2 announces that an instance is taken: at the next commit, or at once if less than a save interval is left",
+        "EC2 announces that an instance is taken: within two hours, at the next commit, or at once if it is near",
         {},
         {"nodes": (_node(0), _node(1, cloud_notice=notice))},
     )

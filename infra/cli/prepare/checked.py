@@ -30,7 +30,7 @@ class Checked:
 
 def checked(path: Path, account: str | None = None, *, fetches: Callable[[str], None] | None = None) -> Checked:
     """Return spec, facts and all findings. `fetches`: let git fetch a job's reference first, and say so: what it was
-    when this machine fetched it last may be mended since. Raises `UserError` without such a file or reference."""
+    when this machine fetched it last may be mended since. Raises `UserError` without such a file."""
     today = datetime.now(UTC).date()
     try:
         file = load(path)

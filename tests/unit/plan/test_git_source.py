@@ -233,6 +233,46 @@ def test_check_looks_into_a_fetched_commit_and_asks_no_network_before(repository
     assert check(tmp_path, code, script="train.py")[0] == 0
 
 
+def test_a_branch_that_was_mended_is_judged_as_it_is_now(repository: Path, tmp_path: Path) -> None:
+    """A run fetches before it judges: what this machine has fetched before may be broken."""
+    path = tmp_path / "spec.yaml"
+    workload = SPEC["workload"] | {"source": {"git": f"file://{repository}", "ref": "main"}, "script": "mended.py"}
+    path.write_text(yaml.safe_dump(SPEC | {"workload": workload}))
+    git_source.fetch(source(repository, "main"))
+    assert [finding.rule for finding in checked(path).findings if "mended.py" in finding.seen]
+    commit(repository, mended="print(3)\n")
+    said = list[str]()
+    findings = checked(path, fetches=said.append).findings
+    assert not [finding for finding in findings if "mended.py" in finding.seen] and "source: " in said[0]
+    repository.rename(repository.with_name("away"))
+    assert checked(path, fetches=said.append).findings == findings and "fetched last" in said[-1]
+    path.write_text(yaml.safe_dump(SPEC | {"workload": workload | {"source": {"git": "file:///nowhere", "ref": "x"}}}))
+    assert not [finding for finding in checked(path, fetches=said.append).findings if "mended.py" in finding.seen]
+
+
+def test_a_faster_driver_keeps_its_folder(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = source(repository, "main")
+    digest = git_source.find_commit(reference)
+    check_out = git_source._check_out
+
+    def late(*arguments: Any) -> None:
+        check_out(*arguments)
+        monkeypatch.setattr(git_source, "_check_out", check_out)
+        (git_source.checkout(reference, digest) / "mine").touch()
+
+    monkeypatch.setattr(git_source, "_check_out", late)
+    assert (git_source.checkout(reference, digest) / "mine").exists()
+
+
+@pytest.mark.parametrize("address", ["https://me:ghp_s3cret@example.org/x", "HTTPS://me:ghp_s3cret@example.org/x"])
+def test_a_refused_login_is_not_printed(address: str, tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    workload = SPEC["workload"] | {"source": {"git": address, "ref": "main"}}
+    path.write_text(yaml.safe_dump(SPEC | {"workload": workload}))
+    findings = checked(path).findings
+    assert [finding for finding in findings if "login" in finding.message] and "s3cret" not in str(findings)
+
+
 def test_a_reference_that_is_none_is_refused_at_its_field(tmp_path: Path) -> None:
     for code, words in (
         ({"git": "https://example.org/x"}, "workload.source.ref"),

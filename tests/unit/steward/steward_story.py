@@ -37,7 +37,7 @@ from infra.record.lease import Lease
 from infra.record.payloads.stages import StageStarted
 from infra.record.store import LIVE, CampaignStore
 from infra.spec.campaign import Spec
-from infra.spec.names import GPU_POOL, POOL_LABEL
+from infra.spec.names import GPU_POOL, NAMESPACE, POOL_LABEL
 from infra.steward import archiving
 from infra.steward.decide import History
 from infra.steward.seeing import committed, observe
@@ -67,6 +67,7 @@ def answer(code: int, words: str) -> ApiError:
 class FakeCluster:
     """Kubernetes' API as lightkube's client gives it."""
 
+    namespace: str = NAMESPACE
     config_maps: dict[str, ConfigMap] = field(default_factory=dict)
     jobs: dict[str, Any] = field(default_factory=dict)
     copies: dict[str, Any] = field(default_factory=dict)

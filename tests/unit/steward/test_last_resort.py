@@ -13,7 +13,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.cluster.kubernetes import JobSet
-from infra.errors import LeaseLost, LeaseUnproven
+from infra.errors import LeaseLost, LeaseUnproven, PermanentError
 from infra.steward import last_resort
 from infra.steward.last_resort import give_back, other_holder, sign
 from tests.unit.steward.steward_story import FakeCluster, answer, pod
@@ -111,6 +111,17 @@ def test_who_cannot_prove_its_lease_gives_back_unless_kubernetes_names_a_living_
 def test_where_kubernetes_cannot_name_the_holder_nothing_is_given_back(resort: Resort) -> None:
     resort.unproven, resort.cluster.away = True, True
     assert resort.give_back() is False and not resort.desired
+
+
+def test_the_mark_of_an_earlier_version_is_taken_over_and_another_campaigns_is_not(resort: Resort) -> None:
+    sign(resort.cluster, "steward", "story")  # type: ignore[arg-type]
+    metadata = resort.cluster.config_maps[last_resort.HOLDER].metadata
+    assert metadata is not None
+    metadata.labels = {}
+    sign(resort.cluster, "steward-2", "story")  # type: ignore[arg-type]
+    assert resort.cluster.config_maps[last_resort.HOLDER].data == {"pod": "steward-2"}
+    with pytest.raises(PermanentError, match="not the campaign's"):
+        sign(resort.cluster, "steward-3", "other")  # type: ignore[arg-type]
 
 
 def test_a_proven_lease_asks_nobody(resort: Resort) -> None:
