@@ -135,7 +135,7 @@ def test_a_field_that_a_stored_spec_has_not_is_not_stored_with_its_default(campa
 @pytest.mark.parametrize("name", ["rehearsal", "p5-32-nodes", "p5en-capacity-block"])
 def test_a_spec_that_commit_f3006b4c_has_stored_is_the_spec_of_today(name: str, campaigns: Path) -> None:
     """A campaign that it has begun can be taken over: a new field is stored only where it is not its default."""
-    stored = json.loads((ROOT / "tests/samples/specs" / f"{name}.json").read_text())
+    stored = json.loads((ROOT / "tests/unit/spec/stored" / f"{name}.json").read_text())
     assert json.loads(load(campaigns / f"{name}.yaml").spec.model_dump_json()) == stored
 
 
