@@ -21,7 +21,7 @@ from infra.spec.data import Data as Data
 from infra.spec.data import MixtureSource as MixtureSource
 from infra.spec.document import Unreadable, read
 from infra.spec.duration import Duration
-from infra.spec.names import LONGEST_TAG, NAMESPACE, NOTICES, PROJECT, tag_value
+from infra.spec.names import LONGEST_TAG, NOTICES, PROJECT, tag_value
 from infra.spec.notify import Notify
 from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
 from infra.spec.rehearsal import Rehearsal as Rehearsal
@@ -208,11 +208,6 @@ class Spec(Section):
     def borrows_nodes(self) -> bool:
         """The nodes stand before the campaign and stay after it."""
         return self.cluster is not None
-
-    @property
-    def namespace(self) -> str:
-        """Namespace of the campaign's pods."""
-        return NAMESPACE if self.cluster is None else self.cluster.namespace
 
     @property
     def s3_region(self) -> str:

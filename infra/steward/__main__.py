@@ -101,7 +101,7 @@ def _begin(
             if not has_lease:
                 lease.acquire()
                 has_lease = True
-            pod_logs = PodLogs(followers_of(client), config.spec.namespace)
+            pod_logs = PodLogs(followers_of(client), client.namespace)
             return Steward(config, account, client, pod_logs, store, lease, watchdog.pause, clock)
         except LeaseHeld as error:
             blind_since = clock.monotonic()

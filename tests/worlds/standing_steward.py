@@ -66,7 +66,7 @@ def run_steward(spec: Spec, bucket: str, s3: Any, client: Client) -> tuple[Event
     lease.acquire()
     account = Account(spec.s3_region)
     account.session = None  # type: ignore[assignment]
-    logs = PodLogs(followers_of(client), spec.namespace)
+    logs = PodLogs(followers_of(client), client.namespace)
     steward = Steward(config_of(spec, bucket), account, client, logs, store, lease)
     try:
         steward.run()

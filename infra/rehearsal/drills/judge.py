@@ -36,7 +36,7 @@ _OF_RESTARTS = frozenset({"TrainingStalled", "CheckpointsLate"})
 _CENT = Decimal("0.01")
 
 
-class DrillResult(Frozen):
+class DrillResult(Frozen, extra="ignore"):  # another version may have kept it
     """What one fault has led to. Seconds count from the strike, by the clock of the record."""
 
     fault: str

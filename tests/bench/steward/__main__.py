@@ -25,7 +25,7 @@ from tests.results import results_of
 from tests.root import ROOT
 
 RESULTS = results_of("bench", "steward")
-SETTLES_S = 15.0
+SETTLES_S, STARTS_WITHIN_S = 15.0, 240.0
 MOST_SHARE, MOST_MB, MOST_TURN_S = 0.02, 150.0, 1.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -34,11 +34,12 @@ STEWARD = """
 import sys
 from lightkube import KubeConfig
 from lightkube.config.models import Cluster, User
+from infra.spec.names import NAMESPACE
 from infra.steward import __main__ as pod
 from infra.steward.monitoring.exporter import Exporter
 
 server, pod.CONFIG_PATH = sys.argv[1:]
-in_cluster = KubeConfig.from_one(cluster=Cluster(server=server), user=User(), context_name="bench")
+in_cluster = KubeConfig.from_one(cluster=Cluster(server=server), user=User(), context_name="bench", namespace=NAMESPACE)
 KubeConfig.from_service_account = classmethod(lambda cls: in_cluster)
 serve_on = Exporter.open
 Exporter.open = lambda self: serve_on(self, "127.0.0.1", 0)
@@ -80,8 +81,10 @@ def measure(nodes: int, seconds: float, folder: Path) -> dict[str, Any]:
                 own, cwd=ROOT, env=environment | facts["environment"], stdout=log, stderr=log
             ) as process:
                 try:
+                    begun = time.monotonic()
                     while asked(world) < 5 * nodes:
-                        assert process.poll() is None, (folder / "steward.log").read_text()[-2000:]
+                        is_late = time.monotonic() - begun > STARTS_WITHIN_S
+                        assert process.poll() is None and not is_late, (folder / "steward.log").read_text()[-2000:]
                         time.sleep(0.2)
                     time.sleep(SETTLES_S)
                     before, questions = Figures(process.pid), asked(world)

@@ -13,9 +13,9 @@ import pytest
 from tests.root import ROOT
 
 MODULES = sorted(
-    f"tests.{folder}.{path.stem}"
+    f"tests.{folder}.{path.parent.name if path.stem == '__main__' else path.stem}"
     for folder in ("bench", "drills")
-    for path in (ROOT / "tests" / folder).glob("*.py")
+    for path in [*(ROOT / "tests" / folder).glob("*.py"), *(ROOT / "tests" / folder).glob("*/__main__.py")]
     if "__main__" in path.read_text() and "argparse" in path.read_text()
 )
 
@@ -25,6 +25,7 @@ SMALLEST = {
     "tests.bench.exchanges": "--ranks 4 --steps 1",
     "tests.bench.lock": "--megabytes 1 --rounds 1",
     "tests.bench.loop": "--ranks 4 --steps 5",
+    "tests.bench.steward": "--nodes 2 --seconds 2",
 }
 """Benchmarks that a few seconds are enough for. The others start sites, gangs or minutes of training: nobody would wait
 for them here, and they tell their options."""
