@@ -113,12 +113,11 @@ def dead_nodes(view: Observation, heartbeat_timeout: timedelta) -> tuple[str, ..
 
 def next_silent(view: Observation, dead_nodes: tuple[str, ...], heartbeat_timeout: timedelta) -> PodView | None:
     """Return a pod on another node that is silent for less than the timeout: its node may have died with the others,
-    and is then part of the same end. None once the dead are silent for twice the timeout, and when one's pod is gone:
-    of many pods, one is always late."""
+    and is then part of the same end. None once the dead are silent for twice the timeout, or their pods gone: of many
+    pods, one is always late."""
     dead_pods = [pod for pod in view.pods if pod.node in dead_nodes and pod.phase == "Running"]
     silences = [pod.silent_for or pod.running_for or timedelta.max for pod in dead_pods]
-    is_gone = any(pod.node in dead_nodes and pod.phase != "Running" for pod in view.pods)
-    if is_gone or max(silences, default=timedelta.max) > 2 * heartbeat_timeout:
+    if max(silences, default=timedelta.max) > 2 * heartbeat_timeout:
         return None
     for pod in view.pods:
         silent_for = pod.silent_for or timedelta()

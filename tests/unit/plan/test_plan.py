@@ -96,12 +96,12 @@ def test_zero_s_sizes_in_the_plan_are_those_that_the_ranks_get(spec_file: Any) -
     plan = make_plan(spec, survey(spec))
     zero = train_config(spec, plan, "d" * 64, vocabulary=4096).zero
     assert zero.model_dump() == {
-        "prefetch_bucket": 12345, "persistence_threshold": 100_000, "reduce_bucket": 50_000_000, "hpz_ranks": 8,
+        "prefetch_bucket": 12345, "persistence_threshold": 100_000, "reduce_bucket": 50_000_000, "hpz_ranks": 1,
     }  # fmt: skip
     figures = [
         plan.figure(f"ZeRO: {name}") for name in ("fetched ahead", "gradients at once", "ranks of a second copy")
     ]
-    assert [each.value for each in figures] == [12345, 50_000_000, 8]
+    assert [each.value for each in figures] == [12345, 50_000_000, 1]
     assert "spec: training.zero.prefetch_bucket" in figures[0].formula and "NVLink 450 GB/s" in figures[2].formula
     lower = spec_file({"training.zero_stage": 2}).spec
     assert not [each for each in make_plan(lower, survey(lower)).work if each.name.startswith("ZeRO")]

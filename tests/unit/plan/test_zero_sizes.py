@@ -78,8 +78,12 @@ def links(**changes: Any) -> Links:
         (SEVEN.model_copy(update={"lora": {}}), EIGHT_WITH_NVLINK, 1),
     ],
 )
-def test_a_node_holds_a_second_copy_where_it_is_faster_and_small(model: ModelConfig, gang: Links, ranks: int) -> None:
-    assert values_of(model, gang)[-1] == ranks
+def test_a_second_copy_is_offered_where_it_is_faster_and_small_and_made_only_where_it_is_asked_for(
+    model: ModelConfig, gang: Links, ranks: int
+) -> None:
+    size = zero_sizes(ZeroConfig(), model, 2, links=gang)["hpz_ranks"]
+    assert size.value == 1 and (f"; {ranks} would fit" in size.formula) is (ranks > 1)
+    assert values_of(model, gang, hpz_ranks=4)[-1] == 4
 
 
 def test_ranks_that_share_a_sequence_hold_no_second_copy() -> None:

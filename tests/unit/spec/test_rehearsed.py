@@ -166,6 +166,12 @@ def test_adapters_are_rehearsed_beside_drawn_weights(made: Any) -> None:
     assert told.real == "s3://bucket/qwen" and "draws" in told.why
 
 
+def test_a_rehearsal_writes_its_series_nowhere() -> None:
+    made = derived(document(addons={"remote_write": {"url": "https://prometheus.example.org/api/v1/write"}}))
+    assert "remote_write" not in made.document.get("addons", {})
+    assert "addons.remote_write" in str(made.differences)
+
+
 def test_a_workload_runs_its_own_differences(made: Any) -> None:
     spec = made(derived(as_workload())).spec
     assert spec.job.args == ("100", "0") and spec.job.steps == 100 and spec.checkpoint.every_steps == 10

@@ -176,6 +176,11 @@ def test_a_queue_with_room_lacks_nothing(standing: Standing) -> None:
         (Server(LocalQueue=LOCAL, ClusterQueue=queue(
             {"conditions": [{"type": "Active", "status": "False", "reason": "FlavorNotFound", "message": "h100"}]})),
          "inactive", "gpus: FlavorNotFound: h100"),
+        (Server(LocalQueue=LOCAL | {"status": {"conditions": [
+            {"type": "Active", "status": "False", "reason": "ClusterQueueIsInactive", "message": "no new workloads"}]}},
+            ClusterQueue=queue({"conditions": [
+                {"type": "Active", "status": "False", "reason": "FlavorNotFound", "message": "h100"}]})),
+         "inactive", "gpus: FlavorNotFound: h100"),
         (Server(LocalQueue=LOCAL, ClusterQueue=queue(quota={"cpu": "9", "nvidia.com/gpu": "32"})), "uncovered",
          "rdma/hca, of cpu, nvidia.com/gpu"),
         (Server(LocalQueue=LOCAL, ClusterQueue=queue(quota=QUOTA | {"rdma/hca": "8"})), "short",

@@ -18,6 +18,7 @@ from infra.steward.decide import EndAttempt, History, Wait, decide
 from infra.steward.seeing import observe
 from tests.root import ROOT
 from tests.unit.steward.seeing.observe_world import ObservedGang, pod, seconds, world
+from tests.unit.steward.steward_story import answer
 from tests.unit.steward.test_decide import POLICY, node, seen
 from tests.unit.steward.test_decide import pod as pod_view
 
@@ -72,6 +73,21 @@ def test_an_api_server_that_is_silent_takes_no_gang_out_of_its_queue(queued: Any
     assert queued.look().queued == WORDS
     queued.away = True
     assert queued.look(60).queued == WORDS
+
+
+def test_a_queue_that_cannot_be_asked_cuts_off_neither_stop_nor_budget(
+    queued: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kueue may be gone, or its right withdrawn, while the API server answers all else."""
+
+    def refuse(*_: object) -> str:
+        raise answer(403, "Forbidden")
+
+    assert queued.look().queued == WORDS
+    monkeypatch.setattr(observe.attempts, "queue_words", refuse)
+    view = queued.look(60)
+    assert view.queued == WORDS and [outage.source for outage in view.unseen] == ["queue"]
+    assert isinstance(decide(view.model_copy(update={"stop_requested": True}), POLICY, History()), EndAttempt)
 
 
 def test_without_a_queue_nobody_is_asked(world: ObservedGang, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from infra.record.store import STOP
 from infra.steward.decide import EndAttempt, FailureClass, Finish, History, Launch, Replace, Wait, decide
 from infra.steward.policy import is_withheld
+from infra.steward.seeing.lookout import Lookout
 from tests.unit.steward import steward_story
 from tests.unit.steward.steward_story import StewardRun, config, gpu_node, story
 from tests.unit.steward.test_decide import NOW, POLICY, ended, node, seen
@@ -46,15 +47,13 @@ def test_a_replacement_that_nobody_makes_keeps_no_first_launch_from_its_turn() -
     spare = seen(in_flight=False, pods=(), nodes=(node(0), node(1), node(2, instance_state="impaired")))
     replacement = decide(spare, POLICY, History())
     assert isinstance(replacement, Replace) and is_withheld(replacement, spare, POLICY, History())
-    follow_up = decide(spare, POLICY.model_copy(update={"replaces": False}), History())
-    assert isinstance(follow_up, Launch) and not is_withheld(follow_up, spare, POLICY, History())
-
-
-def test_a_campaign_is_launched_beside_a_sick_spare_node(log_only: StewardRun) -> None:
-    log_only.cluster.nodes["node-2"] = gpu_node(2, "Unknown")
-    log_only.aws.states["i-2"] = "impaired"
-    log_only.run(3)
-    assert log_only.cluster.writes[:1] == ["create story-a1"]
+    lookout = object.__new__(Lookout)
+    done = lookout._without_what_is_withheld(replacement, spare, POLICY, History())
+    assert isinstance(done, Launch) and lookout.withheld == replacement, "it is said all the same"
+    past = History(attempts=(ended(1, FailureClass.NODE),))
+    assert isinstance(lookout._without_what_is_withheld(replacement, spare, POLICY, past), Wait)
+    short = spare.model_copy(update={"nodes": spare.nodes[1:], "since_short": timedelta(days=1)})
+    assert isinstance(lookout._without_what_is_withheld(replacement, short, POLICY, past), Finish), "no capacity"
 
 
 def test_a_dead_node_is_said_once_and_nothing_is_touched(log_only: StewardRun) -> None:

@@ -86,7 +86,8 @@ def _of_shape(model: ModelConfig) -> dict[str, Size]:
 def _copies(model: ModelConfig, weight_bytes: int, parallel: ParallelConfig | None, links: Links | None) -> Size:
     """Return the ranks that hold a second copy of the weights together, for the backward pass; 1: there is none.
 
-    A node's ranks, where its links are faster than the network. Source: Wang et al. 2023, "ZeRO++", section 3.2 (hpZ):
+    None is made unasked, since no GPU has run one and no test restores into one; the words say where one would fit: a
+    node's ranks, where its links are faster than the network. Source: Wang et al. 2023, "ZeRO++", section 3.2 (hpZ):
     the backward pass then gathers within the node alone, for weights / ranks of a node more memory on each.
     """
     none = "no copy: "
@@ -107,4 +108,5 @@ def _copies(model: ModelConfig, weight_bytes: int, parallel: ParallelConfig | No
     formula = f"{weights} B of weights / {links.ranks_per_node} = {copy:.2f} GiB, at most {most / 2**30:.2f}"
     if copy * 2**30 > most:
         return Size(1, "ranks", f"{none}{formula}")
-    return Size(links.ranks_per_node, "ranks", f"NVLink {inner:g} GB/s, network {outer:g} GB/s a rank; {formula}")
+    offer = f"{none}not asked; {links.ranks_per_node} would fit: NVLink {inner:g} GB/s, network {outer:g} a rank"
+    return Size(1, "ranks", f"{offer}; {formula}")

@@ -7,6 +7,7 @@ import math
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import torch.multiprocessing
 
 from tests.trainer.builtin.model.operations import Operations
 from trainer.builtin import engine as engines
+from trainer.builtin.tuning import update
 from trainer.contract import ModelConfig, TrainConfig
 
 MODEL = ModelConfig(layers=2, width=64, heads=4, context=32, vocabulary=512)
@@ -75,6 +77,19 @@ def test_the_same_steps_are_taken_with_the_same_bits_and_fewer_waits(stage: int,
     sound = [step for step in range(STEPS) if step != BROKEN]
     assert {after[step]["waits"] for step in sound} == {waits}
     assert all(before[step]["waits"] >= waits + 3 for step in sound)
+
+
+def test_another_version_of_deepspeed_and_ranks_of_one_model_keep_their_own_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def left_alone(ranks: int) -> bool:
+        optimizer = SimpleNamespace(overflow_checker=SimpleNamespace(check="own"), check_grad_overflow=False)
+        update.read_norm_once(SimpleNamespace(optimizer=optimizer, mp_world_size=ranks))
+        return optimizer.overflow_checker.check == "own"
+
+    assert not left_alone(1) and left_alone(2)
+    monkeypatch.setattr(update, "version", lambda _: "0.19.9")
+    assert left_alone(1)
 
 
 def train_one_model(rank: int, port: int, folder: Path) -> None:

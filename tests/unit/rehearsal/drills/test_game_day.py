@@ -13,6 +13,7 @@ import pytest
 from infra.errors import UserError
 from infra.monitoring.alerts import alerts
 from infra.rehearsal.drills import game_day as page
+from infra.rehearsal.drills.conduct import remember
 from infra.rehearsal.drills.game_day import game_day, spread, write_game_day
 from infra.rehearsal.drills.history import HISTORY, NEWEST, append_results, kept_results
 from infra.rehearsal.drills.judge import DrillResult
@@ -89,6 +90,19 @@ def test_three_files_are_written_and_the_page_loads_nothing(tmp_path: Path) -> N
         write_game_day(tmp_path / "file", game_day([NODE], NOON))
     with pytest.raises(UserError, match="no drill has left a result"):
         write_game_day(tmp_path / "other", game_day([], NOON))
+
+
+def test_a_result_from_before_the_history_stays_when_its_fault_strikes_again(tmp_path: Path) -> None:
+    (tmp_path / NEWEST).write_text(json.dumps([QUIET.model_dump(mode="json")]))
+    again = QUIET.model_copy(update={"campaign": "later"})
+    remember(tmp_path / NEWEST, [again])
+    assert kept_results(tmp_path) == [QUIET, again]
+
+
+def test_a_result_that_a_newer_version_has_kept_is_read(tmp_path: Path) -> None:
+    newer = QUIET.model_dump(mode="json") | {"of_tomorrow": 1}
+    (tmp_path / HISTORY).write_text(json.dumps(newer) + "\n")
+    assert kept_results(tmp_path) == [QUIET]
 
 
 def test_the_history_has_each_strike_once_and_those_from_before_it(tmp_path: Path) -> None:

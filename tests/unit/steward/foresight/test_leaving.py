@@ -58,6 +58,23 @@ def test_with_less_than_an_interval_left_the_gang_commits_at_once() -> None:
     assert isinstance(unrecorded, EndAttempt), "two minutes are too short to wait for the record"
 
 
+def test_a_gang_has_ten_minutes_to_commit_however_short_its_interval_is() -> None:
+    often = POLICY.model_copy(update={"interval_and_archive": POLICY.archive + timedelta(minutes=1)})
+    assert isinstance(decide(sight(NOW + timedelta(minutes=10)), often, History()), EndAttempt)
+    assert isinstance(decide(sight(NOW + timedelta(minutes=10, seconds=1)), often, History()), Wait)
+
+
+def test_a_gang_is_drained_though_ec2_falls_silent_after_its_announcement(story: StewardRun) -> None:
+    def announce() -> None:
+        if story.time() - start > 120 and not story.aws.events:
+            story.aws.events["i-1"] = [{**RETIREMENT, "NotBefore": story.time.wall() + timedelta(hours=1)}]
+        story.aws.away = story.time() - start > 300
+
+    start = story.time()
+    story.run(70, announce)
+    assert story.events("attempt.ended")[0].data["failure"] == "interrupted"
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from tests.trainer.builtin.checkpoint.convert.test_export import checkpoint_of
 from tests.trainer.builtin.model.families import EACH, config_of
-from trainer.builtin.checkpoint.convert.export import export
+from trainer.builtin.checkpoint.convert.export import _tokens, export
 from trainer.builtin.checkpoint.convert.initial import take_weights
 from trainer.builtin.data.prepare.prepare import make
 from trainer.builtin.evaluate import evaluate
 from trainer.builtin.model import NamedModel, build
-from trainer.contract import LoraConfig, ModelConfig, Parameters, TrainConfig
+from trainer.contract import Chat, LoraConfig, ModelConfig, Parameters, TrainConfig
+from trainer.contract.model.tokenizer import token_numbers
 from trainer.contract.recipe import Recipe, Source
 from trainer.errors import ConfigError
 
@@ -195,3 +197,22 @@ def test_the_ids_of_the_data_s_own_tokenizer_replace_those_of_the_base_model(
     read = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert (read.bos_token, read.eos_token, read.pad_token) == ("<begin>", "<end>", "<pad>")
     assert read("document 1").input_ids[0] == 2
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_tokens_of_a_chat_are_its_templates_own_and_those_of_text_may_lie_in_the_vocabulary(kind: str) -> None:
+    """Many a tokenizer has its first and last token in the model's vocabulary alone."""
+    rows = ["<s>", "</s>", "<pad>", "a"]
+    vocabulary: Any = {word: n for n, word in enumerate(rows)} if kind == "bpe" else [[word, 0.0] for word in rows]
+    content = json.dumps({"model": {"vocab": vocabulary}, "added_tokens": [{"id": 4, "content": "<x>"}]}).encode()
+    numbers = token_numbers(content)
+    assert numbers == {"<s>": 0, "</s>": 1, "<pad>": 2, "a": 3, "<x>": 4}
+
+    def named(begin: int | None, chat: Chat | None = None) -> dict[str, str | None]:
+        manifest: Any = SimpleNamespace(beginning_of_document=begin, parameters=SimpleNamespace(chat=chat))
+        return _tokens(manifest, content, numbers, "</s>")
+
+    assert (named(0)["bos_token"], named(None)["bos_token"]) == ("<s>", "</s>")
+    chat = Chat(template="{{ bos_token }}", bos_token="", eos_token="", context=8)
+    assert (named(0, chat)["bos_token"], named(0, chat)["eos_token"]) == (None, "</s>"), "as it was trained"
+    assert named(None, chat.model_copy(update={"bos_token": "<s>"}))["bos_token"] == "<s>"
