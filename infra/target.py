@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +16,12 @@ from infra.folders import cache_root, results_root
 from infra.spec.standing import NOT_YET
 
 if TYPE_CHECKING:
+    from infra.campaign.stages import StageStep
     from infra.console.tables import Listing
     from infra.plan.facts import Facts
+    from infra.record.payloads.outputs import TeardownOutput
     from infra.rehearsal.drills.conduct import DrillReport
+    from infra.session.context import Context
     from infra.spec.campaign import Spec
 
 _INSIDE = "BIVOUAC_SITE"
@@ -29,12 +32,13 @@ def in_site() -> bool:
     return _INSIDE in os.environ
 
 
-def enter_for(spec: Spec, progress: Callable[[str], None], *, looks: bool = False) -> None:
-    """Enter the spec's target. A rehearsal replaces this process by the same command inside the site. `looks`: the
-    command only asks. Raises `UserError` if the command does not work at the target yet."""
-    if looks and spec.cluster is not None:
+def enter_for(spec: Spec, progress: Callable[[str], None], *, anywhere: bool = False) -> None:
+    """Enter the spec's target. A rehearsal replaces this process by the same command inside the site. `anywhere`: the
+    command works in an existing cluster too. Raises `UserError` if it does not work at the target."""
+    if spec.cluster is not None:
+        if not anywhere:
+            refuse_standing(spec)
         return
-    refuse_unfinished(spec)
     if in_site():
         give_inputs(spec)
         return
@@ -63,11 +67,21 @@ def enter_for(spec: Spec, progress: Callable[[str], None], *, looks: bool = Fals
     handle.enter(site, command_line())
 
 
-def refuse_unfinished(spec: Spec) -> None:
-    """Raise `UserError` for a target at which the driver has no stage yet; the steward's part is there."""
+def steps(spec: Spec) -> Sequence[StageStep]:
+    """Return the stages of a campaign at the spec's target, in order."""
+    if spec.cluster is None:
+        from infra.campaign import stages
+
+        return stages.STEPS
+    from infra.standing import stages as of_standing
+
+    return of_standing.STEPS
+
+
+def refuse_standing(spec: Spec) -> None:
+    """Raise `UserError` for a campaign in an existing cluster: the command has no way there yet."""
     if spec.cluster is not None:
-        cure = "`bivouac check SPEC --online` shows what the cluster would say to this campaign; of `run`, the stages "
-        cure += "of the driver are missing there: bake to launch, teardown and certify"
+        cure = "docs/kubernetes.md says which commands work there; `kubectl` shows the rest"
         raise UserError(NOT_YET, seen=f"{spec.campaign} in context {spec.cluster.context}", cure=cure)
 
 
@@ -172,6 +186,18 @@ def remove_site_of(campaign: str, say: Callable[[str], None]) -> int:
     from infra.rehearsal.site import ending
 
     return ending.remove_site_of(campaign, say)
+
+
+def end(spec: Spec) -> Callable[[Context, bool], TeardownOutput]:
+    """Return the teardown at the spec's target: a function of the context, and of whether what is not archived is given
+    up."""
+    if spec.cluster is None:
+        from infra.campaign import teardown
+
+        return lambda context, abandon: teardown.run(context, abandon=abandon)
+    from infra.standing import stages as of_standing
+
+    return of_standing.end
 
 
 def have_engine() -> None:

@@ -127,8 +127,8 @@ class Account:
     def client(self, service: str) -> Any:
         with self._lock:
             if service not in self._clients:
-                config = self._tries.merge(s3_config()) if service == "s3" else self._tries
-                new_client = self._clients[service] = self.session.client(service, config=config)
+                config = self._tries.merge(self._s3_config()) if service == "s3" else self._tries
+                new_client = self._clients[service] = self._made(service, config)
                 new_client.meta.events.register("before-send", self._before_send)
                 new_client.meta.events.register("before-parse", _without_page)
                 new_client.meta.events.register("after-call", self._after_call)
@@ -145,10 +145,16 @@ class Account:
             retries={"mode": "standard", "total_max_attempts": _LEASE_TRIES}, connect_timeout=connect, read_timeout=read
         )
         with self._lock:
-            client = self.session.client("s3", config=s3_config().merge(quick))
+            client = self._made("s3", self._s3_config().merge(quick))
         client.meta.events.register("before-parse", _without_page)
         client.meta.events.register("after-call", self._after_call)
         return client
+
+    def _made(self, service: str, config: Config) -> Any:
+        return self.session.client(service, config=config)
+
+    def _s3_config(self) -> Config:
+        return s3_config()
 
     def _before_send(self, event_name: str, request: Any, **_: Any) -> None:
         """Call the guard as late as possible: a stopped process may continue between its lease check and the call."""

@@ -15,6 +15,7 @@ from infra.kinds import kind_named
 from infra.plan.estimates.cost import DATA_NODES, CostLine
 from infra.plan.estimates.figure import cents
 from infra.plan.purchase import own_reservation
+from infra.plan.survey import environment
 from infra.session.context import Context
 from infra.spec.campaign import Capacity
 from infra.spec.names import CAMPAIGN_TAG, DATA_POOL, Names
@@ -86,7 +87,9 @@ class Bill:
 
 
 def bill(context: Context) -> Bill:
-    """Look at each line of the plan that bills by the hour."""
+    """Look at each line of the plan that bills by the hour. Nothing of an existing cluster does."""
+    if not environment(context.spec).makes_cluster:
+        return Bill((), (), "the nodes are borrowed, and stay as they are")
     lines: list[tuple[str, Decimal]] = []
     unseen: list[str] = []
     nodes = 0

@@ -14,11 +14,13 @@ from infra.campaign.billing import bills_on, node_usd_per_hour
 from infra.clock import BoundedLook
 from infra.cluster.fitness import ConditionHistory, NodeFacts, Sickness, overdue, shared_cause
 from infra.cluster.kubernetes import OF_WORLD, may_pass
-from infra.cluster.nodes import GpuNodes, Launched
+from infra.cluster.nodes import Launched
+from infra.cluster.standing.borrowed import GangNodes
 from infra.engine.failures import Cause, cause_of, cure_for
 from infra.errors import PermanentError, UserError
 from infra.plan import catalogue
 from infra.plan.purchase import RESERVED
+from infra.plan.survey import environment
 from infra.record.payloads.attempts import NodeVerdict
 from infra.session.context import Context
 from infra.spec import waits
@@ -34,7 +36,7 @@ _MINIMUM = timedelta(seconds=60)
 """The shortest time that EC2 bills."""
 
 
-def wait_for_nodes(context: Context, nodes: GpuNodes, wanted_count: int | None = None) -> list[NodeFacts]:
+def wait_for_nodes(context: Context, nodes: GangNodes, wanted_count: int | None = None) -> list[NodeFacts]:
     """Wait for as many fit nodes as the spec wants, or `wanted_count`, each with its accelerators. Raises
     `PermanentError` after giving all back."""
     launch_budget.postpone(context)
@@ -72,7 +74,7 @@ def wait_for_nodes(context: Context, nodes: GpuNodes, wanted_count: int | None =
 
 def _replace_sick(
     context: Context,
-    nodes: GpuNodes,
+    nodes: GangNodes,
     facts: Sequence[NodeFacts],
     sick_for: Mapping[str, Mapping[Sickness, timedelta]],
     replacements: set[str],
@@ -96,7 +98,7 @@ def _replace_sick(
     return True
 
 
-def replace(context: Context, nodes: GpuNodes, name: str, instance: str) -> None:
+def replace(context: Context, nodes: GangNodes, name: str, instance: str) -> None:
     """Quarantine a node and give it back; an instance outside of its group is terminated directly."""
     nodes.quarantine(name, "unfit")
     instance = instance or next((node.instance for node in nodes.facts() if node.name == name), "")
@@ -108,7 +110,7 @@ def replace(context: Context, nodes: GpuNodes, name: str, instance: str) -> None
         context.account.client("ec2").terminate_instances(InstanceIds=[instance])
 
 
-def finish_replacements(context: Context, nodes: GpuNodes) -> None:
+def finish_replacements(context: Context, nodes: GangNodes) -> None:
     """Replace nodes that a killed driver quarantined: no gang uses them, but they count."""
     for node in nodes.facts():
         if node.quarantined and node.instance_state != "gone":
@@ -116,7 +118,7 @@ def finish_replacements(context: Context, nodes: GpuNodes) -> None:
             replace(context, nodes, node.name, node.instance)
 
 
-def refuse_when_late(context: Context, nodes: GpuNodes) -> None:
+def refuse_when_late(context: Context, nodes: GangNodes) -> None:
     """Raise `UserError` after the deadline, with what was given back: a check that it cut off says nothing."""
     if is_late(context):
         raise deadline_passed(context, f"{context.deadline.isoformat()}; {retreat(context, nodes)}")
@@ -143,13 +145,15 @@ def stay_reason(context: Context) -> str | None:
     )
 
 
-def retreat(context: Context, nodes: GpuNodes) -> str:
+def retreat(context: Context, nodes: GangNodes) -> str:
     """Set the GPU group to zero, wait for that within bounds, and return what was given back and paid, or why the nodes
     are kept.
 
     Looks that serve the message only are bounded and may fail, so they never delay the zero for long. Raises what AWS
     answers to the zero itself.
     """
+    if not environment(context.spec).makes_cluster:
+        return "the nodes are borrowed: they stay as they are"
     if stay := stay_reason(context):
         return "; ".join(filter(None, [stay, bills_on(context)]))
     launches: tuple[Launched, ...] | None = None
@@ -182,7 +186,7 @@ def see_the_cluster(context: Context) -> str:
     return f"see that the cluster answers: `bivouac shell {context.spec.campaign} -- kubectl get nodes`"
 
 
-def _give_back(context: Context, nodes: GpuNodes, fit: int, wanted_count: int, start: datetime) -> PermanentError:
+def _give_back(context: Context, nodes: GangNodes, fit: int, wanted_count: int, start: datetime) -> PermanentError:
     spec, extra = context.spec, context.spec.nodes.count - wanted_count
     duration = min(spec.capacity_timeout, timedelta(seconds=round((datetime.now(UTC) - start).total_seconds())))
     try:
@@ -197,7 +201,7 @@ def _give_back(context: Context, nodes: GpuNodes, fit: int, wanted_count: int, s
 
 
 def give_up(
-    context: Context, nodes: GpuNodes, title: str, facts: Iterable[str], cures: Iterable[str]
+    context: Context, nodes: GangNodes, title: str, facts: Iterable[str], cures: Iterable[str]
 ) -> PermanentError:
     """Give the nodes back; return the error, with what was given back and how to go on."""
     way_on = f"then `bivouac run` continues, `bivouac down {context.spec.campaign}` removes what still bills"
@@ -205,7 +209,7 @@ def give_up(
     return PermanentError(title, seen=words, cure="; ".join([*dict.fromkeys(cures), way_on]))
 
 
-def _last_words(context: Context, nodes: GpuNodes, start: datetime) -> tuple[list[str], dict[str, None]]:
+def _last_words(context: Context, nodes: GangNodes, start: datetime) -> tuple[list[str], dict[str, None]]:
     """Return why nodes are missing, by AWS and the instances, and the cures. Raises none of `OF_WORLD`."""
     reasons, cures, strays, unfit = list[str](), dict[str, None](), list[Launched](), list[str]()
     devices = catalogue.instance_type(context.spec.nodes.instance_type).accelerators
@@ -235,7 +239,7 @@ def _last_words(context: Context, nodes: GpuNodes, start: datetime) -> tuple[lis
     return reasons, cures
 
 
-def _why_missing(nodes: GpuNodes, facts: Sequence[NodeFacts], devices: int, start: datetime) -> str:
+def _why_missing(nodes: GangNodes, facts: Sequence[NodeFacts], devices: int, start: datetime) -> str:
     """Return the reason for the progress line; a failed look becomes part of it."""
     try:
         by_now = datetime.now(UTC) - timedelta(seconds=waits.BOOT.seconds)
@@ -253,7 +257,7 @@ def _unfit(facts: Sequence[NodeFacts], devices: int) -> list[str]:
     return [f"{node.name}: {node.unfit(devices)}" for node in present if not node.fit(devices)]
 
 
-def _not_joined(nodes: GpuNodes, facts: Sequence[NodeFacts]) -> list[Launched]:
+def _not_joined(nodes: GangNodes, facts: Sequence[NodeFacts]) -> list[Launched]:
     members = {node.instance for node in facts}
     return [launch for launch in nodes.launched() if launch.state == "running" and launch.instance not in members]
 

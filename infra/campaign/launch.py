@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import httpx2
 from lightkube import Client
@@ -25,7 +26,7 @@ from infra.campaign.closing import give_launch_budget
 from infra.cluster import attempts, pod_start, pull_secret
 from infra.cluster.confinement import NOBODY, container_context, environment, leaving_a_dead_node, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
-from infra.cluster.kubernetes import from_outside, is_gone
+from infra.cluster.kubernetes import is_gone
 from infra.cluster.nodes import GpuNodes
 from infra.cluster.standing.placing import placed
 from infra.cluster.steward_config import CONFIG_NAME, Relaunch, StewardConfig, config_key, config_map
@@ -70,12 +71,20 @@ _APART = {
 }
 
 
+class NodesLeft(NamedTuple):
+    """What became of the nodes of a launch that failed."""
+
+    words: str
+    way_on: str
+    """What the next `bivouac run` does."""
+
+
 def run(context: Context) -> LaunchOutput:
     """Start the steward and wait for its first attempt. A steward that exists stays, with its configuration."""
     node_image.insist(context.store, context.names, context.account.client("ec2"))
     launch_budget.postpone(context)
-    config = _config(context)
-    client = from_outside(context.account, context.names.cluster)
+    config = configuration(context)
+    client = context.cluster_client()
     context.guard()
     pull_secret.give(client, context.account, context.spec)
     give_launch_budget(context)
@@ -83,7 +92,7 @@ def run(context: Context) -> LaunchOutput:
     return _first_attempt(context, client)
 
 
-def _config(context: Context) -> StewardConfig:
+def configuration(context: Context) -> StewardConfig:
     """Return the recorded configuration, or a new one if a failed launch was followed by a bake of another image."""
     version = context.state().version
     config = recorded_config(context.store, version)
@@ -164,39 +173,53 @@ def _interval(context: Context) -> timedelta:
 
 
 def _first_attempt(context: Context, client: Client) -> LaunchOutput:
-    """Wait until the first attempt trains or has ended."""
+    # The steward ends the nodes from its first attempt on.
+    return await_attempt(context, client, partial(launch_budget.switch_off, context), _set_to_zero)
+
+
+def await_attempt(
+    context: Context, client: Client, on_life: Callable[[], None], give_back: Callable[[Context, Client], NodesLeft]
+) -> LaunchOutput:
+    """Wait until the first attempt trains or has ended. `on_life` is called once the steward lives, `give_back` for the
+    nodes if no attempt begins to train. Raises `PermanentError` then.
+    """
     timeout = context.spec.recovery.startup_timeout.total_seconds() + _STEWARD_S
     situation, steward_lives = "the steward starts", False
     for _ in context.turns(timeout):
         context.progress.step(situation)
         state = context.state()
         if state.attempts and not steward_lives:
-            launch_budget.switch_off(context)  # the steward lives, and ends the nodes from here on
+            on_life()
             steward_lives = True
         runs = any(isinstance(event.payload, AttemptRunning) for event in context.store.events())
         if runs or state.outcome is not None or any(attempt.failure for attempt in state.attempts):
             return LaunchOutput(attempts=len(state.attempts))
         if state.attempts:
             situation = f"attempt {state.attempts[-1].number} is starting"
-    stay = stay_reason(context)
-    if stay is None:
-        # The nodes go first: they bill, and the cluster may not answer. The record is written before: otherwise a
-        # driver killed in between would leave no nodes and a record that counts them as proven.
-        try:
-            context.store.append(NodesAtZero(group=context.names.gpu_group))
-        finally:
-            GpuNodes(context.account, client, context.names, context.guard).set_desired(0)
+    left = give_back(context, client)
     try:
         steward_state = _came_to(client)
         withdraw(context, client)
     except httpx2.HTTPError as error:
         steward_state = f"the steward can be neither seen nor ended: {error}"
     raise PermanentError(
-        f"no attempt began to train; {stay or 'the GPU nodes were given back'}",
+        f"no attempt began to train; {left.words}",
         seen=f"{situation}; {steward_state}",
-        cure=f"mend the cause; `bivouac run` bakes changed code and {'uses them' if stay else 'asks for nodes again'}, "
-        f"or `bivouac down {context.spec.campaign}` ends the campaign",
+        cure=f"mend the cause; {left.way_on}, or `bivouac down {context.spec.campaign}` ends the campaign",
     )
+
+
+def _set_to_zero(context: Context, client: Client) -> NodesLeft:
+    """Give the GPU nodes back unless their places bill in any case."""
+    if stay := stay_reason(context):
+        return NodesLeft(stay, "`bivouac run` bakes changed code and uses them")
+    # The nodes go first: they bill, and the cluster may not answer. The record is written before: otherwise a driver
+    # killed in between would leave no nodes and a record that counts them as proven.
+    try:
+        context.store.append(NodesAtZero(group=context.names.gpu_group))
+    finally:
+        GpuNodes(context.account, client, context.names, context.guard).set_desired(0)
+    return NodesLeft("the GPU nodes were given back", "`bivouac run` bakes changed code and asks for nodes again")
 
 
 def withdraw(context: Context, client: Client) -> None:

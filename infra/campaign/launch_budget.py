@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 
 from infra.aws.account import says_missing
 from infra.plan.purchase import RESERVED
+from infra.plan.survey import environment
 from infra.session.context import Context
 from infra.spec.campaign import Spec
 from infra.stack.guard import at_expression
@@ -30,9 +31,9 @@ def budget(spec: Spec) -> timedelta:
 def postpone(context: Context) -> None:
     """Let AWS set the GPU nodes to zero after the budget, from now. Raises what AWS answers: without this, no nodes.
 
-    Not for reserved nodes, whose places bill in any case until the deadline.
+    Not for reserved nodes, whose places bill in any case until the deadline, nor for borrowed ones.
     """
-    if context.spec.nodes.capacity not in RESERVED:
+    if context.spec.nodes.capacity not in RESERVED and environment(context.spec).makes_cluster:
         end = min(datetime.now(UTC) + budget(context.spec), context.deadline)
         _change(context, {"ScheduleExpression": at_expression(end), "State": "ENABLED"})
 

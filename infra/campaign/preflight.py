@@ -26,8 +26,9 @@ from infra.campaign.proving import CONFIG, EXPECTATION, prove
 from infra.campaign.verdicts import SHARED_TIER, GangCheck, fault_text, judge, probe_text
 from infra.cluster import attempts, pull_secret
 from infra.cluster.gang import CAMPAIGN_LABEL
-from infra.cluster.kubernetes import OF_WORLD, from_outside
+from infra.cluster.kubernetes import OF_WORLD
 from infra.cluster.nodes import GpuNodes
+from infra.cluster.standing.borrowed import GangNodes
 from infra.errors import PermanentError
 from infra.folders import asset
 from infra.plan import catalogue
@@ -58,7 +59,7 @@ _SHARED_TIER_CURE = (
 def run(context: Context) -> PreflightOutput:
     """Return the verdicts of the fit gang. Raises `PermanentError` when nodes stay unfit or do not come."""
     spec = context.spec
-    client = from_outside(context.account, context.names.cluster)
+    client = context.cluster_client()
     nodes = GpuNodes(context.account, client, context.names, context.guard)
     expectation = expectation_of(spec, context.account.client("s3").meta.endpoint_url, read_versions())
     if spec.storage.shared is None:
@@ -82,21 +83,22 @@ def run(context: Context) -> PreflightOutput:
         if pilot.is_due(context, nodes, expectation):
             pilot.prove(context, client, nodes, expectation)
         nodes.set_desired(spec.nodes.count)
-        return _rounds(context, client, nodes, expectation)
+        return rounds(context, client, nodes, expectation)
     except OF_WORLD as error:
         # Nodes bill, also those from an earlier try, and nobody can look at them.
         title = "AWS or the cluster does not answer, or refuses"
         raise give_up(context, nodes, title, [str(error)], [see_the_cluster(context)]) from error
 
 
-def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expectation) -> PreflightOutput:
-    """Check the gang and replace unfit nodes until all are fit. Returns their verdicts, or raises."""
+def rounds(context: Context, client: Client, nodes: GangNodes, expectation: Expectation) -> PreflightOutput:
+    """Check the gang and replace unfit nodes until all are fit. Returns their verdicts; raises `PermanentError` after
+    `preflight.rounds`, and for a fault of no single node."""
     spec = context.spec
     finish_replacements(context, nodes)
     result, fabric_failures, lone_failures = GangCheck((), (), ()), 0, list[Probe]()
     for _ in range(spec.preflight.rounds):
         fit = wait_for_nodes(context, nodes)
-        proof = prove(context, client)
+        proof = prove(context, client, nodes.left_out)
         refuse_when_late(context, nodes)
         result = judge(proof.reports, fit, proof.unplaced)
         for verdict in result.verdicts:
@@ -147,7 +149,7 @@ def _missing_diagnostics(result: GangCheck, expectation: Expectation) -> list[Pr
     return [probe for probe in result.blind if probe.name == f"dcgm_{expectation.dcgm_level}"]
 
 
-def _common_fault(context: Context, nodes: GpuNodes, result: GangCheck, expectation: Expectation) -> PermanentError:
+def _common_fault(context: Context, nodes: GangNodes, result: GangCheck, expectation: Expectation) -> PermanentError:
     """Return the error for a fault of image, launch template, spec or catalogue, which a new node would show too."""
     at_fault = (*result.common, *_missing_diagnostics(result, expectation))
     title = "every node shows the same fault, so none was replaced" if result.common else "a diagnostic did not run"
@@ -156,7 +158,7 @@ def _common_fault(context: Context, nodes: GpuNodes, result: GangCheck, expectat
     return give_up(context, nodes, title, map(probe_text, at_fault), cures)
 
 
-def _start_failure(context: Context, nodes: GpuNodes, probes: Sequence[Probe]) -> PermanentError:
+def _start_failure(context: Context, nodes: GangNodes, probes: Sequence[Probe]) -> PermanentError:
     """Return the error for a fault in what the nodes share: image, rights, mounts, network or the cluster."""
     lines = [f"{probe.name}: {probe.seen}, wanted {probe.wanted}" for probe in probes[:_SHOWN]]
     lines += [f"and {len(probes) - _SHOWN} more"] if len(probes) > _SHOWN else []
@@ -166,7 +168,7 @@ def _start_failure(context: Context, nodes: GpuNodes, probes: Sequence[Probe]) -
     return give_up(context, nodes, f"{title}; no single node is at fault, so none was replaced", lines, cures)
 
 
-def _fabric_failure(context: Context, nodes: GpuNodes, result: GangCheck, expectation: Expectation) -> PermanentError:
+def _fabric_failure(context: Context, nodes: GangNodes, result: GangCheck, expectation: Expectation) -> PermanentError:
     """Return the error for a fault between the nodes or in what they share; no node is replaced."""
     title, cure = "the fabric failed twice, though every node is fit alone", _FABRIC_CURE
     if result.failed_shared_names == {SHARED_TIER}:

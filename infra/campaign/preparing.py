@@ -22,7 +22,7 @@ from infra.archive import archive_job
 from infra.cluster import attempts, pod_start
 from infra.cluster.confinement import NOBODY, container_context, environment, leaving_a_dead_node, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
-from infra.cluster.kubernetes import OF_WORLD, create, from_outside, may_pass
+from infra.cluster.kubernetes import OF_WORLD, create, may_pass
 from infra.cluster.nodes import GpuNodes
 from infra.data import in_cluster
 from infra.data.dataset import DataSet
@@ -49,7 +49,7 @@ def prepare(context: Context, listing: SourceListing) -> DataSet:
     """Return the data set, prepared in the cluster and verified in S3. Raises `BivouacError` after the nodes are given
     back; what is finished stays in S3, and the same command goes on from there."""
     settings = context.spec.built_in[1].prepare
-    client = from_outside(context.account, context.names.cluster)
+    client = context.cluster_client()
     nodes = GpuNodes(context.account, client, context.names, context.guard, context.names.of("node group", DATA_POOL))
     bucket, files = context.buckets.data, f"{listing.files:,} files, {listing.bytes / 1e9:.3g} GB"
     context.guard()

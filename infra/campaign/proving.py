@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +30,7 @@ from infra.cluster.pod_start import (
 )
 from infra.plan import catalogue
 from infra.plan.layout import layout
+from infra.plan.survey import environment
 from infra.record.payloads.outputs import BakeOutput
 from infra.session.context import Context
 from trainer.contract import DCGM_LONGEST_S, HealthReport, Probe
@@ -119,8 +120,8 @@ def health_check(expectation: str) -> tuple[str, ...]:
     return ("python", "-m", "trainer.health", "--expectation", f"/config/{expectation}")
 
 
-def prove(context: Context, client: Client, **changes: Any) -> PreflightProof:
-    """Run the health check as a gang over all nodes. `changes`: fields of the gang that differ.
+def prove(context: Context, client: Client, left_out: Sequence[str] = (), **changes: Any) -> PreflightProof:
+    """Run the health check as a gang over all nodes but those `left_out`. `changes`: fields of the gang that differ.
 
     Starting is bounded by `recovery.startup_timeout`, the checks by `_RUN_S`, both by the deadline. Each gang has its
     own name, so that a pod of a killed driver's gang is never mistaken for one of this gang.
@@ -131,7 +132,7 @@ def prove(context: Context, client: Client, **changes: Any) -> PreflightProof:
     name = f"{context.spec.campaign}-preflight-{int(time.time() * 1000):x}"[-_LONGEST_NAME:]
     gang = _gang(context, name, health_check(EXPECTATION)).model_copy(update=changes)
     context.guard()
-    attempts.launch(client, gang)
+    attempts.launch(client, gang, context.spec.cluster, left_out)
     watch = _wait(context, client, labels | {JOBSET_LABEL: name}, _Watch(name, gang.nodes))
     proof = PreflightProof(
         {node: _report(client, pod, watch) for node, pod in watch.pods_by_node().items()}, watch.start_probes()
@@ -189,7 +190,7 @@ def _gang(context: Context, name: str, command: tuple[str, ...]) -> GangJob:
         grace_seconds=5,
         each_to_its_end=True,
         shares=context.spec.storage.shared is not None,
-        sees_node=True,
+        sees_node=environment(context.spec).makes_cluster,
     )
 
 

@@ -12,7 +12,7 @@ from infra.data import dataset, in_cluster, source
 from infra.data.dataset import DataSet
 from infra.data.in_cluster import SourceListing
 from infra.data.requirements import image_python
-from infra.data.source import PackedSource
+from infra.data.source import PackedSource, WeightFile
 from infra.engine.engine import Engine
 from infra.errors import UserError
 from infra.folders import keep, writable
@@ -24,11 +24,12 @@ from infra.report.data_page import data_page
 from infra.session.context import Context
 from infra.session.session import STACK_CONFIG
 from infra.spec.access import Role
-from infra.spec.campaign import Spec, Training, Workload
+from infra.spec.campaign import Spec, Workload
 from infra.spec.workload.git_reference import GitSource
 from infra.spec.workload.links import INIT, MOUNTS
 from infra.stack.outputs import CampaignOutputs
 from trainer.contract import DATA_MOUNT
+from trainer.contract.workload import INIT_FOLDER
 
 DATA_PAGE = "data.html"
 """File in the results folder: statistics of the prepared data, and what was left out and why."""
@@ -54,7 +55,7 @@ def run(context: Context) -> ProvisionOutput:
     if listing is not None:
         data, figures = _prepare_in_cluster(context, engine, listing)
     assert data is not None, "either the driver has prepared it, or the cluster"
-    _upload(context, data)
+    upload(context, data)
     outputs, count = _stack(context, engine, data.digest)
     context.progress.note(f"{count} resources; cluster {outputs.cluster_name} at {outputs.cluster_endpoint}")
     facts = {"outputs": outputs.model_dump(mode="json"), "data_digest": data.digest, "resources": count}
@@ -97,17 +98,25 @@ def _refuse_lesser_driver(context: Context) -> None:
             raise UserError(f"access.{number}: whoever runs a campaign is its admin", seen=f"{grant.role}", cure=cure)
 
 
-def _upload(context: Context, data: DataSet | PackedSource) -> None:
+def upload(context: Context, data: DataSet | PackedSource) -> None:
     """Upload what is not in the data bucket yet."""
-    account, bucket, say = context.account, context.buckets.data, context.progress.step
+    account, bucket, say, root = context.account, context.buckets.data, context.progress.step, context.spec.bucket_root
     job = context.spec.job
-    if isinstance(job, Training) and job.init_from is not None and not job.links:
-        files = source.weight_files(job.init_from)
-        source.upload_weights(account, bucket, job.init_from, files, data.digest, say, source.weights_folder(files))
-    if isinstance(data, PackedSource) and data.weights and not dataset.is_uploaded(account, bucket, data.digest):
-        assert isinstance(job, Workload) and job.init_from is not None, "its files are listed"
-        source.upload_weights(account, bucket, job.init_from, data.weights, data.digest, say)
-    dataset.upload(account, bucket, data.folder, data.digest, say)
+    folder, weights = weights_of(context.spec, data)
+    if weights and not (isinstance(data, PackedSource) and dataset.is_uploaded(account, bucket, data.digest, root)):
+        assert job.init_from is not None, "its files are listed"
+        source.upload_weights(account, bucket, job.init_from, weights, data.digest, say, folder, root)
+    dataset.upload(account, bucket, data.folder, data.digest, say, root)
+
+
+def weights_of(spec: Spec, data: DataSet | PackedSource) -> tuple[str, tuple[WeightFile, ...]]:
+    """Return the weights of this machine that the job starts from, and their folder beside the data."""
+    if isinstance(data, PackedSource):
+        return INIT_FOLDER, data.weights
+    if spec.job.init_from is None or spec.job.links:
+        return INIT_FOLDER, ()
+    files = source.weight_files(spec.job.init_from)
+    return source.weights_folder(files), files
 
 
 def job_data(context: Context) -> tuple[DataSet | PackedSource, ProvisionOutput]:

@@ -15,7 +15,6 @@ from infra.bake import bake
 from infra.campaign.launch import deploy, recorded_config, steward_config
 from infra.campaign.provision import packed_source
 from infra.cluster import pull_secret
-from infra.cluster.kubernetes import from_outside
 from infra.cluster.steward_config import Changed, Relaunch
 from infra.data import dataset
 from infra.errors import PermanentError, UserError
@@ -185,7 +184,7 @@ def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]
                 cure="mend the spec (--spec FILE) or the code in the clone",
             )
         context.outputs[Stage.BAKE] = images
-        client = from_outside(context.account, context.names.cluster)
+        client = context.cluster_client()
         _refuse_unfit_now(context, diff, now)
         switch(context, client, version, diff)
         for _ in context.turns(_TAKE_UP_S):

@@ -34,7 +34,7 @@ from infra.report.record import PACKED, Record, unpacked
 from infra.report.trainer_log import logs_to_keep
 from infra.session.context import Context
 from infra.session.session import SITE, stored_plan, stored_spec
-from infra.spec.names import buckets, data_prefix
+from infra.spec.names import data_prefix
 from trainer.contract import DATA_MANIFEST_NAME
 
 HTML, JSON = "report.html", "report.json"
@@ -153,9 +153,10 @@ def read(store: CampaignStore) -> Record:
     certificate, site = unread.record_object(store, CERTIFICATE), unread.record_object(store, SITE)
     plan = stored_plan(store, spec)
     image = BakeOutput.known(state.finished_stages).manifest
-    bucket = buckets(spec.account, spec.region)
+    bucket = spec.buckets
     digest = ProvisionOutput.known(state.finished_stages).data_digest
-    golden = state.archive is not None
+    data_key = f"{spec.bucket_root}{data_prefix(digest)}{DATA_MANIFEST_NAME}"
+    archive_key = f"{spec.bucket_root}{archive_prefix_of(store)}/{MANIFEST_NAME}"
     return Record(
         spec=spec,
         plan=plan,
@@ -165,8 +166,8 @@ def read(store: CampaignStore) -> Record:
         certificate=certificate,
         site=site,
         image=unread.json(store, store.bucket, image) if image else None,
-        data=unread.json(store, bucket.data, f"{data_prefix(digest)}{DATA_MANIFEST_NAME}") if digest else None,
-        archive=unread.json(store, bucket.archive, f"{archive_prefix_of(store)}/{MANIFEST_NAME}") if golden else None,
+        data=unread.json(store, bucket.data, data_key) if digest else None,
+        archive=unread.json(store, bucket.archive, archive_key) if state.archive is not None else None,
         unread=(*(f"{key}: {reason}" for key, reason in store.unread_objects().items()), *unread.reasons),
     )
 

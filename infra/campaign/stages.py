@@ -4,7 +4,7 @@ does not call finished. A stage whose driver was killed is entered again: every 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +16,7 @@ from infra.campaign.driver_notices import tell
 from infra.cluster.kubernetes import OF_WORLD
 from infra.errors import BivouacError, LeaseLost
 from infra.inventory import certify
+from infra.plan.survey import environment
 from infra.record.events import Stage
 from infra.record.payloads.outputs import StageOutput
 from infra.record.payloads.stages import Attached, Detached, StageFailed, StageFinished, StageStarted
@@ -54,11 +55,12 @@ STEPS: tuple[StageStep, ...] = (
 """`check` and `plan` come before them, without a record: see `infra.cli.run.run.run_command`."""
 
 
-def run_campaign(context: Context, detach: bool = False) -> bool:
+def run_campaign(context: Context, detach: bool = False, steps: Sequence[StageStep] | None = None) -> bool:
     """Run all stages that have not finished, in order; return whether the campaign has ended. Raises the first stage's
     error; the record keeps the progress.
 
-    `detach`: leave once training runs, which the end of the launch has seen. What is over already is driven to its end.
+    `steps`: the stages as the target has them; None: `STEPS`. `detach`: leave once training runs, which the end of the
+    launch has seen. What is over already is driven to its end.
     """
     state = context.state()
     context.outputs |= state.finished_stages
@@ -68,12 +70,13 @@ def run_campaign(context: Context, detach: bool = False) -> bool:
         context.store.append(Attached(holder=str(context.lease.holder)))
     if state.started_at is None:
         block_clock.await_lead(context)
-    for step in STEPS:
+    for step in STEPS if steps is None else steps:
         if detach and step.stage is Stage.SUPERVISE and not context.state().closed:
             context.guard()
             context.store.append(Detached(holder=str(context.lease.holder), deadline=context.deadline.isoformat()))
             return False
-        if detach and step.stage in (Stage.BAKE, Stage.PROVISION) and not context.state().closed:
+        builds = detach and step.stage in (Stage.BAKE, Stage.PROVISION) and environment(context.spec).makes_cluster
+        if builds and not context.state().closed:
             trial_build.insist(context)  # before images are paid for; and once the foundation stands
         if step.stage in context.outputs and not (step.stage is Stage.BAKE and state.bake_again):
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from lightkube.resources.apps_v1 import Deployment
@@ -13,7 +14,7 @@ from infra.campaign import report
 from infra.campaign.closing import SILENT
 from infra.campaign.launch import STEWARD, deploy, recorded_config
 from infra.campaign.repairs.lost_storage import StorageWatch
-from infra.cluster.kubernetes import OF_WORLD, from_outside
+from infra.cluster.kubernetes import OF_WORLD
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.engine import nodegroups
 from infra.errors import PermanentError
@@ -34,23 +35,33 @@ _MUTE_S = 90.0
 
 def run(context: Context) -> SuperviseOutput:
     """Watch until training is completed, stopped or held, and print events as they come."""
-    printer, watch, storage = _Teller(context), StewardWatch(context), StorageWatch(context)
+    return watch_training(context, StewardWatch(context), StorageWatch(context).look)
+
+
+def watch_training(context: Context, watch: StewardWatch, look_at_storage: Callable[[], str | None]) -> SuperviseOutput:
+    """Do `run`'s work with this look at the steward, and one at the shared tier, which returns its problem."""
+    printer = _Teller(context)
     with report.rewritten(context):
         for _ in context.turns(_seconds_left(context), 1.0):
-            context.progress.step(storage.look() or watch.look() or printer.line)
+            context.progress.step(look_at_storage() or watch.look() or printer.line)
             printer.tell()
             if (outcome := context.state().outcome) is not None:
                 return SuperviseOutput(outcome=outcome, attempts=len(context.state().attempts))
     raise PermanentError(
         "the deadline has passed",
         seen=context.deadline.isoformat(),
-        cure=f"`bivouac down {context.spec.campaign}`: the GPU nodes are at zero, the rest bills",
+        cure=f"`bivouac down {context.spec.campaign}`: training is over, and the rest bills",
     )
 
 
 def archive(context: Context) -> ArchiveOutput:
     """Wait until the golden checkpoint is verified in the archive and the GPU nodes are at zero."""
-    printer, watch = _Teller(context), StewardWatch(context)
+    return watch_archive(context, StewardWatch(context))
+
+
+def watch_archive(context: Context, watch: StewardWatch) -> ArchiveOutput:
+    """Do `archive`'s work with this look at the steward."""
+    printer = _Teller(context)
     for _ in context.turns(_seconds_left(context)):
         printer.tell()
         state = context.state()
@@ -160,7 +171,7 @@ class StewardWatch:
             return self._said
         # A driver that slept has not seen how long the steward lived meanwhile: its lease tells.
         if min(now - self._lived, math.inf if lease is None else lease.age_s) > SILENT.total_seconds():
-            self._give_up()
+            self.give_up()
         silent = now - self._since
         self._said = f"the steward has been silent for {silent:.0f} s; Kubernetes starts it again"
         if silent > _SILENT_S:
@@ -182,7 +193,7 @@ class StewardWatch:
             f"shell {self.context.spec.campaign} -- kubectl rollout restart deployment/steward`"
         )
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         """Give the GPU nodes back, by EKS's API, and raise `PermanentError`: nobody watches what runs on them."""
         context, name = self.context, self.context.spec.campaign
         nodegroups.give_back(context.account, context.names, context.guard, context.progress.step)
@@ -199,7 +210,7 @@ class StewardWatch:
             return "the steward is silent, and the closer does not enter the cluster"
         config = recorded_config(self.context.store, self.context.state().version)
         try:
-            client = from_outside(self.context.account, self.context.names.cluster)
+            client = self.context.cluster_client()
             deployment = next(iter(client.list(Deployment, labels={"app": STEWARD})), None)
             if deployment is None and config is not None:
                 self.context.guard()

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from infra.archive.manifest import GOLDEN, MANIFEST_NAME, ArchiveManifest
 from infra.aws.account import Account
 from infra.aws.transfer import Transfer
 from infra.checkpoints.place import BucketPlace, FolderPlace, Place
 from infra.checkpoints.requests import CARRIED
+from infra.cluster.standing.connection import open_account
 from infra.errors import UserError
 from infra.folders import kept_results
+from infra.record import borrowing
 from infra.record.events import Stage
 from infra.record.identity import archive_prefix_of, read_identity
 from infra.record.payloads.checkpoints import CheckpointCopied
@@ -78,8 +81,10 @@ def _in_folder(path: Path) -> FoundPlace:
 
 def _in_bucket(address: str, region: str) -> FoundPlace:
     bucket, _, prefix = address.removeprefix("s3://").partition("/")
-    prefix = prefix.rstrip("/")
-    s3 = Account(region).client("s3")
+    return _in_archive(Account(region).client("s3"), bucket, prefix.rstrip("/"))
+
+
+def _in_archive(s3: Any, bucket: str, prefix: str) -> FoundPlace:
     transfer = Transfer(s3, bucket)
     head, _, name = prefix.rpartition("/")
     if (step := step_of_folder(name)) is not None:
@@ -93,6 +98,10 @@ def _in_bucket(address: str, region: str) -> FoundPlace:
 
 
 def _of_campaign(campaign: str, region: str, archive: bool) -> FoundPlace:
+    if (spec := borrowing.recall(campaign)) is not None:
+        s3, folder = open_account(spec)[0].client("s3"), f"{spec.bucket_root}campaigns/{campaign}"
+        store = CampaignStore(s3, spec.buckets.state, campaign, "checkpoints", folder)
+        return _archived(store, spec.buckets.archive, archive)
     account = Account(region)
     s3 = account.client("s3")
     try:
@@ -109,11 +118,16 @@ def _of_campaign(campaign: str, region: str, archive: bool) -> FoundPlace:
             return _in_folder(export_folder(campaign, region))
         cure = "name a campaign of this account, a folder, or an s3:// prefix"
         raise UserError("there is no such campaign here", seen=campaign, cure=cure)
+    return _archived(store, campaign_buckets.archive, archive)
+
+
+def _archived(store: CampaignStore, bucket: str, archive: bool) -> FoundPlace:
+    """Return the place of a campaign's checkpoints: its archive with the manifest, or what lies there now."""
+    prefix = f"{store.root}{archive_prefix_of(store)}"
     if archive:
-        place = _in_bucket(f"s3://{campaign_buckets.archive}/{archive_prefix_of(store)}", region)
+        place = _in_archive(store.s3, bucket, prefix)
     else:
-        golden = f"{archive_prefix_of(store)}/{GOLDEN}"
-        place = FoundPlace(BucketPlace(s3, campaign_buckets.archive, golden, Transfer(s3, campaign_buckets.archive)))
+        place = FoundPlace(BucketPlace(store.s3, bucket, f"{prefix}/{GOLDEN}", Transfer(store.s3, bucket)))
     return replace(place, tiers=_tiers(store), store=store)
 
 
@@ -161,7 +175,7 @@ class Copied:
 def copies_of(store: CampaignStore, archive_bucket: str) -> tuple[BucketPlace, tuple[Copied, ...]]:
     """Return the place of the copies, and each, newest first."""
     owner = read_identity(store)
-    prefix = copies_prefix(store.campaign, owner.identity if owner else "")
+    prefix = f"{store.root}{copies_prefix(store.campaign, owner.identity if owner else '')}"
     place = BucketPlace(store.s3, archive_bucket, prefix, Transfer(store.s3, archive_bucket))
     read_back = {e.payload.step: e.at for e in store.events() if isinstance(e.payload, CheckpointCopied)}
     rows = [row.model_copy(update={"tier": COPY}) for row in place.rows()]

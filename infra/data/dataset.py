@@ -59,24 +59,33 @@ def load(folder: Path) -> DataSet:
     )
 
 
-def upload(account: Account, bucket: str, folder: Path, digest: str, progress: Callable[[str], None]) -> None:
-    """Upload a folder to `datasets/<digest>/`, manifest last; if the manifest is there, nothing is left to do."""
-    if is_uploaded(account, bucket, digest):
+def upload(
+    account: Account, bucket: str, folder: Path, digest: str, progress: Callable[[str], None], root: str = ""
+) -> None:
+    """Upload a folder to `datasets/<digest>/`, manifest last; if the manifest is there, nothing is left to do.
+
+    `root`: folder of the bucket that this is below, with a slash.
+    """
+    if is_uploaded(account, bucket, digest, root):
         return
-    s3, prefix = account.client("s3"), data_prefix(digest)
-    names = [path.name for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
-    files = [folder / name for name in names if name != DATA_MANIFEST_NAME]
+    s3, prefix = account.client("s3"), f"{root}{data_prefix(digest)}"
+    files = [path for path in files_of(folder) if path.name != DATA_MANIFEST_NAME]
     for number, path in enumerate(files, 1):
         progress(f"data: {number} of {len(files)} to the data bucket")
         s3.upload_file(str(path), bucket, f"{prefix}{path.name}")
     s3.upload_file(str(folder / DATA_MANIFEST_NAME), bucket, f"{prefix}{DATA_MANIFEST_NAME}")
 
 
-def is_uploaded(account: Account, bucket: str, digest: str) -> bool:
+def files_of(folder: Path) -> list[Path]:
+    """Return the files that are uploaded of a folder, sorted."""
+    return [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+
+
+def is_uploaded(account: Account, bucket: str, digest: str, root: str = "") -> bool:
     """Return whether a folder with this digest is whole in the bucket."""
     s3 = account.client("s3")
     try:
-        s3.head_object(Bucket=bucket, Key=f"{data_prefix(digest)}{DATA_MANIFEST_NAME}")
+        s3.head_object(Bucket=bucket, Key=f"{root}{data_prefix(digest)}{DATA_MANIFEST_NAME}")
     except s3.exceptions.ClientError as error:
         if not is_missing(error):
             raise

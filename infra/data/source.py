@@ -73,15 +73,16 @@ def upload_weights(
     digest: str,
     progress: Callable[[str], None],
     subfolder: str = INIT_FOLDER,
+    bucket_root: str = "",
 ) -> None:
-    """Upload the files to the folder `subfolder` of `datasets/<digest>/`.
+    """Upload the files to the folder `subfolder` of `datasets/<digest>/`, below the bucket's folder `bucket_root`.
 
     Raises `UserError` if one has changed since it was listed.
     """
     s3, root = account.client("s3"), Path(folder).expanduser()
     for number, file in enumerate(files, 1):
         progress(f"weights: {number} of {len(files)} to the data bucket")
-        s3.upload_file(str(root / file.name), bucket, f"{data_prefix(digest)}{subfolder}/{file.name}")
+        s3.upload_file(str(root / file.name), bucket, f"{bucket_root}{data_prefix(digest)}{subfolder}/{file.name}")
     if weight_files(folder) != files:
         raise UserError("the weights changed while they were uploaded", seen=root, cure="run the same command again")
 

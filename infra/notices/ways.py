@@ -21,6 +21,7 @@ from infra.aws.account import Account, every
 from infra.cluster.secrets import SecretRefused, text_of, value_of
 from infra.errors import TemporaryError
 from infra.notices.notice import Notice
+from infra.plan.survey import environment
 from infra.spec.campaign import Spec
 
 TOPIC, WEBHOOK = "topic", "webhook"
@@ -41,10 +42,13 @@ Way = Callable[[Notice], str | None]
 
 
 def ways(spec: Spec, guard: Callable[[], None] | None = None) -> dict[str, Way]:
-    """Return name -> function that sends one notice within seconds or raises `NotSent`. `guard`: see `Account`."""
+    """Return name -> function that sends one notice within seconds or raises `NotSent`. An existing cluster has no
+    topic. `guard`: see `Account`."""
     account = Account(spec.region, SHORT)
     account.guard = guard
-    functions: dict[str, Way] = {TOPIC: lambda notice: publish(account, spec.notices_topic, notice)}
+    functions: dict[str, Way] = {}
+    if environment(spec).makes_cluster:
+        functions[TOPIC] = lambda notice: publish(account, spec.notices_topic, notice)
     if (source := spec.notify.webhook) is not None:
 
         def post_it(notice: Notice) -> str:

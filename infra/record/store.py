@@ -57,6 +57,11 @@ class CampaignStore:
         """Key -> why, of figures that could not be read, and that are done without."""
 
     @property
+    def root(self) -> str:
+        """Folder of the bucket below which all that is ours lies, with a slash; empty where the bucket is our own."""
+        return self.prefix.removesuffix(f"campaigns/{self.campaign}")
+
+    @property
     def region(self) -> str:
         """Region of the record and of the campaign."""
         return str(self.s3.meta.region_name)

@@ -15,7 +15,7 @@ from infra.report.ledger import TimeLedger
 from infra.report.model import Item, KeptResource, Money, Share
 from infra.report.record import Record
 from infra.spec.campaign import Capacity
-from infra.spec.names import buckets, data_prefix
+from infra.spec.names import data_prefix
 
 _FINE, _CENT, _MILLISECOND = Decimal("0.0001"), Decimal("0.01"), Decimal("0.001")
 _FINE_BELOW = Decimal(10)
@@ -127,17 +127,17 @@ def _items(record: Record, book: TimeLedger, unit: Decimal) -> tuple[Item, ...]:
 
 def kept(record: Record, state: CampaignState) -> tuple[KeptResource, ...]:
     """Return resources that stay on purpose, with S3's monthly price."""
-    bucket, rows = buckets(record.spec.account, record.spec.region), []
+    spec, rows = record.spec, []
     if state.archive is not None:
         root = (state.archive.manifest or "").rpartition("/")[0]
         name = f"golden checkpoint of step {state.archive.step}, with record"
         rows.append(_in_s3(name, f"{root}/", state.archive.bytes))
     if digest := ProvisionOutput.known(state.finished_stages).data_digest:
-        address = f"s3://{bucket.data}/{data_prefix(digest)}"
+        address = f"s3://{spec.buckets.data}/{spec.bucket_root}{data_prefix(digest)}"
         label = "prepared data, shared by campaigns" if record.spec.workload is None else "the job's code"
         rows.append(_in_s3(label, address, _data_bytes(record)))
     if state.started_at is not None:
-        address = f"s3://{bucket.state}/campaigns/{record.spec.campaign}/"
+        address = f"s3://{spec.buckets.state}/{spec.bucket_root}campaigns/{spec.campaign}/"
         rows.append(_in_s3("record", address, None))
     images, formula = BakeOutput.known(state.finished_stages), "its size and ECR's price are not on record"
     rows += [

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from lightkube import Client
+
 from infra.aws.account import Account
+from infra.cluster.standing.connection import client_of
 from infra.console.progress import Progress
 from infra.plan.plan import Plan
 from infra.record.events import CampaignState, Stage
@@ -55,6 +58,10 @@ class Context:
     @property
     def names(self) -> Names:
         return Names(self.spec.campaign)
+
+    def cluster_client(self) -> Client:
+        """Return a client of the campaign's cluster, in its namespace. Raises `UserError`, or what AWS answers."""
+        return client_of(self.spec, self.account)
 
     def guard(self) -> None:
         """Raise `LeaseLost` if this driver no longer drives; call it before every mutation."""

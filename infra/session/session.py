@@ -15,12 +15,14 @@ from rich.console import Console
 
 from infra.aws.account import Account
 from infra.aws.namesakes import refuse_namesake
+from infra.cluster.standing.connection import open_account
 from infra.cluster.steward_config import StewardConfig, config_key
 from infra.console.progress import Progress
 from infra.errors import LeaseHeld, UserError, first_line
 from infra.folders import results_folder
 from infra.plan.plan import Plan, make_plan
-from infra.plan.survey import survey
+from infra.plan.survey import environment, survey
+from infra.record import borrowing
 from infra.record.holder import Holder
 from infra.record.identity import claim_identity
 from infra.record.lease import DRIVER_LEASE, Lease, lease_ttl
@@ -81,12 +83,12 @@ class Session:
 
 
 def open_session(spec: Spec, writer: str) -> Session:
-    """Return a session without writing or taking a lease; raise `UserError` for foreign credentials."""
-    account = Account(spec.region)
-    arn = account.refuse_foreign(spec.account)
-    buckets = names.buckets(spec.account, spec.region)
-    store = CampaignStore(account.client("s3"), buckets.state, spec.campaign, writer)
-    return Session(spec, account, arn, buckets, store, driver_lease(store, account))
+    """Return a session without writing or taking a lease; raise `UserError` for foreign credentials, or for a cluster
+    that does not know the login."""
+    account, who = open_account(spec)
+    folder = f"{spec.bucket_root}campaigns/{spec.campaign}"
+    store = CampaignStore(account.client("s3"), spec.buckets.state, spec.campaign, writer, folder)
+    return Session(spec, account, who, spec.buckets, store, driver_lease(store, account))
 
 
 def driver_lease(store: CampaignStore, account: Account) -> Lease:
@@ -98,7 +100,8 @@ def driver_lease(store: CampaignStore, account: Account) -> Lease:
 def _driving(spec: Spec) -> Iterator[tuple[Session, Holder | None]]:
     """Yield a session that holds its lease and checks it before every AWS call, and the previous holder."""
     session = open_session(spec, _writer())
-    ensure_bucket(session.account, session.buckets.state, spec.account)
+    if environment(spec).makes_cluster:
+        ensure_bucket(session.account, session.buckets.state, spec.account)
     previous = session.lease.acquire()
     session.account.guard = session.lease.check
     try:
@@ -117,8 +120,10 @@ def opened(spec: Spec, plan: Plan, console: Console, site_document: dict[str, An
     """
     with _driving(spec) as (session, previous):
         store = session.store
+        if spec.borrows_nodes:
+            borrowing.remember(spec)
         exists = store.has(SPEC)
-        if not exists:
+        if not exists and environment(spec).makes_cluster:
             refuse_namesake(session.account, spec.campaign)
         clock = _clock(store, spec, plan, session.account)
         # The identity comes before the spec, so that every record with a spec has one.
@@ -185,7 +190,10 @@ class NoSuchCampaign(UserError):
 
 
 def record_of(campaign: str, region: str) -> CampaignStore:
-    """Return the record of an existing campaign; raise `NoSuchCampaign` with the existing names if there is none."""
+    """Return the record of an existing campaign; raise `NoSuchCampaign` with the existing names if there is none. A
+    campaign in an existing cluster is known where it was opened, and has no region."""
+    if (spec := borrowing.recall(campaign)) is not None:
+        return open_session(spec, _writer()).store
     account = Account(region)
     identity = account.identity()
     bucket = names.buckets(identity["Account"], region).state

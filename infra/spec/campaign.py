@@ -21,7 +21,7 @@ from infra.spec.data import Data as Data
 from infra.spec.data import MixtureSource as MixtureSource
 from infra.spec.document import Unreadable, read
 from infra.spec.duration import Duration
-from infra.spec.names import LONGEST_TAG, NOTICES, PROJECT, tag_value
+from infra.spec.names import LONGEST_TAG, NOTICES, PROJECT, Buckets, buckets, tag_value
 from infra.spec.notify import Notify
 from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
 from infra.spec.rehearsal import Rehearsal as Rehearsal
@@ -213,6 +213,13 @@ class Spec(Section):
     def s3_region(self) -> str:
         """Region that requests to the buckets of record and archive are signed for."""
         return self.region if self.cluster is None else self.cluster.s3.region
+
+    @property
+    def buckets(self) -> Buckets:
+        """The foundation's buckets, or the one bucket of an existing cluster."""
+        if self.cluster is None:
+            return buckets(self.account, self.region)
+        return Buckets(*[self.cluster.s3.bucket] * 3)
 
     @property
     def bucket_root(self) -> str:

@@ -12,7 +12,7 @@ STANDING = "kubernetes"
 """The target that is a cluster of somebody's, as the spec names it."""
 PLACEHOLDERS = {"account": "000000000000", "region": STANDING, "zone": STANDING}
 """Values of the fields that only AWS has."""
-NOT_YET = "target kubernetes: `check`, `plan` and `grant` work; this command does not yet"
+NOT_YET = "this command does not work in an existing cluster yet"
 
 DnsLabel = Annotated[
     str, Field(pattern=r"^[a-z0-9]+(-+[a-z0-9]+)*$", max_length=63, description="small letters, digits and dashes")

@@ -11,17 +11,16 @@ from lightkube import Client
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
-from lightkube.resources.authentication_v1 import SelfSubjectReview
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.core_v1 import Node, PersistentVolumeClaim
 from lightkube.resources.storage_v1 import StorageClass
 
 from infra.cluster.standing.borrowed import untolerated
-from infra.errors import UserError, first_line
+from infra.cluster.standing.connection import LOGIN_KEYS, connect, login_of, s3_client, user_of
+from infra.errors import first_line
 from infra.plan.standing_facts import DryRun, SeenCluster, SeenNode
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
-from infra.standing.connection import LOGIN_KEYS, connect, login_of, s3_client
 from infra.standing.queue_look import look_at_queue
 from infra.standing.rights import Right, driver_rights
 from infra.standing.tenancy import held_names
@@ -39,7 +38,7 @@ def look(
     Raises `UserError` if the cluster cannot be reached, or does not know the login.
     """
     client = connect(cluster)
-    user = _user(client, cluster)
+    user = user_of(client, cluster)
     progress(f"{cluster.context} knows you as {user}")
     missing = tuple(_missing(client, cluster))
     progress(f"{len(missing)} rights are missing")
@@ -56,22 +55,6 @@ def look(
             "queue": look_at_queue(client, cluster, [document for _, document in documents]),
         }
     )
-
-
-def _user(client: Client, cluster: StandingCluster) -> str:
-    """Return the name by which the API server knows the driver."""
-    try:
-        review = client.create(SelfSubjectReview())
-    except ApiError as error:
-        if error.status.code != 401:
-            raise
-        cure = f"log in until `kubectl --context {cluster.context} auth whoami` works"
-        raise UserError("the cluster does not know this login", seen=error.status.message, cure=cure) from error
-    except httpx2.TransportError as error:
-        cure = f"see that `kubectl --context {cluster.context} version` works: network, VPN, proxy"
-        raise UserError("the cluster does not answer", seen=f"{cluster.context}: {error}", cure=cure) from error
-    user = review.status.userInfo if review.status else None
-    return (user.username if user else None) or "nobody"
 
 
 def _missing(client: Client, cluster: StandingCluster) -> Iterator[str]:

@@ -32,7 +32,7 @@ def openings(spec: Spec, cluster: StandingCluster) -> tuple[tuple[str, Object], 
         "selector": {"matchLabels": {"app": STEWARD}},
         "template": {"metadata": {"labels": labels}, "spec": steward},
     }
-    claim = [] if cluster.shared.storage_class is None else [("the shared claim", _claim(spec, cluster))]
+    claim = [] if cluster.shared.storage_class is None else [("the shared claim", shared_claim_object(spec, cluster))]
     return (
         *claim,
         ("a config map", _object("v1", "ConfigMap", job.config_map, cluster, template["metadata"]["labels"])),
@@ -73,7 +73,8 @@ def _pod(name: str, cluster: StandingCluster, labels: dict[str, str], pod: Objec
     return _object("v1", "Pod", name, cluster, labels) | {"spec": single_pod}
 
 
-def _claim(spec: Spec, cluster: StandingCluster) -> Object:
+def shared_claim_object(spec: Spec, cluster: StandingCluster) -> Object:
+    """Return the claim of the shared tier, for a spec that names a storage class."""
     shared = cluster.shared
     name = placing.shared_claim(cluster, spec.campaign)
     return _object("v1", "PersistentVolumeClaim", name, cluster, {CAMPAIGN_LABEL: spec.campaign}) | {

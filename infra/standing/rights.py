@@ -66,7 +66,7 @@ def driver_rights(cluster: StandingCluster) -> tuple[Right, ...]:
         right("apps", ("deployments",), _CHANGE, "start, change and remove the steward"),
         right("", ("configmaps",), _CHANGE, "configuration of the steward and of the health check"),
         right("jobset.x-k8s.io", ("jobsets",), _CHANGE, "run the health check; remove the gang at the end"),
-        right("batch", ("jobs",), ("get", "list", "delete"), "remove the Jobs of archive and copies at the end"),
+        right("batch", ("jobs",), ("get", "list", "create", "delete"), "bring the data; remove all at the end"),
         right("", ("pods",), ("get", "list", "watch", "create", "delete"), "prove a node first; see the pods"),
         right("", ("pods/log",), ("get",), "last words of a pod that failed"),
         right("", ("events",), _LOOK, "why a pod does not start"),

@@ -14,7 +14,6 @@ from infra.archive import archive_job
 from infra.campaign.launch import deploy, recorded_config, withdraw
 from infra.campaign.provision import job_data
 from infra.checkpoints.copy_job import COPY, FETCH
-from infra.cluster.kubernetes import from_outside
 from infra.data import dataset
 from infra.engine.drift import StackLook
 from infra.engine.engine import Engine
@@ -33,7 +32,7 @@ _LEAVE_S = 600.0
 def let_go(context: Context) -> None:
     """End steward, gang and Jobs, and wait until no pod holds the claim on the file system: Kubernetes would keep the
     claim as long. Idempotent. Raises `PermanentError` with the pods that stay."""
-    client = from_outside(context.account, context.names.cluster)
+    client = context.cluster_client()
     context.guard()
     withdraw(context, client)
     for name in (archive_job.NAME, COPY.name, FETCH.name):
@@ -57,7 +56,7 @@ def go_on(context: Context) -> None:
     if config is None:
         return
     context.guard()
-    deploy(from_outside(context.account, context.names.cluster), context.store, config)
+    deploy(context.cluster_client(), context.store, config)
     context.progress.note(
         "the steward starts again: it brings the newest copy back from S3, and training goes on from there"
     )

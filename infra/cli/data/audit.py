@@ -18,7 +18,6 @@ from infra.errors import UserError
 from infra.folders import kept_results
 from infra.record.store import CampaignStore
 from infra.report.record import Record, unpacked
-from infra.spec.names import buckets
 from infra.spec.recipe import folder_of
 from trainer.contract import COMMITTED_NAME, Manifest, TrainConfig, parse_manifest
 from trainer.contract.ledger import Audit
@@ -80,7 +79,7 @@ def _archived_evidence(record: Record, store: CampaignStore) -> tuple[Manifest, 
     if not manifest_keys or not plans:
         cure = "run it to its end, or name the folder of its checkpoints"
         raise UserError("nothing is archived yet", seen=store.campaign, cure=cure)
-    bucket = buckets(record.spec.account, record.spec.region).archive
+    bucket = record.spec.buckets.archive
 
     def read(key: str) -> bytes:
         return bytes(store.s3.get_object(Bucket=bucket, Key=key)["Body"].read())

@@ -7,13 +7,14 @@ import time
 from rich.console import Console
 
 from infra import target
-from infra.campaign.stages import STEPS, StageStep, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.cli.answers import aside, ending, write_json
 from infra.cli.end.consent import ask, stakes
 from infra.cli.end.orphans import Forgotten, orphans_command
 from infra.cli.records import record_of
 from infra.console.plain_console import say
 from infra.errors import NO_GOLDEN, UserError
+from infra.plan.survey import environment
 from infra.preview.read_only import read_only_context
 from infra.record.events import Stage
 from infra.record.holder import Holder
@@ -45,7 +46,8 @@ def down_command(
         return _report_end(read_only_context(spec, None, console), console, machine)
     question, word = ("Type its name to lose that", campaign) if abandon else ("Tear it down?", "")
     ask(question, stakes(store, spec, abandon, console), console, consent=consent, flag=abandon, word=word)
-    target.have_engine()  # before anybody is asked to stop: this may be another machine than the driver's
+    if environment(spec).makes_cluster:
+        target.have_engine()  # before anybody is asked to stop: this may be another machine than the driver's
     if not abandon:
         # Before the lease: a living driver stops the campaign, and we wait for its lease.
         ask_to_stop(store)
@@ -96,13 +98,12 @@ def _can_archive(context: Context) -> bool:
 
 
 def _tear_down(context: Context, abandon: bool) -> None:
-    from infra.campaign import teardown
-
-    step = next(step for step in STEPS if step.stage is Stage.TEARDOWN)
-    run_step(context, StageStep(step.stage, step.purpose, lambda c: teardown.run(c, abandon=abandon)))
+    take_down = target.end(context.spec)
+    step = next(step for step in target.steps(context.spec) if step.stage is Stage.TEARDOWN)
+    run_step(context, StageStep(step.stage, step.purpose, lambda c: take_down(c, abandon)))
 
 
 def _run(context: Context, *stages: Stage) -> None:
-    for step in STEPS:
+    for step in target.steps(context.spec):
         if step.stage in stages:
             run_step(context, step)

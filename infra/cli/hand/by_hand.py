@@ -93,7 +93,7 @@ def _spec(stack: str, settings: Mapping[str, str], root: Path, preview: bool) ->
         cure = f"bivouac shell {path} -- pulumi ..."
         raise UserError("a rehearsal's account is in its site", seen="a shell outside of the site", cure=cure)
     if check.spec is not None:
-        target.refuse_unfinished(check.spec)
+        target.refuse_standing(check.spec)
     check = check if preview else with_answers(check, _QUIET)
     if failed(check.findings) or check.spec is None:
         errors = "; ".join(str(finding) for finding in check.findings if finding.level is Level.ERROR)
@@ -132,6 +132,7 @@ def spec_and_record(name: str, region: str, console: Console) -> tuple[Spec, Cam
         return spec, open_session(spec, "by-hand").store, os.path.abspath(name)
     target.enter_where(name)
     spec = stored_spec(store := record_of(name, region))
+    target.refuse_standing(spec)
     return spec, store, spec.model_dump_json()
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import httpx2
 
+from infra import target
 from infra.aws.account import Account
 from infra.cluster.execution import error_of, read_refusals
 from infra.cluster.kubernetes import PATIENCE_S, streams_from_outside
@@ -47,6 +48,7 @@ def open_cluster(store: CampaignStore) -> Iterator[Inside]:
     """Yield the campaign's cluster. Raises `UserError` if there is none or it refuses, `TemporaryError` if it does not
     answer."""
     spec = stored_spec(store)
+    target.refuse_standing(spec)
     account, cluster = Account(spec.region), Names(spec.campaign).cluster
     try:
         http = streams_from_outside(account, cluster)

@@ -1,4 +1,4 @@
-"""`bivouac list`: this machine's rehearsals, and the campaigns in the account and region."""
+"""`bivouac list`: rehearsals of this machine, campaigns in the account and region, and those in existing clusters."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from infra import target
 from infra.aws.account import Account, NoCredentials
 from infra.cli.answers import write_json
 from infra.cli.look.status import facts_by, facts_of
+from infra.cluster.kubernetes import OF_WORLD
 from infra.console.tables import Listing
 from infra.errors import BivouacError, first_line
 from infra.folders import own_module, results_root
+from infra.record import borrowing
 from infra.record.store import CampaignStore
 from infra.report.record import PACKED, unpacked
-from infra.session.session import campaigns
+from infra.session.session import campaigns, record_of
 from infra.spec import duration
 from infra.spec.names import buckets
 
@@ -36,6 +38,7 @@ def list_command(region: str, as_json: bool, console: Console) -> int:
             aws_note = None
         except NoCredentials:
             aws_note = "AWS was not asked: there are no credentials"
+        rows += workers.map(_borrowing, borrowing.remembered())
         names = {facts["campaign"] for facts in rows}
         paths = (path for path in sorted(results_root().glob(f"*-*/*/{PACKED}")) if path.parent.name not in names)
         rows += filter(None, workers.map(_kept_status, paths))
@@ -72,6 +75,15 @@ def rehearsal(name: str, runs: bool) -> dict[str, Any]:
     if isinstance(facts, dict) and "stage" in facts:  # an error is an object too
         return short | facts
     return short | {"stage": "its status cannot be read: bivouac status " + name}
+
+
+def _borrowing(name: str) -> dict[str, Any]:
+    """Return the status of a campaign in an existing cluster, or why it cannot be read."""
+    try:
+        return facts_of(record_of(name, ""))[0]
+    except (*OF_WORLD, BivouacError, ValueError) as error:
+        stage = f"its record cannot be read: {first_line(error)}"
+        return {"campaign": name, "target": "kubernetes", "stage": stage}
 
 
 def _kept_status(path: Path) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ def check_command(path: Path, json: bool, console: Console, online: bool = False
         from infra import target
         from infra.cli.prepare.checked import with_answers
 
-        target.enter_for(result.spec, site_steps(stderr), looks=True)
+        target.enter_for(result.spec, site_steps(stderr), anywhere=True)
         result = with_answers(result, stderr)
     show(path, result.findings, json, console)
     return UserError.exit_code if failed(result.findings) else 0

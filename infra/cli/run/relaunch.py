@@ -30,6 +30,7 @@ def relaunch_command(
     output, console = console, aside(console, as_json)
     store = record_of(campaign, region)
     old = stored_spec(store)
+    target.refuse_standing(old)
     new, plan = (old, stored_plan(store, old)) if path is None else _mended_spec(path, old, console)
     diff = difference(old, new)
     state = store.state()

@@ -36,7 +36,10 @@ def run_command(path: Path, consent: bool, console: Console, *, as_json: bool = 
     spec, plan = check.spec, make_plan(check.spec, check.facts)
     refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
     refuse_unwritable(cache_root(), "BIVOUAC_CACHE")
-    target.enter_for(spec, site_steps(console))
+    if detach and not check.facts.environment.makes_cluster:
+        cure = "run it without: after a Ctrl-C the steward goes on alone, and the same command comes back"
+        raise UserError("--detach needs a closer, which no existing cluster has", seen=spec.campaign, cure=cure)
+    target.enter_for(spec, site_steps(console), anywhere=True)
     check = with_answers(check, console)
     if failed(check.findings):
         show(path, check.findings, as_json, output)
@@ -72,7 +75,7 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
             if machine is not None:
                 write_json(machine, ending(context))
             return _exit_code(context.state())
-        if not run_campaign(context, detach):
+        if not run_campaign(context, detach, target.steps(spec)):
             if machine is not None:
                 write_json(machine, ending(context) | {"detached": True})
             _say_who_goes_on(context, console)

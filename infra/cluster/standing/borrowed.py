@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from lightkube import Client
+from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import NodeCondition, Taint
-from lightkube.resources.core_v1 import Node
+from lightkube.resources.core_v1 import Node, Pod
 
 from infra.aws.account import Account
 from infra.cluster.fitness import Ailment, NodeFacts, Sickness
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
+from infra.cluster.kubernetes import is_gone
 from infra.cluster.nodes import GpuNodes, Guard, Launched
 from infra.spec.campaign import Spec
 from infra.spec.names import GPU_TAINT_KEY, Names
@@ -25,9 +29,12 @@ class BorrowedNodes:
     instance of ours, so its name stands for it.
     """
 
-    def __init__(self, client: Client, cluster: StandingCluster, wanted_count: int) -> None:
+    def __init__(self, client: Client, cluster: StandingCluster, campaign: str, wanted_count: int) -> None:
         self.client, self._cluster, self._wanted_count = client, cluster, wanted_count
+        self._campaign = campaign
         self._left_out: set[str] = set()
+        self._unattended: set[str] = set()
+        """Left-out nodes that may have pods of an ended gang."""
         self.not_told: Exception | None = None
         """Always None: no other witness than Kubernetes is asked."""
 
@@ -38,6 +45,7 @@ class BorrowedNodes:
 
     def facts(self, ask_ec2: bool = True) -> tuple[NodeFacts, ...]:
         """Return the nodes as Kubernetes sees them. Raises `httpx2.HTTPError` if it does not answer."""
+        self._forget_pods()
         return tuple(self._facts(node) for node in self.client.list(Node, labels=dict(self._cluster.nodes.labels)))
 
     def _facts(self, node: Node) -> NodeFacts:
@@ -77,7 +85,24 @@ class BorrowedNodes:
         """Leave the node out and return False: this call brings no other node. Spare ones are there or are waited
         for."""
         self._left_out.add(instance)
+        self._unattended.add(instance)
         return False
+
+    def _forget_pods(self) -> None:
+        """Delete what waits for the kubelets of nodes that are left out: pods of an ended gang.
+
+        Where a node is dead, its pods would stay as long as it does, and count against the quota, so that the next gang
+        would wait for ever. Kubernetes warns that such a pod may still run. If it does, its checkpoints are those of an
+        older attempt, which the fence of the shared tier refuses, and a kubelet that comes back ends it.
+        """
+        for node in tuple(self._unattended):
+            listing = self.client.list(Pod, labels={CAMPAIGN_LABEL: self._campaign}, fields={"spec.nodeName": node})
+            pods = [pod for pod in listing if _of_gang(pod)]
+            if not pods:
+                self._unattended.remove(node)
+            for pod in pods:
+                if pod.metadata is not None and pod.metadata.deletionTimestamp is not None:
+                    _delete_now(self.client, str(pod.metadata.name))
 
     def desired(self) -> int:
         """Return the number of nodes that the gang needs: it always wants as many."""
@@ -95,6 +120,14 @@ class BorrowedNodes:
         """Return no instance: the campaign launched none."""
         return ()
 
+    def refusals(self, since: datetime) -> tuple[str, ...]:
+        """Return no reason: nobody was asked for a node."""
+        return ()
+
+    def console(self, instance: str) -> str:
+        """Return no text: a borrowed node has no console of ours."""
+        return ""
+
     def cordon(self, node: str, on: bool) -> None:
         """Do nothing: other people's pods may come to the node."""
 
@@ -110,7 +143,19 @@ def nodes_of(spec: Spec, account: Account, client: Client, names: Names, guard: 
     """Return the GPU nodes of a campaign: its own node group, or those that it borrows."""
     if spec.cluster is None:
         return GpuNodes(account, client, names, guard)
-    return BorrowedNodes(client, spec.cluster, spec.nodes.count)
+    return BorrowedNodes(client, spec.cluster, spec.campaign, spec.nodes.count)
+
+
+def _of_gang(pod: Pod) -> bool:
+    return pod.metadata is not None and ATTEMPT_LABEL in (pod.metadata.labels or {})
+
+
+def _delete_now(client: Client, pod: str) -> None:
+    try:
+        client.delete(Pod, pod, grace_period=0)
+    except ApiError as error:
+        if not is_gone(error):
+            raise
 
 
 def untolerated(node: Node, cluster: StandingCluster) -> Iterator[Taint]:

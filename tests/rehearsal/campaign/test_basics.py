@@ -114,7 +114,7 @@ def test_it_comes_before_the_first_gpu_node_and_not_again_while_nodes_are_there(
     eks.update_nodegroup_config(**group, scalingConfig=scaling)
     monkeypatch.setattr(preflight.basics, "prove", prove)
     kubelet.ends(BAD)
-    monkeypatch.setattr(preflight, "_rounds", lambda *_: PreflightOutput())
+    monkeypatch.setattr(preflight, "rounds", lambda *_: PreflightOutput())
     if there:
         assert preflight.run(context) == PreflightOutput() and not kubelet.pods
         return

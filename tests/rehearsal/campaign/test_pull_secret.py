@@ -130,7 +130,7 @@ def test_a_relaunch_brings_a_changed_login(made: StewardSite, context: Context, 
     bake_it(context)
     launch.run(context)
     kept_as(made, LATER)
-    relaunch.switch(context, relaunch.from_outside(context.account, context.names.cluster), 1, ())
+    relaunch.switch(context, context.cluster_client(), 1, ())
     assert of_kubelets(made, registry)["password"] == LATER.password
 
 
@@ -145,7 +145,7 @@ def test_the_login_lies_in_one_secret_of_the_cluster_and_nowhere_else(
     closed_to_all_but(registry, FIRST)
     bake_it(context)
     launch.run(context)
-    relaunch.switch(context, relaunch.from_outside(context.account, context.names.cluster), 1, ())
+    relaunch.switch(context, context.cluster_client(), 1, ())
     kept = everything_kept(made)
     assert any("bivouac_pull/team" in text for text in kept.values()), "the name is there, so it was looked for"
     assert any("the registry refuses the login" in text for text in kept.values())

@@ -24,10 +24,10 @@ from typer.testing import CliRunner
 from infra.cli.main import app
 from infra.cluster import attempts
 from infra.cluster.kubernetes import JobSet
+from infra.cluster.standing.connection import connect
 from infra.plan.standing_facts import SeenCluster
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
 from infra.spec.campaign import Spec
-from infra.standing.connection import connect
 from infra.standing.grant import Subject, grant_text
 from infra.standing.look import look
 from infra.standing.openings import openings

@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 from lightkube.resources.core_v1 import Secret
 
+from infra.cluster.standing.connection import LOGIN_KEYS
 from infra.rehearsal.aws.world import World
 from infra.spec.standing import StandingCluster
 from infra.standing import look
-from infra.standing.connection import LOGIN_KEYS
 from tests.root import ROOT
 
 SPEC: dict[str, Any] = yaml.safe_load((ROOT / "tests/unit/standing/standing.yaml").read_text())

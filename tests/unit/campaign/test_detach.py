@@ -44,6 +44,7 @@ class StagedCampaign:
         context: Any = SimpleNamespace(
             store=self.store,
             account=SimpleNamespace(ends_by_itself=lambda: False),
+            spec=SimpleNamespace(target="aws"),
             state=self.store.state,
             outputs={},
             operator_arn="arn:aws:iam::123456789012:user/me",

@@ -41,24 +41,23 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def context(patch: pytest.MonkeyPatch, cluster: Cluster, turns: int = 20) -> Any:
-    patch.setattr(repair, "from_outside", lambda account, name: cluster)
+def context(cluster: Cluster, turns: int = 20) -> Any:
     return SimpleNamespace(
-        account=None, names=SimpleNamespace(cluster="c"), guard=lambda: None, turns=lambda seconds: range(turns),
+        account=None, cluster_client=lambda: cluster, guard=lambda: None, turns=lambda seconds: range(turns),
         progress=SilentProgress(), spec=SimpleNamespace(campaign="x"),
         state=lambda: SimpleNamespace(version=2), store=None,
     )  # fmt: skip
 
 
-def test_the_volume_goes_when_no_pod_mounts_it_any_more(monkeypatch: pytest.MonkeyPatch, ended: list[str]) -> None:
+def test_the_volume_goes_when_no_pod_mounts_it_any_more(ended: list[str]) -> None:
     cluster = Cluster(pod("gang-0"), pod("gang-1"), pod("other", "local"), pod("archive-0", phase="Succeeded"))
-    repair.let_go(context(monkeypatch, cluster))
+    repair.let_go(context(cluster))
     assert ended == ["steward and gang", "archive", "copy", "fetch"] and cluster.looks == 3
 
 
-def test_a_pod_that_stays_is_named_with_the_cure(monkeypatch: pytest.MonkeyPatch, ended: list[str]) -> None:
+def test_a_pod_that_stays_is_named_with_the_cure(ended: list[str]) -> None:
     with pytest.raises(PermanentError, match=r"seen: gang-1; cure: .*kubectl delete pod --force"):
-        repair.let_go(context(monkeypatch, Cluster(pod("gang-0"), pod("gang-1"), leave=1)))
+        repair.let_go(context(Cluster(pod("gang-0"), pod("gang-1"), leave=1)))
 
 
 @pytest.mark.parametrize("known", [None, "the configuration"])
@@ -66,5 +65,5 @@ def test_the_steward_starts_with_the_configuration_in_force(monkeypatch: pytest.
     deployed: list[Any] = []
     monkeypatch.setattr(repair, "recorded_config", lambda store, version: known if version == 2 else "another")
     monkeypatch.setattr(repair, "deploy", lambda client, store, config: deployed.append(config))
-    repair.go_on(context(monkeypatch, Cluster()))
+    repair.go_on(context(Cluster()))
     assert deployed == ([] if known is None else ["the configuration"])

@@ -137,17 +137,16 @@ def test_a_steward_that_stays_silent_costs_the_nodes_and_a_person_hears_what_can
     world.steward()
     asked = list[str]()
 
-    def from_outside(*_: object) -> Any:
+    def cluster_client() -> Any:
         asked.append("the cluster")
         return SimpleNamespace(list=lambda *_, **__: [SimpleNamespace()])
 
-    monkeypatch.setattr(supervise, "from_outside", from_outside)
     monkeypatch.setattr(supervise, "recorded_config", lambda store, version: None)
     monkeypatch.setattr(supervise.time, "monotonic", world.time)
     monkeypatch.setattr(supervise, "StorageWatch", lambda context: SimpleNamespace(look=str))
     context = world.context()
     context.enters_cluster, context.account, context.names = enters, world.account, world.names
-    context.progress = SilentProgress()
+    context.cluster_client, context.progress = cluster_client, SilentProgress()
     context.state = world.store.state
 
     def turns(seconds: float, interval: float = 0.5) -> Iterator[None]:

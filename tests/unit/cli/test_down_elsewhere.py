@@ -23,7 +23,7 @@ def test_an_engine_that_cannot_be_had_is_told_before_a_living_driver_is_asked_to
         raise PermanentError("pulumi cannot be installed", seen="no Go", cure="install it")
 
     monkeypatch.setattr(down, "record_of", lambda campaign, region: store)
-    monkeypatch.setattr(down, "stored_spec", lambda store: SimpleNamespace())
+    monkeypatch.setattr(down, "stored_spec", lambda store: SimpleNamespace(target="aws"))
     monkeypatch.setattr(down.target, "have_engine", none_here)
     with pytest.raises(PermanentError, match="pulumi"):
         down.down_command("train", "us-east-1", False, Console(), consent=True)

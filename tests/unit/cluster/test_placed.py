@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,10 @@ import yaml
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ConfigMap
+from lightkube.resources.core_v1 import ConfigMap, Pod
 
 from infra.cluster import attempts
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.cluster.standing.borrowed import BorrowedNodes
 from infra.cluster.standing.placing import placed
 from infra.errors import PermanentError
@@ -70,11 +72,13 @@ def nodes_with(**changes: Any) -> BorrowedNodes:
     }  # fmt: skip
     asked: list[dict[str, str]] = []
 
-    def listed(kind: Any, labels: dict[str, str]) -> list[Any]:
+    def listed(kind: Any, labels: dict[str, str], fields: dict[str, str] | None = None) -> list[Any]:
+        if kind is Pod:
+            return []
         asked.append(labels)
         return [from_dict(document)]
 
-    made = BorrowedNodes(SimpleNamespace(list=listed), CLUSTER, 4)  # type: ignore[arg-type]
+    made = BorrowedNodes(SimpleNamespace(list=listed), CLUSTER, "on-racks", 4)  # type: ignore[arg-type]
     made.facts()
     assert asked == [{"gpu": "h100"}]
     return made
@@ -147,3 +151,35 @@ def test_a_config_map_of_the_campaigns_own_is_replaced() -> None:
     shelf = Shelf("mine")
     attempts.create_config(shelf, "steward", {"bivouac.dev/campaign": "mine"}, {"a": "ours"})  # type: ignore[arg-type]
     assert shelf.replaced == [{"a": "ours"}]
+
+
+def pod_of(name: str, leaving: bool, **labels: str) -> Pod:
+    since = datetime(2026, 11, 27, tzinfo=UTC) if leaving else None
+    return Pod(metadata=ObjectMeta(name=name, labels=labels, deletionTimestamp=since))
+
+
+def test_pods_that_wait_for_a_dead_node_are_forgotten_so_that_the_next_gang_fits_the_quota() -> None:
+    """Of an ended gang, on that node alone: neither its steward nor a pod that nobody has deleted."""
+    gang = {ATTEMPT_LABEL: "1"}
+    pods = [pod_of("rank-1", True, **gang), pod_of("rank-2", False, **gang), pod_of("steward", True, app="steward")]
+    asked, gone = list[Any](), list[tuple[str, int]]()
+
+    def listed(kind: Any, labels: dict[str, str], fields: dict[str, str] | None = None) -> list[Any]:
+        if kind is Pod:
+            asked.append((labels, fields))
+        return [pod for pod in pods if str(pod.metadata.name if pod.metadata else "") not in dict(gone)] * (kind is Pod)
+
+    def delete(kind: Any, name: str, grace_period: int) -> None:
+        gone.append((name, grace_period))
+
+    client: Any = SimpleNamespace(list=listed, delete=delete)
+    nodes = BorrowedNodes(client, CLUSTER, "on-racks", 4)
+    nodes.facts()
+    assert asked == []
+    nodes.replace("rack-1")
+    nodes.facts()
+    assert gone == [("rank-1", 0)] and asked == [({CAMPAIGN_LABEL: "on-racks"}, {"spec.nodeName": "rack-1"})]
+    del pods[1]
+    nodes.facts()
+    nodes.facts()
+    assert len(asked) == 2, "nothing of a gang is left there"

@@ -12,12 +12,12 @@ from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
 from infra.cli.main import app
+from infra.cluster.standing.connection import connect, s3_client
 from infra.errors import UserError
 from infra.plan.checks import Finding
 from infra.plan.facts import Facts
 from infra.plan.standing_facts import DryRun, HeldName, SeenCluster, SeenNode
 from infra.spec.standing import StandingCluster
-from infra.standing.connection import connect, s3_client
 from tests.unit.standing.conftest import SPEC, bent
 
 Found = Callable[..., dict[str, Finding]]

@@ -58,7 +58,7 @@ def test_a_folder_is_uploaded_beside_the_data_where_the_ranks_look(
         account=account, buckets=SimpleNamespace(data="data"), progress=SilentProgress(), spec=spec
     )
     data: Any = SimpleNamespace(folder=llama, digest="d" * 64)
-    provision._upload(context, data)
+    provision.upload(context, data)
     told = provision._weights_of(spec)
     assert account.keys == [
         f"datasets/{'d' * 64}/{told.removeprefix('/data/')}/{path.name}" for path in sorted(llama.iterdir())

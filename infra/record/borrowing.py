@@ -1,0 +1,41 @@
+"""Campaigns in existing clusters, as this machine remembers them: their record lies in the S3 of their spec, which no
+account and region name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from infra.errors import UserError
+from infra.folders import cache_root
+from infra.spec.campaign import Spec
+
+
+def remember(spec: Spec) -> None:
+    """Keep the spec of a campaign that is opened here."""
+    path = _path(spec.campaign)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(spec.model_dump_json())
+
+
+def recall(campaign: str) -> Spec | None:
+    """Return the spec of a campaign in an existing cluster; None if none of this name was opened here. Raises
+    `UserError` for one that cannot be read."""
+    path = _path(campaign)
+    try:
+        return Spec.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        cure = "remove the file, and run `bivouac run SPEC` again: it goes on where the campaign is"
+        raise UserError("what this machine knows of the campaign cannot be read", seen=path, cure=cure) from error
+
+
+def remembered() -> list[str]:
+    """Return the names of all campaigns in existing clusters that were opened here, sorted."""
+    return sorted(path.stem for path in _path("").parent.glob("*.json"))
+
+
+def _path(campaign: str) -> Path:
+    return cache_root() / "borrowing" / f"{campaign}.json"

@@ -1,0 +1,162 @@
+"""Provision at an existing cluster: the job's data goes to S3, and from there to the shared claim by a Job."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from lightkube import Client
+from lightkube.codecs import from_dict
+from lightkube.resources.core_v1 import PersistentVolumeClaim, Pod
+
+from infra.archive import archive_job
+from infra.campaign import provision
+from infra.cluster import attempts, pod_start
+from infra.cluster.confinement import ROOT, container_context, environment, pod_context
+from infra.cluster.gang import CAMPAIGN_LABEL, volumes
+from infra.cluster.kubernetes import create
+from infra.cluster.standing.placing import placed
+from infra.data.dataset import DataSet, files_of
+from infra.data.source import PackedSource
+from infra.errors import PermanentError
+from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
+from infra.session.context import Context
+from infra.spec.campaign import Spec
+from infra.spec.names import NAMESPACE, TRAINER_ACCOUNT, data_prefix
+from infra.spec.standing import StandingCluster
+from infra.standing.bring import COMMAND, CONFIG, BringConfig, DataFile
+from infra.standing.openings import shared_claim_object
+from trainer.contract import DATA_MOUNT
+
+Object = dict[str, Any]
+NAME = "data"
+"""Of the Job and of its config map."""
+ROLE = "bivouac.dev/role"
+TRIES = 3
+
+
+def run(context: Context) -> ProvisionOutput:
+    """Prepare the data, claim the shared tier unless it is there, and bring the data to it. Idempotent."""
+    spec, cluster = context.spec, context.spec.cluster
+    assert cluster is not None, "the stage is one of an existing cluster"
+    data, figures = provision.job_data(context)
+    provision.upload(context, data)
+    client = context.cluster_client()
+    context.guard()
+    if cluster.shared.storage_class is not None:
+        _claim(client, spec, cluster)
+    config = BringConfig(
+        region=spec.s3_region,
+        bucket=context.buckets.data,
+        prefix=f"{spec.bucket_root}{data_prefix(data.digest)}",
+        files=listed(spec, data),
+    )
+    summary = _bring(context, client, cluster, config)
+    context.progress.note(
+        f"data: {len(config.files)} files on the shared claim, {summary.get('bytes', 0)} bytes brought"
+    )
+    return figures.model_copy(update={"data_digest": data.digest})
+
+
+def listed(spec: Spec, data: DataSet | PackedSource) -> tuple[DataFile, ...]:
+    """Return every file that the job's pods see at `/data`."""
+    folder, weights = provision.weights_of(spec, data)
+    beside = [
+        DataFile(name=f"{folder}/{file.name}", size_bytes=file.size_bytes, sha256=file.sha256) for file in weights
+    ]
+    return (*map(_listed, files_of(data.folder)), *beside)
+
+
+def _listed(path: Path) -> DataFile:
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return DataFile(name=path.name, size_bytes=path.stat().st_size, sha256=sha256)
+
+
+def _claim(client: Client, spec: Spec, cluster: StandingCluster) -> None:
+    """Claim the shared tier from its storage class; leave a claim that exists as it is."""
+    create(client, PersistentVolumeClaim.from_dict(shared_claim_object(spec, cluster)))
+
+
+def data_job(spec: Spec, image: str) -> Object:
+    """Return the Job that brings the data, before placing. Root: the volume's folders may be root's."""
+    labels = {CAMPAIGN_LABEL: spec.campaign, ROLE: NAME}
+    pod_volumes, mounts = volumes(NAME, data_read_only=False)
+    needed = ("config", "shared")
+    container = {
+        "name": NAME,
+        "image": image,
+        "command": list(COMMAND),
+        "env": environment(),
+        "securityContext": container_context(),
+        "volumeMounts": [row for row in mounts if row["name"] == "config" or row["mountPath"] == DATA_MOUNT],
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "serviceAccountName": TRAINER_ACCOUNT,
+        "automountServiceAccountToken": False,
+        "securityContext": pod_context(ROOT),
+        "volumes": [row for row in pod_volumes if row["name"] in needed],
+        "containers": [container],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": labels},
+        "spec": {"backoffLimit": TRIES - 1, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    }
+
+
+def _bring(context: Context, client: Client, cluster: StandingCluster, config: BringConfig) -> Object:
+    """Run the Job to its end, and return its summary. Raises `PermanentError` if it fails, or does not begin within
+    `recovery.startup_timeout`."""
+    spec = context.spec
+    labels = {CAMPAIGN_LABEL: spec.campaign}
+    _remove(context, client)  # of an earlier try, whose files may be others
+    attempts.create_config(client, NAME, labels, {CONFIG: config.model_dump_json(indent=1)})
+    image = BakeOutput.of(context.outputs).steward_image or spec.image.steward_base
+    context.guard()
+    create(client, from_dict(placed(data_job(spec, image), cluster)))
+    begun, waited = False, ""
+    for _ in context.turns(spec.recovery.startup_timeout.total_seconds()):
+        pods = _pods(client, spec)
+        begun = begun or any(pod_start.has_started(pod) for pod in pods)
+        if begun:
+            break
+        waited = "; ".join(pod_start.why_not(pod, "") for pod in pods) or "its Job has no pod yet"
+        context.progress.step(f"data: a pod is to bring it to the shared claim; {waited[:240]}")
+    if not begun:
+        warnings = pod_start.warnings(client)
+        words = "; ".join(f"{name}: {text}" for name, text in warnings.items() if name.startswith(NAME)) or waited
+        raise _failure("the pod that brings the data does not start", words)
+    while True:
+        status = archive_job.status_of(client, NAME)
+        pods = _pods(client, spec)
+        if status.get("succeeded"):
+            summary = archive_job.verdict_of(pods)
+            _remove(context, client)
+            return summary
+        if status.get("over") or status.get("failed", 0) >= TRIES:
+            raise _failure("the data was not brought to the shared claim", archive_job.last_message(pods))
+        context.progress.step(f"data: {len(config.files)} files go from S3 to the shared claim")
+        for _ in context.turns(1.0):
+            context.guard()
+
+
+def _remove(context: Context, client: Client) -> None:
+    """Remove the Job of an earlier try, and wait until its pods are gone."""
+    archive_job.remove(client, NAME)
+    for _ in context.turns(context.spec.recovery.startup_timeout.total_seconds()):
+        if not archive_job.status_of(client, NAME) and not _pods(client, context.spec):
+            return
+        context.progress.step("data: the Job of an earlier try is ending")
+
+
+def _pods(client: Client, spec: Spec) -> list[Pod]:
+    return list(client.list(Pod, labels={CAMPAIGN_LABEL: spec.campaign, ROLE: NAME}))
+
+
+def _failure(title: str, words: str) -> PermanentError:
+    cure = "mend the cause, and run the same command again: what is whole on the claim stays"
+    return PermanentError(title, seen=words or "no message", cure=cure)

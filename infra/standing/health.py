@@ -1,0 +1,69 @@
+"""Preflight at an existing cluster: the same health check, on nodes that are borrowed. An unfit one is left out."""
+
+from __future__ import annotations
+
+from lightkube import Client
+
+from infra.campaign import preflight
+from infra.campaign.capacity import deadline_passed, is_late
+from infra.campaign.launch import withdraw
+from infra.campaign.proving import CONFIG, EXPECTATION
+from infra.cluster import attempts
+from infra.cluster.gang import CAMPAIGN_LABEL
+from infra.cluster.standing.borrowed import BorrowedNodes
+from infra.record.events import Stage
+from infra.record.payloads.attempts import NodeQuarantined
+from infra.record.payloads.outputs import PreflightOutput
+from infra.session.context import Context
+from infra.spec.campaign import Spec
+from infra.spec.standing import StandingCluster
+from trainer.contract import Expectation
+
+OF_NODE_IMAGE = frozenset({"efa"})
+"""Components of AWS's node images that other nodes have not."""
+
+
+class JudgedNodes(BorrowedNodes):
+    """Borrowed nodes whose leaving out is recorded, so that the steward's gangs keep off them too."""
+
+    def __init__(self, client: Client, cluster: StandingCluster, context: Context) -> None:
+        super().__init__(client, cluster, context.spec.campaign, context.spec.nodes.count)
+        self._context = context
+        events = context.store.events()
+        self._left_out |= {event.payload.node for event in events if isinstance(event.payload, NodeQuarantined)}
+
+    def quarantine(self, node: str, reason: str) -> None:
+        """Leave this node out of every later gang, and record why."""
+        if node not in self._left_out:
+            self._context.guard()
+            self._context.store.append(NodeQuarantined(node=node, instance=node, reason=reason))
+        super().quarantine(node, reason)
+
+
+def run(context: Context) -> PreflightOutput:
+    """Return the verdicts of the fit gang. Raises `PermanentError` when too few nodes are fit."""
+    spec, cluster = context.spec, context.spec.cluster
+    assert cluster is not None, "the stage is one of an existing cluster"
+    if is_late(context):
+        raise deadline_passed(context, context.deadline.isoformat())
+    client = context.cluster_client()
+    nodes = JudgedNodes(client, cluster, context)
+    expectation = expectation_of(spec, cluster, context.account.client("s3").meta.endpoint_url)
+    if Stage.LAUNCH not in context.state().finished_stages:
+        withdraw(context, client)  # a failed launch may have left steward and gang
+    files = {EXPECTATION: expectation.model_dump_json(indent=1)}
+    attempts.create_config(client, CONFIG, {CAMPAIGN_LABEL: spec.campaign}, files)
+    return preflight.rounds(context, client, nodes, expectation)
+
+
+def expectation_of(spec: Spec, cluster: StandingCluster, endpoint: str) -> Expectation:
+    """Return what a node must have: the instance type's accelerators, without what only AWS's own nodes have.
+
+    `endpoint`: URL of S3, whose clock the nodes' are compared with.
+    """
+    # Pods do not know a CA of one's own, so they could not ask such an endpoint.
+    time_source = endpoint if cluster.s3.ca is None else None
+    base = preflight.expectation_of(spec, time_source, preflight.read_versions())
+    versions = {name: version for name, version in base.versions.items() if name not in OF_NODE_IMAGE}
+    has_rdma = any(name.startswith("rdma/") for name in cluster.nodes.devices)
+    return base.model_copy(update={"efa_devices": 0, "versions": versions, "gpudirect": base.gpudirect and has_rdma})
