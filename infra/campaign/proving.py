@@ -43,7 +43,7 @@ _RUN_S = 600.0
 _LOOK_S = 0.3
 _WARNINGS_EVERY = 10
 """Looks at the pods between two looks at the warnings, which are many in a large gang."""
-_LONGEST_NAME = 45
+LONGEST_NAME = 45
 """Longest JobSet name: the pods' names add 18 characters and must be valid host names."""
 
 
@@ -129,7 +129,7 @@ def prove(context: Context, client: Client, left_out: Sequence[str] = (), **chan
     labels: dict[str, Any] = {CAMPAIGN_LABEL: context.spec.campaign, ATTEMPT_LABEL: "0"}
     for old in client.list(JobSet, labels=labels):
         attempts.remove(client, JobSet, str(old.metadata.name if old.metadata else ""))
-    name = f"{context.spec.campaign}-preflight-{int(time.time() * 1000):x}"[-_LONGEST_NAME:]
+    name = f"{context.spec.campaign}-preflight-{int(time.time() * 1000):x}"[-LONGEST_NAME:]
     gang = _gang(context, name, health_check(EXPECTATION)).model_copy(update=changes)
     context.guard()
     attempts.launch(client, gang, context.spec.cluster, left_out)

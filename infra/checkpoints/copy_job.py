@@ -3,6 +3,7 @@ them; it waits for neither."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -95,11 +96,13 @@ def start(
     image: str,
     longest: timedelta,
     cluster: StandingCluster | None = None,
+    left_out: Sequence[str] = (),
 ) -> None:
-    """Create the Job and its configuration; one that exists stays. `cluster`: the existing one that it is for."""
+    """Create the Job and its configuration; one that exists stays. `cluster`: the existing one that it is for;
+    `left_out`: its nodes that the Job must not get."""
     files = {CONFIG: config.model_dump_json(indent=1)}
     attempts.create_config(client, job.name, {CAMPAIGN_LABEL: config.campaign}, files)
-    create(client, from_dict(placed(manifest(job, config.campaign, image, longest), cluster)))
+    create(client, from_dict(placed(manifest(job, config.campaign, image, longest), cluster, left_out)))
 
 
 def is_there(client: Client, job: CopyJob) -> bool:

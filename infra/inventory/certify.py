@@ -70,6 +70,8 @@ class Certificate(Frozen):
     """Removed though no stack knew them, such as what a service of AWS had put into the network."""
     suspects: tuple[str, ...] = ()
     """New untagged resources that only a human can attribute; they do not make the certificate unclean."""
+    borrowed: tuple[str, ...] = ()
+    """What others lent, and the state in which it was given back; empty where the campaign made its cluster."""
     metered_usd: Decimal | None = None
     estimated_usd: Decimal | None = None
     """Both by the record's meter; None where nobody read it."""
@@ -117,7 +119,12 @@ def run(context: Context) -> CertifyOutput:
     """Look until two looks in a row find nothing, or the listings have had their time to settle.
 
     Raises `NotProven` unless clean."""
-    certificate = _with_dates(context.store, _certify_until_settled(context, knowledge(context.store, context.names)))
+    return conclude(context, _certify_until_settled(context, knowledge(context.store, context.names)))
+
+
+def conclude(context: Context, certificate: Certificate) -> CertifyOutput:
+    """Keep a certificate in the record and on this machine, and tell people. Raises `NotProven` unless it is clean."""
+    certificate = _with_dates(context.store, certificate)
     events = context.store.events()
     money = meter.read(context.plan.cost, events, certificate.at)
     removals = tuple(
@@ -139,6 +146,8 @@ def run(context: Context) -> CertifyOutput:
         context.progress.note(f"suspect: {suspect}")
     if certificate.unread:
         context.progress.note(f"older than the campaign, with unreadable tags: {', '.join(certificate.unread)[:300]}")
+    for words in certificate.borrowed:
+        context.progress.note(f"borrowed: {words}")
     refuse_unclean(certificate)
     listed = sum(look.listed for look in certificate.looks)
     context.progress.note(

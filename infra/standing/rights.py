@@ -41,11 +41,12 @@ class Right:
 
 def rights(spec: Spec, cluster: StandingCluster) -> tuple[Right, ...]:
     """Return every right, of the driver and of the steward. No other account of the campaign has one."""
-    return (*driver_rights(cluster), *steward_rights(by_mpirun(spec.workload), queued=cluster.queue is not None))
+    mpi = by_mpirun(spec.workload)
+    return (*driver_rights(cluster, mpi), *steward_rights(mpi, queued=cluster.queue is not None))
 
 
-def driver_rights(cluster: StandingCluster) -> tuple[Right, ...]:
-    """Return the rights of who runs `bivouac`."""
+def driver_rights(cluster: StandingCluster, by_mpirun: bool = False) -> tuple[Right, ...]:
+    """Return the rights of who runs `bivouac`. `by_mpirun`: attempts are MPIJobs."""
     shared = cluster.shared
 
     def right(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], reason: str) -> Right:
@@ -66,7 +67,10 @@ def driver_rights(cluster: StandingCluster) -> tuple[Right, ...]:
         right("apps", ("deployments",), _CHANGE, "start, change and remove the steward"),
         right("", ("configmaps",), _CHANGE, "configuration of the steward and of the health check"),
         right("jobset.x-k8s.io", ("jobsets",), _CHANGE, "run the health check; remove the gang at the end"),
-        right("batch", ("jobs",), ("get", "list", "create", "delete"), "bring the data; remove all at the end"),
+        *([right(MPI_GROUP, ("mpijobs",), ("get", "list", "delete"), "remove the gang")] if by_mpirun else []),
+        right("batch", ("jobs",), ("get", "list", "create", "delete"), "bring the data; empty folders; remove all at the end"),
+        right("", ("services", "resourcequotas"), ("list",), "certify what is left and what is given back"),
+        right("apps", ("replicasets",), ("list",), "certify that nothing of the steward is left"),
         right("", ("pods",), ("get", "list", "watch", "create", "delete"), "prove a node first; see the pods"),
         right("", ("pods/log",), ("get",), "last words of a pod that failed"),
         right("", ("events",), _LOOK, "why a pod does not start"),

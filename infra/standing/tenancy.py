@@ -20,6 +20,7 @@ from infra.cluster.steward_config import config_map
 from infra.plan.standing_facts import HeldName
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
+from infra.standing import data
 from infra.steward import judging
 from infra.steward.last_resort import HOLDER, STEWARD
 
@@ -31,6 +32,8 @@ FIXED: tuple[tuple[Any, str], ...] = (
     (ConfigMap, judging.CONFIG),
     (ConfigMap, archive_job.CONFIG),
     (Job, archive_job.NAME),
+    (ConfigMap, data.NAME),
+    (Job, data.NAME),
 )
 """(kind, name) of what each campaign writes over or removes: two campaigns in one namespace would take each other's."""
 

@@ -118,7 +118,8 @@ def _run(steward: Parts, verdict: Judged, pause: Callable[[], None]) -> dict[str
         judgement=verdict.sha256,
         unjudged=verdict.unjudged,
     )
-    job = placed(archive_job.manifest(config, settings.image, settings.accelerators), settings.spec.cluster)
+    job = archive_job.manifest(config, settings.image, settings.accelerators)
+    job = placed(job, settings.spec.cluster, steward.nodes.left_out)
     raw_copy_time = timedelta(seconds=state.unrecognised.bytes / _COPIED_PER_S if state.unrecognised is not None else 0)
     longest = max(LEAST, TIMES * (settings.bare_archive + raw_copy_time))
     bounds = Bounds(

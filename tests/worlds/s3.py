@@ -71,6 +71,11 @@ class FakeS3:
         told = {"ETag": _tag(body), "LastModified": written, "Metadata": self.metadata.get(Key, {})}
         return {"Body": io.BytesIO(body), **told, **self._dated()}
 
+    def delete_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
+        self._weather()
+        self.objects.pop(Key, None)
+        return self._dated()
+
     def get_paginator(self, _: str) -> Any:
         return SimpleNamespace(paginate=self._pages)
 

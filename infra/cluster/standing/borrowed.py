@@ -50,7 +50,7 @@ class BorrowedNodes:
 
     def _facts(self, node: Node) -> NodeFacts:
         name = str(node.metadata.name if node.metadata else "")
-        ready = _ready(node)
+        ready = ready_condition(node)
         allocatable = (node.status.allocatable if node.status else None) or {}
         return NodeFacts(
             name=name,
@@ -66,16 +66,11 @@ class BorrowedNodes:
     def _ailments(self, node: Node, name: str) -> Iterator[Ailment]:
         if name in self._left_out:
             yield Ailment(words="left out by us", sickness=Sickness.HELD)
-        ready = _ready(node)
-        if ready is None or ready.status != "True":
-            reason = (ready.reason or ready.message or "") if ready else ""
-            words = f"not Ready ({reason[:160]})" if reason else "not Ready"
-            since = ready.lastTransitionTime if ready else None
-            yield Ailment(words=words, sickness=Sickness.LATE, since=since)
-        if node.spec and node.spec.unschedulable:
-            yield Ailment(words="cordoned by its owner", sickness=Sickness.HELD)
-        for taint in untolerated(node, self._cluster):
-            yield Ailment(words=f"tainted {taint.key}:{taint.effect}", sickness=Sickness.HELD)
+        if words := not_ready(node):
+            ready = ready_condition(node)
+            yield Ailment(words=words, sickness=Sickness.LATE, since=ready.lastTransitionTime if ready else None)
+        for words in obstacles(node, self._cluster):
+            yield Ailment(words=words, sickness=Sickness.HELD)
 
     def quarantine(self, node: str, reason: str) -> None:
         """Leave this node out of every later gang. The node itself stays as it is, whatever the `reason`."""
@@ -158,6 +153,14 @@ def _delete_now(client: Client, pod: str) -> None:
             raise
 
 
+def obstacles(node: Node, cluster: StandingCluster) -> Iterator[str]:
+    """Yield what keeps the campaign's pods off a node that is Ready."""
+    if node.spec and node.spec.unschedulable:
+        yield "cordoned by its owner"
+    for taint in untolerated(node, cluster):
+        yield f"tainted {taint.key}:{taint.effect}"
+
+
 def untolerated(node: Node, cluster: StandingCluster) -> Iterator[Taint]:
     """Yield the node's taints that keep the gang's pods off, without those that Kubernetes derives from its
     conditions."""
@@ -172,6 +175,16 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     return toleration.key == taint.key and is_value and toleration.effect in (None, taint.effect)
 
 
-def _ready(node: Node) -> NodeCondition | None:
+def not_ready(node: Node) -> str:
+    """Return why a node is not Ready; empty if it is."""
+    ready = ready_condition(node)
+    if ready is not None and ready.status == "True":
+        return ""
+    reason = (ready.reason or ready.message or "") if ready else ""
+    return f"not Ready ({reason[:160]})" if reason else "not Ready"
+
+
+def ready_condition(node: Node) -> NodeCondition | None:
+    """Return the node's condition Ready; None if it has none."""
     conditions = (node.status.conditions if node.status else None) or []
     return next((condition for condition in conditions if condition.type == "Ready"), None)

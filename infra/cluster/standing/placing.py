@@ -10,19 +10,22 @@ from infra.cluster.confinement import leaving_a_dead_node
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset
 from infra.cluster.standing.queueing import PREFERRED_TOPOLOGY, PRIORITY_LABEL, QUEUE_LABEL, REQUIRED_TOPOLOGY
 from infra.plan.checks.standing import GPU
-from infra.spec.names import PROJECT, SHARED_CLAIM
+from infra.spec.names import LOCAL_CLAIM, PROJECT, SHARED_CLAIM
 from infra.spec.standing import StandingCluster, StandingTopology
 
 Object = dict[str, Any]
 _OF_EKS = ("vpc.amazonaws.com/efa", "hugepages-2Mi")
 """Resources that a node has only where its image was made for EFA."""
+_LEAVES_A_DEAD_NODE_S = 60
+"""Kubernetes' own default is 300 s: an archive would wait as long, with its GPUs."""
 
 
 def placed(document: Object, cluster: StandingCluster | None, left_out: Sequence[str] = ()) -> Object:
     """Return a Deployment, Job, JobSet or MPIJob of the campaign as it is sent.
 
     Without `cluster` it is unchanged: the campaign's own cluster is made for it. Else it is a copy in the cluster's
-    namespace, whose pods have its nodes, devices, claim and logins. `left_out`: nodes that a gang must not get.
+    namespace, whose pods have its nodes, devices, claim and logins. `left_out`: nodes that no pod but the steward's
+    must get.
     """
     if cluster is None:
         return document
@@ -33,7 +36,7 @@ def placed(document: Object, cluster: StandingCluster | None, left_out: Sequence
         if document["kind"] == "Deployment":
             template["spec"] = steward_pod(pod, cluster, labels[CAMPAIGN_LABEL])
         elif document["kind"] == "Job":
-            template["spec"] = job_pod(pod, cluster, labels[CAMPAIGN_LABEL])
+            template["spec"] = _off(job_pod(pod, cluster, labels[CAMPAIGN_LABEL]), left_out)
         else:
             template["spec"] = _off(gang_pod(pod, cluster, labels), left_out)
     if document["kind"] == "JobSet" and cluster.queue is not None:
@@ -56,9 +59,13 @@ def _off(pod: Object, left_out: Sequence[str]) -> Object:
     """Return the pod with an affinity that keeps it off these nodes. Kubernetes takes one name per requirement."""
     if left_out:
         fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in left_out]
-        terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
-        pod["affinity"]["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        pod.setdefault("affinity", {})["nodeAffinity"] = _affinity(fields)
     return pod
+
+
+def _affinity(fields: list[Object]) -> Object:
+    """Return the affinity to the nodes whose own fields are these."""
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": fields}]}}
 
 
 def gang(job: GangJob, cluster: StandingCluster) -> Object:
@@ -69,12 +76,24 @@ def gang(job: GangJob, cluster: StandingCluster) -> Object:
 def job_pod(pod: Object, cluster: StandingCluster, campaign: str) -> Object:
     """Return the pod of a Job beside the gang: on the spec's nodes, with the way to S3, and with their devices only if
     it asks for GPUs."""
-    pod = _reaching_s3(_in_cluster(pod, cluster, campaign), cluster)
-    _on_nodes(pod, cluster)
+    pod = _reaching_s3(plain_pod(pod, cluster, campaign), cluster)
     for container in pod["containers"]:
         resources = container.get("resources", {})
         if GPU in resources.get("limits", {}):
             container["resources"] = _resources({"requests": {}, **resources}, cluster)
+    return pod
+
+
+def plain_pod(pod: Object, cluster: StandingCluster, campaign: str, node: str = "") -> Object:
+    """Return a pod on the spec's nodes, without devices or login. `node`: on this one alone, whatever its labels.
+
+    On a dead node Kubernetes gives it up, so that its Job makes another elsewhere: nobody else watches over it.
+    """
+    pod = _in_cluster(pod, cluster, campaign)
+    _on_nodes(pod, cluster, leaves_after_s=_LEAVES_A_DEAD_NODE_S)
+    if node:
+        pod.pop("nodeSelector")
+        pod["affinity"] = {"nodeAffinity": _affinity([{"key": "metadata.name", "operator": "In", "values": [node]}])}
     return pod
 
 
@@ -105,13 +124,13 @@ def gang_pod(pod: Object, cluster: StandingCluster, labels: dict[str, str]) -> O
     return pod
 
 
-def _on_nodes(pod: Object, cluster: StandingCluster) -> None:
-    """Put the pod on the spec's GPU nodes."""
+def _on_nodes(pod: Object, cluster: StandingCluster, leaves_after_s: int | None = None) -> None:
+    """Put the pod on the spec's GPU nodes. `leaves_after_s`: see `leaving_a_dead_node`."""
     nodes = cluster.nodes
     pod["nodeSelector"] = dict(nodes.labels)
     own_tolerations = [toleration.model_dump(exclude_none=True) for toleration in nodes.tolerations]
     # The steward alone ends a gang, as on EKS.
-    pod["tolerations"] = [*own_tolerations, *leaving_a_dead_node(None)]
+    pod["tolerations"] = [*own_tolerations, *leaving_a_dead_node(leaves_after_s)]
     if nodes.runtime_class is not None:
         pod["runtimeClassName"] = nodes.runtime_class
     if cluster.priority_class is not None:
@@ -161,6 +180,9 @@ def _in_cluster(pod: Object, cluster: StandingCluster, campaign: str) -> Object:
         for mount in container.get("volumeMounts", ()):
             if mount["name"] == SHARED_CLAIM:
                 mount["subPath"] = f"{shared_folder(campaign)}/{mount['subPath']}"
+            elif mount["name"] == LOCAL_CLAIM:
+                # Two namespaces may have campaigns of one name, and the folder of a node is the same for both.
+                mount["subPath"] = cluster.namespace
     return pod
 
 

@@ -127,6 +127,8 @@ class ArchiveOutput(StageOutput, stage=Stage.ARCHIVE):
 class TeardownOutput(StageOutput, stage=Stage.TEARDOWN):
     resources: int = 0
     swept: tuple[str, ...] = ()
+    unreached: dict[str, str] = {}
+    """Borrowed node -> why the campaign's folder there was not reached."""
 
 
 class CertifyOutput(StageOutput, stage=Stage.CERTIFY):

@@ -144,7 +144,8 @@ class Copier:
             above=self._state.copied,
         )
         longest = max(LEAST, TIMES * settings.bare_archive)
-        copy_job.start(steward.client, job, config, settings.image, longest, settings.spec.cluster)
+        cluster, left_out = settings.spec.cluster, steward.nodes.left_out
+        copy_job.start(steward.client, job, config, settings.image, longest, cluster, left_out)
 
 
 def is_due(state: CampaignState, newest_step: int, interval: timedelta, now: datetime) -> bool:

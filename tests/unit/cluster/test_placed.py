@@ -52,6 +52,25 @@ def test_a_copy_takes_no_device(document: dict[str, Any]) -> None:
     assert "resources" not in placed_pod(document)["containers"][0]
 
 
+@pytest.mark.parametrize("document", [pods.archive(), pods.copy(), pods.fetch()])
+def test_a_job_leaves_a_dead_node_by_itself_and_comes_to_none_that_is_left_out(document: dict[str, Any]) -> None:
+    """The steward ends a gang; nobody but Kubernetes ends the pod of such a Job."""
+    pod = placed(document, CLUSTER, ("rack-1",))["spec"]["template"]["spec"]
+    waits = {row["key"]: row.get("tolerationSeconds") for row in pod["tolerations"] if row.get("effect") == "NoExecute"}
+    assert waits == {"node.kubernetes.io/unreachable": 60, "node.kubernetes.io/not-ready": 60}
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": ["rack-1"]}]
+
+
+@pytest.mark.parametrize("document", [pods.archive(), pods.gang()])
+def test_the_folder_of_a_node_is_the_namespaces_own(document: dict[str, Any]) -> None:
+    made = placed(document, CLUSTER)["spec"]
+    template = made["template"] if "template" in made else made["replicatedJobs"][0]["template"]["spec"]["template"]
+    containers = [*template["spec"]["containers"], *template["spec"].get("initContainers", ())]
+    mounts = [mount for container in containers for mount in container["volumeMounts"] if mount["name"] == "local"]
+    assert mounts and {mount["subPath"] for mount in mounts} == {"team-a"}
+
+
 def test_a_gang_by_mpirun_is_placed_once_in_each_of_its_templates() -> None:
     replicas = placed(pods.mpi_gang(), CLUSTER, ("rack-1", "rack-2"))["spec"]["mpiReplicaSpecs"]
     assert set(replicas) == {"Launcher", "Worker"}
