@@ -29,7 +29,7 @@ def _tenant(context: Context) -> Tenant:
 
 def end(context: Context, abandon: bool = False) -> TeardownOutput:
     """Take away all that the campaign made. `abandon`: give up what is not archived. Raises as `ending.end` does."""
-    done = ending.end(_tenant(context), context.state(), abandon=abandon, who=context.operator_arn)
+    done = ending.end(_tenant(context), context.state(), abandon=abandon, person=context.operator_arn)
     for words in done.stays:
         context.progress.note(words)
     for node, reason in done.unreached.items():
