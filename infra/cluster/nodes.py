@@ -162,8 +162,8 @@ class GpuNodes(NodeGroup):
         words = [line.strip() for line in str(text).splitlines() if line.strip()][-lines:]
         return " | ".join(words)[-500:] or "nothing on its console yet"
 
-    def quarantine(self, node: str, reason: str) -> None:
-        """Keep new pods off this node and label it as quarantined until its instance is gone."""
+    def quarantine(self, node: str, reason: str, died_at: datetime | None = None) -> None:
+        """Keep new pods off this node and label it as quarantined until its instance is gone, also if it has died."""
         self._patch(node, {"metadata": {"labels": {QUARANTINE_LABEL: reason}}, "spec": {"unschedulable": True}})
 
     def cordon(self, node: str, on: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from lightkube import Client
 
 from infra.campaign import preflight
@@ -29,15 +31,17 @@ class JudgedNodes(BorrowedNodes):
     def __init__(self, client: Client, cluster: StandingCluster, context: Context) -> None:
         super().__init__(client, cluster, context.spec.campaign, context.spec.nodes.count)
         self._context = context
-        events = context.store.events()
-        self._left_out |= {event.payload.node for event in events if isinstance(event.payload, NodeQuarantined)}
+        for event in context.store.events():
+            if isinstance(event.payload, NodeQuarantined):
+                super().quarantine(event.payload.node, "recorded", event.at if event.payload.died else None)
 
-    def quarantine(self, node: str, reason: str) -> None:
-        """Leave this node out of every later gang, and record why."""
-        if node not in self._left_out:
+    def quarantine(self, node: str, reason: str, died_at: datetime | None = None) -> None:
+        """Leave this node out of later gangs, and record why."""
+        if node not in self.left_out:
             self._context.guard()
-            self._context.store.append(NodeQuarantined(node=node, instance=node, reason=reason))
-        super().quarantine(node, reason)
+            died = died_at is not None
+            self._context.store.append(NodeQuarantined(node=node, instance=node, reason=reason, died=died))
+        super().quarantine(node, reason, died_at)
 
 
 def run(context: Context) -> PreflightOutput:

@@ -68,7 +68,7 @@ def driver_rights(cluster: StandingCluster, by_mpirun: bool = False) -> tuple[Ri
         right("", ("configmaps",), _CHANGE, "configuration of the steward and of the health check"),
         right("jobset.x-k8s.io", ("jobsets",), _CHANGE, "run the health check; remove the gang at the end"),
         *([right(MPI_GROUP, ("mpijobs",), ("get", "list", "delete"), "remove the gang")] if by_mpirun else []),
-        right("batch", ("jobs",), ("get", "list", "create", "delete"), "bring data; remove folders and Jobs at the end"),
+        right("batch", ("jobs",), ("get", "list", "create", "delete"), "bring data; remove all at the end"),
         right("", ("services", "resourcequotas"), ("list",), "certify what is left and what is given back"),
         right("apps", ("replicasets",), ("list",), "certify that nothing of the steward is left"),
         right("", ("pods",), ("get", "list", "watch", "create", "delete"), "prove a node first; see the pods"),

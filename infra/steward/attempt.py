@@ -100,6 +100,14 @@ class NewestAttempt:
     def note_repair(self, repair_at: datetime) -> None:
         self.history = self.history.model_copy(update={"repairs": (*self.history.repairs, repair_at)})
 
+    def died(self, node: str, view: Observation) -> bool:
+        """Return whether a node that is given up was dead, and never computed wrongly."""
+        attempts_so_far = self.history.attempts
+        was_sick = any(node in attempt.sick_nodes for attempt in attempts_so_far)
+        was_dead = bool(attempts_so_far) and node in attempts_so_far[-1].dead_nodes
+        is_ready = any(row.name == node and row.ready is True for row in view.nodes)
+        return not was_sick and (was_dead or not is_ready)
+
     def end(self, action: EndAttempt, view: Observation) -> None:
         """Record the end before the job is removed, so that a successor after a kill knows of it."""
         if action.failure is FailureClass.INTERRUPTED:
@@ -114,7 +122,7 @@ class NewestAttempt:
                 attempt=self.number,
                 failure=action.failure,
                 detail=action.why,
-                **action.model_dump(mode="json", include={"dead_nodes", "first_failed", "culprit"}),
+                **action.model_dump(mode="json", include={"dead_nodes", "sick_nodes", "first_failed", "culprit"}),
                 instances=instances,
                 step=max((pod.step for pod in view.pods), default=0),
                 committed_at_end=self._steward.committed_step(),

@@ -62,6 +62,8 @@ class EndAttempt(Frozen):
     failure: FailureClass
     why: Why
     dead_nodes: tuple[str, ...] = ()
+    sick_nodes: tuple[str, ...] = ()
+    """Those of them that answer, and compute wrongly."""
     first_failed: str | None = None
     """Node of the pod that failed first by its own fault; None if several did."""
     culprit: Culprit | None = None
@@ -195,7 +197,9 @@ def _decide_failed(view: Observation, policy: Policy, failed_pods: list[PodView]
         return end
     sick = blame.sick(failed_pods)
     fault = blame.first_failed(failed_pods) or (suspect.node if suspect else None)
-    return EndAttempt(failure=failure, why=reason, dead_nodes=sick, first_failed=fault, culprit=suspect)
+    return EndAttempt(
+        failure=failure, why=reason, dead_nodes=sick, sick_nodes=sick, first_failed=fault, culprit=suspect
+    )
 
 
 def _end_stranded(view: Observation, reason: str) -> EndAttempt | None:

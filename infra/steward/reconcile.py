@@ -60,12 +60,13 @@ def _remove_ended(client: Client, store: CampaignStore, kind: attempts.Kind, cam
 
 def _give_back(store: CampaignStore, nodes: GangNodes, returns: Returns) -> None:
     """Give back instances that still run although their node is quarantined, in the record or in Kubernetes."""
-    payloads = [event.payload for event in store.events()]
-    quarantined_instances = {payload.instance for payload in payloads if isinstance(payload, NodeQuarantined)}
+    quarantines = [(event.at, event.payload) for event in store.events() if isinstance(event.payload, NodeQuarantined)]
+    quarantined_instances = {payload.instance for _, payload in quarantines}
+    deaths = {payload.node: at if payload.died else None for at, payload in quarantines}
     for node in nodes.facts():
         if node.instance_state == "gone" or not node.instance:
             continue
         if node.quarantined or node.instance in quarantined_instances:
             log.info("%s is quarantined and its instance %s still runs: it is given back", node.name, node.instance)
-            nodes.quarantine(node.name, "dead")
+            nodes.quarantine(node.name, "dead", deaths.get(node.name))
             returns.give_back(node.instance)

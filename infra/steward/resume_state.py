@@ -23,6 +23,7 @@ def to_attempt(record: AttemptRecord) -> Attempt:
         committed_at_launch=record.launched.committed_step,
         committed_at_end=record.committed,
         dead_nodes=record.ended.dead_nodes,
+        sick_nodes=record.ended.sick_nodes,
         first_failed=record.ended.first_failed,
         instances=record.ended.instances,
     )

@@ -280,9 +280,10 @@ class Steward:
             place: dict[str, Any] = {"others": others} if others and node == action.nodes[0] else {}
             if node in others:
                 place = {"first_node": action.nodes[0]}
-            event = self.store.append(NodeQuarantined(node=node, instance=instance, reason=reason, **place))
+            died = self.attempt.died(node, view)
+            event = self.store.append(NodeQuarantined(node=node, instance=instance, reason=reason, died=died, **place))
             self.attempt.note_repair(event.at)
-            self.nodes.quarantine(node, "replaced")
+            self.nodes.quarantine(node, "replaced", event.at if died else None)
             if instance:
                 self.returns.give_back(instance)
 

@@ -20,27 +20,33 @@ from infra.spec.names import GPU_TAINT_KEY, Names
 from infra.spec.standing import StandingCluster, Toleration
 
 _HOLDING = ("NoSchedule", "NoExecute")
+_RETURNED = " since "
+"""Between the name of a node that came back and the time: no node's name has a space."""
 
 
 class BorrowedNodes:
     """The nodes with the spec's labels, spare ones among them, with the calls of `GpuNodes`.
 
-    A node that is given up is only left out: the pods' own affinity keeps the next gang off it. A borrowed node has no
-    instance of ours, so its name stands for it.
+    A node that is given up is only left out: the pods' own affinity keeps the next gang off it. One that was dead comes
+    back once it is Ready again; one that computed wrongly never does. A borrowed node has no instance of ours, so its
+    name stands for it.
     """
 
     def __init__(self, client: Client, cluster: StandingCluster, campaign: str, wanted_count: int) -> None:
         self.client, self._cluster, self._wanted_count = client, cluster, wanted_count
         self._campaign = campaign
-        self._left_out: set[str] = set()
         self._unattended: set[str] = set()
         """Left-out nodes that may have pods of an ended gang."""
+        self._left_out: dict[str, datetime | None] = {}
+        """Node -> when it was found dead; None: it is left out for good."""
+        self._returns: dict[str, str] = {}
+        """Node that was dead -> since when it is Ready again, in words."""
         self.not_told: Exception | None = None
         """Always None: no other witness than Kubernetes is asked."""
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Names of the nodes that no gang of the campaign gets any more, sorted."""
+        """Names of the nodes that no gang of the campaign gets for now, sorted."""
         return tuple(sorted(self._left_out))
 
     def facts(self, ask_ec2: bool = True) -> tuple[NodeFacts, ...]:
@@ -51,10 +57,11 @@ class BorrowedNodes:
     def _facts(self, node: Node) -> NodeFacts:
         name = str(node.metadata.name if node.metadata else "")
         ready = ready_condition(node)
+        self._take_back(name, ready)
         allocatable = (node.status.allocatable if node.status else None) or {}
         return NodeFacts(
             name=name,
-            instance=name,
+            instance=self._instance(name),
             ready={"True": True, "False": False}.get(ready.status if ready else "Unknown"),
             quarantined=name in self._left_out,
             instance_state="unknown",
@@ -72,15 +79,32 @@ class BorrowedNodes:
         for words in obstacles(node, self._cluster):
             yield Ailment(words=words, sickness=Sickness.HELD)
 
-    def quarantine(self, node: str, reason: str) -> None:
-        """Leave this node out of every later gang. The node itself stays as it is, whatever the `reason`."""
-        self._left_out.add(node)
+    def _take_back(self, name: str, ready: NodeCondition | None) -> None:
+        """Let a node come to gangs again that was dead and has become Ready since."""
+        died_at = self._left_out.get(name)
+        since = ready.lastTransitionTime if ready is not None and ready.status == "True" else None
+        if died_at is not None and since is not None and since > died_at:
+            del self._left_out[name]
+            self._returns[name] = since.isoformat()
+
+    def _instance(self, name: str) -> str:
+        """Return what stands for the node's instance. A node that came back is another one: what an earlier attempt
+        said of it no longer holds."""
+        return f"{name}{_RETURNED}{self._returns[name]}" if name in self._returns else name
+
+    def quarantine(self, node: str, reason: str, died_at: datetime | None = None) -> None:
+        """Leave this node out of later gangs: for good, or if it was found dead, at `died_at`, until it is Ready again.
+
+        The node itself stays as it is, whatever the `reason`.
+        """
+        self._left_out[node] = died_at
 
     def replace(self, instance: str) -> bool:
         """Leave the node out and return False: this call brings no other node. Spare ones are there or are waited
         for."""
-        self._left_out.add(instance)
-        self._unattended.add(instance)
+        node = instance.partition(_RETURNED)[0]
+        self._left_out.setdefault(node, None)
+        self._unattended.add(node)
         return False
 
     def _forget_pods(self) -> None:

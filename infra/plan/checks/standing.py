@@ -12,6 +12,7 @@ from infra.spec.image_reference import ImageReference
 from infra.spec.section import Section
 from infra.spec.standing import PLACEHOLDERS, shared_tier
 from infra.spec.workload.links import INIT
+from infra.spec.workload.workload import by_mpirun
 
 GPU = "nvidia.com/gpu"
 _CLUSTER = "the cluster's owner decides it"
@@ -214,6 +215,14 @@ def accepted_objects(case: Case) -> Iterator[Draft]:
             yield error("cluster", f"the cluster would refuse {answer.what}", seen=answer.refusal, cure=cure)
 
 
+def queued_launcher(case: Case) -> Iterator[Draft]:
+    """A job by mpirun names no queue: its MPIJob would take nodes past it."""
+    cluster = case.spec.cluster
+    if cluster is not None and cluster.queue is not None and by_mpirun(case.spec.workload):
+        cure = "write launcher: torchrun or none, or remove cluster.queue"
+        yield error("cluster.queue", "a job by mpirun cannot wait in a queue yet", seen=cluster.queue, cure=cure)
+
+
 def open_queue(case: Case) -> Iterator[Draft]:
     """The queue exists, admits gangs, and its flavours have what the gang takes, if it was looked up."""
     queue = None if case.facts.cluster is None else case.facts.cluster.queue
@@ -226,8 +235,10 @@ def open_queue(case: Case) -> Iterator[Draft]:
         cure = "have an admin mend what it names; until then every gang waits"
         yield error("cluster.queue", "the queue admits nobody", seen=queue.inactive, cure=cure)
     for resource in queue.uncovered:
-        cure = "have an admin add it to coveredResources of the ClusterQueue, or to Kueue's excludeResourcePrefixes"
-        yield error("cluster.queue", "a resource of the gang has no quota there", seen=resource, cure=cure)
+        # Whether Kueue passes over it stands in its own configuration, which no right of a tenant shows.
+        cure = "ask an admin whether Kueue's excludeResourcePrefixes has it; if not, have it added there or to "
+        cure += "coveredResources of the ClusterQueue, else the gang waits for ever"
+        yield warning("cluster.queue", "a resource of the gang has no quota there", seen=resource, cure=cure)
     if queue.short:
         cure = "write fewer nodes, name another queue, or have an admin raise nominalQuota or borrowingLimit"
         yield error("cluster.queue", "no flavour has room for the gang", seen="; ".join(queue.short), cure=cure)

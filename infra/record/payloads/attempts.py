@@ -38,6 +38,8 @@ class NodeQuarantined(Payload, kind="node.quarantined", notice=Change.NODE, watc
     """Nodes of the same decision, whose events follow."""
     first_node: str | None = None
     """First node of the same decision: people are told of this one by its event."""
+    died: bool = False
+    """It was dead: a borrowed one is the campaign's again once it is back."""
 
     def sentence(self) -> str:
         others = f"; with it {', '.join(map(short, self.others))}" if self.others else ""
@@ -162,6 +164,8 @@ class AttemptEnded(Payload, kind="attempt.ended", watched=True):
     step: Whole | None = None
     committed_at_end: Whole = -1
     dead_nodes: tuple[str, ...] = ()
+    sick_nodes: tuple[str, ...] = ()
+    """Those of them that answered, and computed wrongly."""
     first_failed: str | None = None
     culprit: dict[str, Any] | None = None
     """`ranks`, `nodes`, `why`."""

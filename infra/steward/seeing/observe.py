@@ -104,9 +104,9 @@ class Observer:
         held_since: datetime | None = None,
     ) -> Observation:
         facts = self._facts()
-        rate = self._rate(facts)
-        self._meter(rate)
         queued = self._queue_words(attempt) if in_flight else ""
+        rate = self._rate(facts, is_queued=bool(queued))
+        self._meter(rate)
         if queued:
             self.begin_attempt(attempt)
             self.agents = {}
@@ -266,10 +266,13 @@ class Observer:
             for node in facts
         )
 
-    def _rate(self, facts: tuple[NodeFacts, ...] | None) -> Decimal:
-        """Return USD per hour now: every GPU instance that is not gone bills, fit or not; all of them if unknown."""
+    def _rate(self, facts: tuple[NodeFacts, ...] | None, is_queued: bool) -> Decimal:
+        """Return USD per hour now: every GPU instance that is not gone bills, fit or not; all of them if unknown. A
+        gang that waits in a queue holds no node."""
         billing = self.config.spec.nodes.count
-        if facts is not None:
+        if is_queued:
+            billing = self.nodes_billing = 0
+        elif facts is not None:
             billing = sum(node.instance_state != "gone" for node in facts)
             if self.config.spec.borrows_nodes:  # spare nodes are others' until a pod is on them
                 billing = min(billing, self.config.spec.nodes.count)

@@ -223,6 +223,8 @@ class Attempt(Frozen, extra="ignore"):
     committed_at_launch: int
     committed_at_end: int
     dead_nodes: tuple[str, ...] = ()
+    sick_nodes: tuple[str, ...] = ()
+    """Those of them that answered, and computed wrongly."""
     first_failed: str | None = None
     """The node of the one pod whose own failure came before all others; None without such a pod."""
     instances: dict[str, str] = {}

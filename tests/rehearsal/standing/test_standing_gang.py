@@ -135,7 +135,7 @@ def test_a_gang_whose_node_is_killed_goes_on_on_a_spare_one_by_the_granted_right
     kinds = [str(event.kind) for event in events]
     assert "training.finished" in kinds and "archive.verified" in kinds
     (given_up,) = (event.payload for event in events if event.kind == "node.quarantined")
-    assert given_up.node == kubelets.dead  # type: ignore[attr-defined]
+    assert given_up.node == kubelets.dead and given_up.died  # type: ignore[attr-defined]
     assert len(kubelets.gangs["1"]) == 2 and kubelets.gangs["2"] == set(RACKS) - {kubelets.dead}
     for name in RACKS:
         node = cluster.admin.get(Node, name)

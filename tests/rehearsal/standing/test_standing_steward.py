@@ -131,6 +131,8 @@ def test_nodes_that_compute_wrongly_are_left_out_by_one_decision_and_spare_ones_
     assert racks.allowed(first) == usable and racks.allowed(second) == [name for name in usable if name not in sick]
     given_up = tuple(event.payload.node for event in events if event.kind == "node.quarantined")  # type: ignore[attr-defined]
     assert given_up == sick
+    # They answer, and what computed wrongly never comes back.
+    assert not any(event.payload.died for event in events if event.kind == "node.quarantined")  # type: ignore[attr-defined]
     assert [str(event.payload.action) for event in events if event.kind == "decision"].count("replace") == 1  # type: ignore[attr-defined]
     assert racks.api.patches == {}
     assert "training.finished" in kinds(events)

@@ -86,7 +86,8 @@ def nodes_with(**changes: Any) -> BorrowedNodes:
     document = {
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": "rack-1"},
         "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]} | changes.get("spec", {}),
-        "status": {"conditions": [{"type": "Ready", "status": changes.get("ready", "True")}],
+        "status": {"conditions": [{"type": "Ready", "status": changes.get("ready", "True"),
+                                   "lastTransitionTime": changes.get("since", "2026-11-27T00:00:00Z")}],
                    "allocatable": {"nvidia.com/gpu": changes.get("gpus", "8")}},
     }  # fmt: skip
     asked: list[dict[str, str]] = []
@@ -101,6 +102,10 @@ def nodes_with(**changes: Any) -> BorrowedNodes:
     made.facts()
     assert asked == [{"gpu": "h100"}]
     return made
+
+
+def at(clock: str) -> datetime:
+    return datetime.fromisoformat(f"2026-11-27T{clock}:00+00:00")
 
 
 @pytest.mark.parametrize(
@@ -130,6 +135,36 @@ def test_a_node_that_is_given_up_is_left_out_and_stays_as_it_is(give_up: str) ->
         nodes.quarantine("rack-1", "dead")
     (facts,) = nodes.facts()
     assert nodes.left_out == ("rack-1",) and facts.quarantined and facts.unfit(8) == "left out by us"
+
+
+@pytest.mark.parametrize(
+    ("changes", "died_at", "is_back"),
+    [
+        ({"since": "2026-11-27T08:01:00Z"}, at("08:00"), True),
+        ({"since": "2026-11-27T07:59:00Z"}, at("08:00"), False),  # Kubernetes has not noticed the death yet
+        ({"since": "2026-11-27T08:01:00Z", "ready": "Unknown"}, at("08:00"), False),
+        ({"since": "2026-11-27T08:01:00Z"}, None, False),  # it computed wrongly
+    ],
+)
+def test_a_node_that_was_dead_comes_back_once_it_is_ready_again(
+    changes: dict[str, Any], died_at: datetime | None, is_back: bool
+) -> None:
+    nodes = nodes_with(**changes)
+    nodes.quarantine("rack-1", "replaced", died_at)
+    nodes.replace("rack-1")
+    (facts,) = nodes.facts()
+    assert facts.quarantined is not is_back and facts.fit(8) is is_back
+    assert nodes.left_out == (() if is_back else ("rack-1",))
+    # What an attempt said of the dead node does not hold for the one that came back.
+    assert (facts.instance != "rack-1") is is_back
+
+
+def test_a_node_that_came_back_can_be_given_up_again() -> None:
+    nodes = nodes_with(since="2026-11-27T08:01:00Z")
+    nodes.quarantine("rack-1", "replaced", at("08:00"))
+    (facts,) = nodes.facts()
+    nodes.quarantine("rack-1", "replaced")
+    assert not nodes.replace(facts.instance) and nodes.left_out == ("rack-1",)
 
 
 def test_no_node_is_asked_for_released_or_ended() -> None:

@@ -12,7 +12,7 @@ from lightkube.core.exceptions import ApiError
 from pydantic import ValidationError
 
 from infra.cluster.standing import placing
-from infra.plan.checks import Finding
+from infra.plan.checks import Finding, Level
 from infra.plan.standing_facts import SeenCluster, SeenNode, SeenQueue
 from infra.spec.campaign import SpecFile
 from infra.spec.standing import StandingCluster
@@ -20,6 +20,7 @@ from infra.standing.openings import health_gang, openings
 from infra.standing.queue_look import look_at_queue
 from infra.standing.rights import rights
 from tests.unit.standing.conftest import SPEC, bent
+from tests.unit.standing.test_standing_spec import WORKLOAD
 
 Standing = Callable[..., SpecFile]
 Found = Callable[..., dict[str, Finding]]
@@ -118,6 +119,20 @@ def test_what_a_queue_lacks_becomes_a_finding(queue: SeenQueue, detail: str, cur
     (finding,) = found(facts=lambda facts: facts.model_copy(update={"cluster": seen})).values()
     assert (finding.rule, finding.field) == ("open-queue", "cluster.queue")
     assert detail in finding.seen and cure in finding.cure
+    # Kueue may pass over a resource, and its own configuration no tenant can read.
+    assert finding.level == (Level.WARNING if queue.uncovered else Level.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "queue", "is_refused"), [("mpirun", "q", True), ("none", "q", False), ("mpirun", None, False)]
+)
+def test_a_job_by_mpirun_in_a_queue_is_refused(
+    launcher: str, queue: str | None, is_refused: bool, found: Found
+) -> None:
+    """Its MPIJob would not be suspended, and would take nodes past the queue."""
+    job = WORKLOAD["workload"] | {"launcher": launcher, "image": f"registry.example.org/ml/job@sha256:{'0' * 64}"}
+    findings = found(WORKLOAD | {"workload": job, **({"cluster.queue": queue} if queue else {})})
+    assert ("queued-launcher cluster.queue" in findings) is is_refused
 
 
 class Server:

@@ -110,6 +110,18 @@ def test_no_clock_and_no_ended_pod_ends_a_queued_attempt(more: dict[str, Any]) -
     assert action == Wait(why=WORDS)
 
 
+def test_waiting_in_a_queue_bills_nothing(queued: Any) -> None:
+    """The gang holds no node, so its budget is not spent by others' pods."""
+    observer = queued.observer
+    base, node_rate = observer.config.base_usd_per_hour, observer.config.node_usd_per_hour
+    assert node_rate > 0
+    queued.pods = []
+    assert queued.look(60).usd_per_hour == base and observer.nodes_billing == 0
+    queued.answers["words"] = ""
+    queued.pods = [pod(0), pod(1)]
+    assert queued.look(10).usd_per_hour == base + 2 * node_rate and observer.nodes_billing == 2
+
+
 def test_a_stop_and_the_deadline_end_a_queued_attempt_all_the_same() -> None:
     stopped = seen(in_flight=True, pods=(), queued=WORDS, stop_requested=True)
     assert isinstance(decide(stopped, POLICY, History()), EndAttempt)
