@@ -1,8 +1,9 @@
 """Inside a site: an EKS cluster that stands, made by somebody's own stack, and what its admin does for a tenant.
 
-`python -m tests.worlds.landlord LANDLORD TENANT KUBECONFIG NODES` provisions the landlord's spec up to its cluster,
-lets nodes come, applies the grant of the tenant's spec, and writes a kubeconfig with the driver's token. It prints the
-tenant's images, as `{"image": …, "steward": …}`: those of the landlord's bake.
+`python -m tests.worlds.landlord lend LANDLORD TENANT KUBECONFIG NODES` provisions the landlord's spec up to its
+cluster, lets nodes come, applies the grant of the tenant's spec, puts the images of its own bake into that spec, and
+writes a kubeconfig with the driver's token. It prints what lies in the namespaces of its tenants then; `look` does so
+again.
 """
 
 from __future__ import annotations
@@ -21,22 +22,29 @@ from lightkube import Client
 from lightkube.codecs import load_all_yaml
 from lightkube.models.authentication_v1 import TokenRequestSpec
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import (
     ConfigMap,
     Namespace,
     Node,
     PersistentVolume,
     PersistentVolumeClaim,
+    Pod,
+    ResourceQuota,
     Secret,
+    Service,
+    ServiceAccount,
     ServiceAccountToken,
 )
 from rich.console import Console
 
 from infra import target
 from infra.campaign.stages import STEPS, run_step
-from infra.cluster.kubernetes import create
+from infra.cluster.kubernetes import JobSet, create
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
+from infra.preview.read_only import read_only_context
 from infra.record.events import Stage
 from infra.record.payloads.outputs import BakeOutput
 from infra.session.context import Context
@@ -44,6 +52,9 @@ from infra.session.session import opened
 from infra.spec.campaign import load
 
 SPACE, OTHERS, BUCKET, LABEL = "team-a", "team-b", "training", "h100"
+KINDS: tuple[Any, ...] = (
+    ConfigMap, Secret, Service, Deployment, Job, JobSet, Pod, PersistentVolumeClaim, ResourceQuota, ServiceAccount,
+)  # fmt: skip
 
 
 def provision(path: Path, nodes: int) -> tuple[Context, Client]:
@@ -138,15 +149,35 @@ def kubeconfig(context: Context, token: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def objects(client: Client) -> str:
+    """Every object that a campaign may touch, with its content: of the tenant's namespace, and of another's."""
+    rows = [
+        f"{space} {kind.__name__} {item.to_dict()['metadata']['name']} {_content(item.to_dict())}"
+        for space in (SPACE, OTHERS)
+        for kind in KINDS
+        for item in client.list(kind, namespace=space)
+    ]
+    return "\n".join(sorted(rows))
+
+
+def _content(document: dict[str, Any]) -> str:
+    """What does not change by itself: a quota's use, and Kubernetes' own certificates, have their place elsewhere."""
+    return json.dumps({name: document.get(name) for name in ("data", "spec")}, sort_keys=True, default=str)
+
+
 def main() -> None:
-    landlord, tenant, config, nodes = sys.argv[1:]
+    word, landlord, tenant, config, nodes = sys.argv[1:]
+    if word == "look":
+        spec = load(Path(landlord)).spec
+        print(objects(read_only_context(spec, None, Console(file=StringIO())).cluster_client()))
+        return
     context, client = provision(Path(landlord), int(nodes))
     bake = BakeOutput.of(context.outputs)
     document = yaml.safe_load(Path(tenant).read_text())
     document["image"] = {"base": bake.image, "steward_base": bake.steward_image}
     Path(tenant).write_text(yaml.safe_dump(document))
     Path(config).write_text(yaml.safe_dump(kubeconfig(context, admit(client, Path(tenant)))))
-    print(json.dumps({"image": bake.image, "steward": bake.steward_image}))
+    print(objects(client))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,32 @@
-"""A campaign in a cluster of somebody's: `bivouac run` with a tenant's rights alone, real ranks, and a node killed."""
+"""A campaign in a cluster of somebody's: `bivouac run` with a tenant's rights alone, real ranks, and a node killed.
+
+The campaign runs once; each test looks at one thing that it must have shown.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from infra.data import dataset
 from infra.rehearsal.site.layout import AWS_ENDPOINT
+from infra.spec.campaign import load
 from tests.campaign.rehearsal import BIVOUAC, Rehearsal, quick, rehearsing, until
 from tests.root import ROOT
+from tests.trainer.agents import World, run
 from tests.worlds.landlord import BUCKET, LABEL, SPACE
+from trainer.contract import TrainConfig
 
 pytestmark = [pytest.mark.nightly]
 NODES, SPARE, STEPS, KILL_AFTER, BATCH = 2, 1, 400, 60, 8
-KUBECONFIG, TENANT = "racks.yaml", "on-racks.yaml"
 
 
 def tenant_spec(landlord: dict[str, Any]) -> dict[str, Any]:
@@ -45,79 +53,131 @@ class Tenant:
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.rehearsal, self.folder = rehearsal, rehearsal.folder
-        self.path = self.folder / TENANT
+        self.path = self.folder / "on-racks.yaml"
         self.path.write_text(yaml.safe_dump(tenant_spec(rehearsal.spec)))
         self.log = self.folder / "tenant.log"
-
-    def entry(self, *words: str) -> list[str]:
-        """A command in the site's network, without what the site's operator has for AWS."""
-        bare = [
-            "env",
-            "-u",
-            "AWS_ACCESS_KEY_ID",
-            "-u",
-            "AWS_SECRET_ACCESS_KEY",
-            "-u",
-            "AWS_PROFILE",
-            "-u",
-            "BIVOUAC_SITE",
-        ]
-        place = [f"KUBECONFIG={self.folder / KUBECONFIG}", f"BIVOUAC_RESULTS={self.folder / 'results'}"]
-        return self.rehearsal.found().entry([*bare, *place, *words])
+        self.results = self.folder / "results" / "000000000000-kubernetes" / "on-racks"
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        environment = self.rehearsal.environment | self.rehearsal.found().environment
-        log = self.log.open("a")
-        return subprocess.Popen(
-            self.entry(*BIVOUAC, *words), env=environment, cwd=ROOT, stdout=log, stderr=log, text=True
-        )
+        """A command in the site's network, without what the site's operator has for AWS."""
+        site = self.rehearsal.found()
+        unset = [word for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") for word in ("-u", name)]
+        environment = self.rehearsal.environment | site.environment | {"KUBECONFIG": str(self.folder / "racks.yaml")}
+        with self.log.open("a") as log:
+            return subprocess.Popen(
+                site.entry(["env", *unset, *BIVOUAC, *words]),
+                env=environment,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                text=True,
+            )
 
-    def record(self) -> list[dict[str, Any]]:
-        """The tenant's events, read by the landlord's operator, who may read every bucket."""
-        return list(json.loads(self.rehearsal.python(_EVENTS)))
+    def run(self, *words: str) -> None:
+        assert self.start(*words).wait() == 0, self.log.read_text()
 
-    def kinds(self) -> list[str]:
-        return [event["kind"] for event in self.record()]
+    def kill_a_node(self) -> str:
+        """Switch off the second rank's node once the gang trains; its name, or empty if it is too early."""
+        return self.rehearsal.python(_KILL.format(bucket=BUCKET, step=KILL_AFTER, endpoint=AWS_ENDPOINT))
+
+    def events(self) -> list[dict[str, Any]]:
+        """The record, read by the landlord's operator, who may read every bucket."""
+        return list(json.loads(self.rehearsal.python(_EVENTS.format(bucket=BUCKET))))
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [event["data"] for event in self.events() if event["kind"] == kind]
 
 
-_EVENTS = f"""
-import boto3, json
-from infra.record.store import CampaignStore
-store = CampaignStore(boto3.client("s3"), "{BUCKET}", "on-racks", "reader", "bivouac/campaigns/on-racks")
-print(json.dumps([e.model_dump(mode="json") for e in store.events()]))
-"""
-_KILL = """
+_STORE = """
 import boto3, json, urllib.request
 from infra.record.store import CampaignStore, LIVE
 store = CampaignStore(boto3.client("s3"), "{bucket}", "on-racks", "reader", "bivouac/campaigns/on-racks")
-live = store.get_json(LIVE) or {{}}
-if not live.get("in_flight") or int(live["step"]) < {step}:
-    print("")
-else:
+"""
+_EVENTS = f"{_STORE}\nprint(json.dumps([event.model_dump(mode='json') for event in store.events()]))"
+_KILL = f"""{_STORE}
+live = store.get_json(LIVE) or {{{{}}}}
+if live.get("in_flight") and int(live["step"]) >= {{step}}:
     node = next(pod["node"] for pod in live["pods"] if pod["index"] == 1)
     pages = boto3.client("ec2").get_paginator("describe_instances").paginate()
     machines = [item for page in pages for row in page["Reservations"] for item in row["Instances"]]
     (instance,) = [item["InstanceId"] for item in machines if item.get("PrivateDnsName", "").startswith(node)]
-    urllib.request.urlopen(urllib.request.Request("{endpoint}/_site/kill?instance=" + instance, method="POST"))
+    urllib.request.urlopen(urllib.request.Request("{{endpoint}}/_site/kill?instance=" + instance, method="POST"))
     print(node)
 """
 
 
-def test_a_campaign_on_borrowed_nodes_survives_one_of_them(tmp_path: Path) -> None:
-    count = NODES + SPARE
+@dataclass
+class Seen:
+    tenant: Tenant
+    killed: str
+    before: str
+    """What the landlord's admin sees in its namespaces before the campaign, and after it."""
+    after: str
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    """A campaign that has lost a node, from the landlord's cluster to the tenant's report."""
+    folder, count = tmp_path_factory.mktemp("racks"), NODES + SPARE
     changes = quick(STEPS, campaign="landlord", nodes={"count": count}, training={"global_batch": BATCH * count})
-    with rehearsing(tmp_path, changes) as landlord:
+    with rehearsing(folder, changes) as landlord:
         baked = landlord.run("bake", str(landlord.path))
         assert baked.returncode == 0, baked.stdout + baked.stderr
         tenant = Tenant(landlord)
-        words = (str(landlord.path), str(tenant.path), str(tmp_path / KUBECONFIG), str(NODES + SPARE))
-        stands = landlord.inside("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tests.worlds.landlord", *words)
-        assert stands.returncode == 0, stands.stdout + stands.stderr
+        words = (str(landlord.path), str(tenant.path), str(folder / "racks.yaml"), str(count))
+
+        def as_admin(*arguments: str) -> str:
+            command = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tests.worlds.landlord", *arguments]
+            done = landlord.inside(*command)
+            assert done.returncode == 0, done.stdout + done.stderr
+            return done.stdout
+
+        before = as_admin("lend", *words)
         run = tenant.start("run", str(tenant.path), "--json")
-        kill = _KILL.format(bucket=BUCKET, step=KILL_AFTER, endpoint=AWS_ENDPOINT)
-        node = until(lambda: run.poll() is not None or landlord.python(kill), "the tenant's gang trains")
+        killed = until(lambda: run.poll() is not None or tenant.kill_a_node(), "the tenant's gang trains")
         assert run.wait() == 0, tenant.log.read_text()
-        kinds = tenant.kinds()
-        assert kinds.count("attempt.running") == 2 and "archive.verified" in kinds
-        (given_up,) = [event["data"]["node"] for event in tenant.record() if event["kind"] == "node.quarantined"]
-        assert given_up == node
+        yield Seen(tenant, str(killed), before, as_admin("look", *words))
+
+
+def test_the_gang_goes_on_on_a_spare_node_and_the_dead_one_is_left_out(seen: Seen) -> None:
+    first, second = seen.tenant.of_kind("attempt.running")
+    (given_up,) = seen.tenant.of_kind("node.quarantined")
+    assert given_up["node"] == seen.killed and given_up["died"]
+    assert seen.killed in first["nodes"].values() and seen.killed not in second["nodes"].values()
+    assert seen.tenant.of_kind("archive.verified")
+
+
+def test_the_losses_equal_those_of_an_undisturbed_twin(seen: Seen, tmp_path: Path) -> None:
+    report = json.loads((seen.tenant.results / "report.json").read_text())
+    points = [row for series in report["training"]["losses"] for row in series["points"]]
+    code = f"{_STORE.format(bucket=BUCKET)}\nprint(json.dumps(store.get_json('steward/0.json')['train']))"
+    config = TrainConfig.model_validate_json(seen.tenant.rehearsal.python(code))
+    data = dataset.prepare(load(seen.tenant.path).spec, lambda words: None)
+    world = World(tmp_path / "twin", data.folder, config)
+    world.root.mkdir()
+    twin = run(world, 1).losses()
+    assert {row["step"] for row in points} == set(twin) == set(range(1, STEPS + 1))
+    assert [row for row in points if row["loss"] != twin[row["step"]]] == []
+
+
+def test_nothing_of_ours_is_left_and_nothing_of_others_is_changed(seen: Seen) -> None:
+    assert seen.after == seen.before
+    (certified,) = seen.tenant.of_kind("certified")
+    assert certified["clean"]
+    borrowed = json.loads((seen.tenant.results / "certificate.json").read_text())["borrowed"]
+    dead = [words for words in borrowed if words.startswith(f"node {seen.killed}: ")]
+    assert len(dead) == 1 and "not Ready" in dead[0] and "left out by us" in dead[0]
+
+
+def test_a_campaign_that_is_over_is_found_by_its_name(seen: Seen) -> None:
+    for command in (("status", "on-racks"), ("checkpoints", "list", "on-racks"), ("down", "on-racks", "--yes")):
+        seen.tenant.run(*command)
+    said = seen.tenant.log.read_text()
+    assert "certificate clean" in said and "golden: read back" in said and "is over and stays as it is" in said
+
+
+def test_the_spec_has_at_most_25_lines(seen: Seen) -> None:
+    """As the page shows it; this one says the same of a smaller job."""
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    spec = page.partition("```yaml\n")[2].partition("```")[0]
+    assert "target: kubernetes" in spec and len(spec.splitlines()) <= 25

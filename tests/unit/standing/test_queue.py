@@ -130,7 +130,10 @@ def test_a_job_by_mpirun_in_a_queue_is_refused(
     launcher: str, queue: str | None, is_refused: bool, found: Found
 ) -> None:
     """Its MPIJob would not be suspended, and would take nodes past the queue."""
-    job = WORKLOAD["workload"] | {"launcher": launcher, "image": f"registry.example.org/ml/job@sha256:{'0' * 64}"}
+    job = dict(WORKLOAD["workload"] or {}) | {
+        "launcher": launcher,
+        "image": f"registry.example.org/ml/job@sha256:{'0' * 64}",
+    }
     findings = found(WORKLOAD | {"workload": job, **({"cluster.queue": queue} if queue else {})})
     assert ("queued-launcher cluster.queue" in findings) is is_refused
 
