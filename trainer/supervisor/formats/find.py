@@ -21,7 +21,7 @@ _DEEPEST = 8
 KINDS: dict[str, frozenset[str]] = {name: frozenset({name}) for name in _ALONE}
 """Format of a spec -> the layouts that it recognises."""
 KINDS["client"] = frozenset()
-KINDS["auto"] = frozenset().union(*KINDS.values()) | {"nanotron", "folder"}
+KINDS["auto"] = frozenset().union(*KINDS.values()) | {"nanotron", "orbax", "folder"}
 
 
 def candidates(folder: Path, ranks: int, kinds: AbstractSet[str], depth: int = 0) -> Iterator[Candidate]:
@@ -48,7 +48,8 @@ def _finished_checkpoints(name: str, folder: Path, ranks: int, sealed_step: int 
     """Raises `OSError`."""
     for candidate in candidates(folder, ranks, KINDS[name]) if KINDS[name] else ():
         checkpoint = candidate.checkpoint()
-        if 0 <= checkpoint.step <= sealed_step or candidate.ready():
+        # A plain number may be one of a few names that take turns: what is written there may be newer.
+        if (checkpoint.ordinal < 0 and 0 <= checkpoint.step <= sealed_step) or candidate.ready():
             yield checkpoint
 
 
