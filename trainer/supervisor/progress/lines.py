@@ -143,11 +143,11 @@ def _record(text: str) -> dict[str, Any] | None:
 
 
 def _number(value: object) -> float | None:
-    """Return a finite number, also out of a text such as `1,024` or `3.2e-1`."""
+    """Return a finite number, also out of a text such as `1,024`, `3.2e-1` or `30/400`."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
-        number = float(value.replace(",", "") if isinstance(value, str) else value)
+        number = float(value.partition("/")[0].replace(",", "") if isinstance(value, str) else value)
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
