@@ -22,6 +22,7 @@ RED = "\x1b[31m"
         (None, "{'loss': '2.5', 'epoch': 0.25}", None, {"loss": 2.5}),
         (None, '{"step": 5, "loss": Infinity}', 5, {}),
         (None, '{"step": 9007199254740991}', (1 << 53) - 1, {}),
+        (None, '{"step": 5, "loss": 0.25}{"step": 5, "rank": 1, "loss": 9}', 5, {"loss": 0.25}),
         (None, '{"step": "30/400", "loss": "0.5"}', 30, {"loss": 0.5}),
         (None, '{"step": "/400", "loss": "0.5"}', None, {"loss": 0.5}),
         (BAR, "  5%|#  | 4/80 [00:01<00:10, 7.5it/s]", 4, {}),

@@ -125,13 +125,14 @@ def _line(figures: Figures, evaluation: bool) -> Line:
 
 
 def _record(text: str) -> dict[str, Any] | None:
-    """Return the JSON object at the end of a line, or the dictionary as Python prints it."""
+    """Return the JSON object at the end of a line, or the dictionary as Python prints it; of two lines that ranks have
+    printed into one, the first."""
     start = text.find("{")
     text = text[start:].rstrip()
     if start < 0 or not text.endswith("}"):
         return None
     try:
-        record = json.loads(text)
+        record, _ = json.JSONDecoder().raw_decode(text)
     except RecursionError:
         return None
     except ValueError:
