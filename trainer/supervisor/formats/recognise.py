@@ -20,6 +20,8 @@ _RESTS, _LONGEST_REST_S, _SHORT_S = 100.0, 60.0, 0.01
 """Pause after a look that is not short, in times of its length: looks take a hundredth of a core."""
 _LINES_LATE_S = 0.02
 """A line is read so much later than it was printed."""
+_FIRST_TIME = 10**9
+"""A larger number in a name that is no step is a time."""
 Version = Tuple[Tuple[str, int, int], ...]
 """Name, size and time of change of each file."""
 
@@ -192,7 +194,8 @@ class Recogniser:
         if note is not None and note[0] == sight.version:
             return note[1]
         newest_step = max([sealed_step, *(step for _, step in self._steps.values())])
-        step = max(self._heard_before(written_at(sight.version), checkpoint.ordinal), newest_step + 1, 0)
+        ordinal = checkpoint.ordinal if checkpoint.ordinal < _FIRST_TIME else -1  # that is no count of saves
+        step = max(self._heard_before(written_at(sight.version), ordinal), newest_step + 1, 0)
         self._steps[checkpoint.face] = (sight.version, step)
         if (place := _family(checkpoint.face)) is not None:
             self._ordinals[place[0]] = (place[1], step)

@@ -274,6 +274,12 @@ def test_a_time_in_a_files_name_is_no_step_and_each_later_one_is_a_later_checkpo
         assert job.look() == [(10 * step, name)]
 
 
+def test_a_time_in_a_name_is_no_step_of_a_job_that_has_told_none(job: WatchedJob) -> None:
+    for number, name in enumerate(("ckpt_20261127T235900.bin", "ckpt_20261128T000100.bin")):
+        put(job.folder / name, "no zip, no step inside")
+        assert job.look() == [(number, name)]
+
+
 @pytest.mark.parametrize("kind", ["file", "folder", "two files"])
 def test_names_that_take_turns_get_the_steps_that_the_job_had_told(kind: str, job: WatchedJob) -> None:
     labels = []

@@ -70,7 +70,7 @@ class Keywords(dict[str, int]):
     """What it is made of has an opcode of its own, which is not followed."""
 
     def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, int]]:
-        return (), {}
+        return (), {"step": 1}
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 4, 5])

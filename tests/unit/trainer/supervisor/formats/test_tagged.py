@@ -9,7 +9,18 @@ import pytest
 
 from tests.worlds.checkpoint_files import WatchedJob, dcp, deepspeed, huggingface, saved
 from tests.worlds.supervisor_tier import put
-from trainer.supervisor.formats import FORMATS, KINDS, Finished, files_of, find, lacks, missing, newer_beside
+from trainer.supervisor.formats import (
+    FORMATS,
+    KINDS,
+    Finished,
+    files_of,
+    find,
+    lacks,
+    missing,
+    newer_beside,
+    offered,
+    whole_ranks,
+)
 from trainer.supervisor.formats.layouts import Candidate
 
 
@@ -26,7 +37,7 @@ def test_deepspeeds_optimizer_is_held_against_the_newest_file_of_the_model(tmp_p
     for path in (tmp_path / "mine").iterdir():
         os.utime(path, (1000.0, 1000.0))
     assert known(tmp_path, "deepspeed")["mine"].ready()
-    for rank in range(3):
+    for rank in (2, 1, 0):
         os.utime(tmp_path / f"mine/mp_rank_0{rank}_model_states.pt", (2000.0, 2000.0))
         assert not known(tmp_path, "deepspeed")["mine"].ready(), "one rank has written its part of the next save"
     os.utime(optimizer, (1999.0, 1999.0))
@@ -82,6 +93,46 @@ def test_files_without_a_number_that_tell_their_step_are_a_checkpoint_each(tmp_p
         saved(tmp_path / name, step=step)
     steps = {name: candidate.checkpoint().step for name, candidate in known(tmp_path, "auto").items()}
     assert steps == {"best.pt": 10, "last.pt": 30, "final_model.pt": 40}
+
+
+def test_notes_of_the_same_number_belong_to_several_files_of_a_step(tmp_path: Path) -> None:
+    for name in ("model_000030.pt", "optim_000030.pt"):
+        saved(tmp_path / name)
+    for name in ("meta_000030.json", "meta_000040.json", "config.json", "meta_000030.txt"):
+        put(tmp_path / name, "{}")
+    (checkpoint,) = (candidate.checkpoint() for candidate in known(tmp_path, "auto").values())
+    assert [path.name for path in checkpoint.files] == ["model_000030.pt", "optim_000030.pt", "meta_000030.json"]
+
+
+@pytest.mark.parametrize(
+    ("names", "choice"),
+    [
+        (("ema_0.9999_000030.pt", "model000030.pt", "opt000030.pt"), "model000030.pt"),
+        (("model_000030.pt", "optim_000030.pt", "meta_000030.json"), ""),
+        (("model.safetensors", "config.json"), ""),
+        (("model_step30.pt", "ema_step30.pt"), ""),
+        (("ckpt_30.pt",), ""),
+        ((), ""),
+    ],
+)
+def test_a_job_goes_on_from_the_file_that_is_called_a_checkpoint_or_from_their_folder(
+    names: tuple[str, ...], choice: str, tmp_path: Path
+) -> None:
+    assert offered(tmp_path, [tmp_path / name for name in names]) == (tmp_path / choice if choice else tmp_path)
+
+
+def test_files_of_each_rank_are_whole_if_there_are_as_many_as_ranks(tmp_path: Path) -> None:
+    states = [saved(tmp_path / f"random_states_{rank}.pkl") for rank in range(2)]
+    others = [put(tmp_path / "notes.txt", ""), put(tmp_path / "model.bin", "x")]
+    names = ["random_states_0.pkl", "model.bin"]
+    for form in ("accelerate", "auto"):
+        assert whole_ranks(form, states + others, 2, names)
+        assert not whole_ranks(form, states[:1] + others, 2, names)
+        assert whole_ranks(form, states[:1] + others, 0, names), "the number is not known"
+        assert whole_ranks(form, others, 2, ["model.bin"]), "the job writes none"
+        assert not whole_ranks(form, others, 2, names)
+    states[1].write_bytes(b"PK\x03\x04")
+    assert not whole_ranks("accelerate", states, 2, names) and whole_ranks("huggingface", states, 2, names)
 
 
 def test_sealed_steps_are_named_without_a_look_into_them_from_step_0_on(tmp_path: Path) -> None:
