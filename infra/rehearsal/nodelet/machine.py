@@ -97,7 +97,7 @@ class Machine:
         (work / BOOTED).unlink(missing_ok=True)
         # The shell is PID 1 and only reaps: a container's orphans become its children.
         command = ["unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc"]
-        command += ["sh", "-c", '"$@"; exit $?', "init", sys.executable, "-m", "infra.rehearsal.nodelet"]
+        command += ["sh", "-c", '"$@"; exit $?', "init", sys.executable, "-P", "-m", "infra.rehearsal.nodelet"]
         with (work / "logs" / "console.log").open("ab") as console:
             process = subprocess.Popen(
                 [*command, str(config.save())],
