@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from infra.cluster.fitness import NodeFacts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
+from infra.cluster.mounting import gang_mounts
 from infra.cluster.steward_config import StewardConfig
 from infra.spec.workload.sections import Resources
 from infra.spec.workload.workload import by_mpirun, in_host_network
@@ -43,7 +44,7 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         efa_by_claim=config.spec.addons.efa == "dra",
         command=("python", "-m", "trainer.builtin.agent") if config.workload is None else ("python3", SUPERVISOR),
         supervisor_image=None if config.workload is None else config.image,
-        mounts=tuple(config.spec.links),
+        mounts=gang_mounts(config.spec),
         resources=Resources() if config.spec.workload is None else config.spec.workload.resources,
         secrets=bool(config.spec.secrets),
         pull_secret=config.spec.pull_secret is not None,
