@@ -25,6 +25,8 @@ class NodeVerdict(Payload, kind="node.verdict"):
     instance: str | None = None
     fit: bool = True
     probes: tuple[dict[str, Any], ...] = ()
+    hardware: tuple[str, ...] = ()
+    """UUIDs of its GPUs."""
 
     def sentence(self) -> str:
         return f"{short(self.node)} ({self.instance}) is {'fit' if self.fit else 'unfit'}"
