@@ -96,6 +96,22 @@ class StepFigures(Frozen):
     """Its forward time / the median over the ranks."""
 
 
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class NodeReadings(Frozen, extra="ignore"):
+    """What an agent reads of its node; None: not known."""
+
+    corrected: Count | None = None
+    """Memory errors that ECC has corrected on its GPUs since the driver was loaded."""
+    is_throttled: bool | None = None
+    """A GPU lowers its clocks for heat."""
+    local_free: Share | None = None
+    """Of the local tier's disk."""
+    shm_free: Share | None = None
+    """Of the pod's `/dev/shm`."""
+
+
 class Status(Frozen):
     """The answer of `/status`."""
 
@@ -126,6 +142,9 @@ class Status(Frozen):
     """What tells a rank at fault from those that wait for it; empty while all run and none has left a dump."""
     unrecognised: Unrecognised | None = Field(default=None, exclude_if=lambda content: content is None)
     """What lies in the job's folder and is no checkpoint that its format recognises. None: nothing, or not looked."""
+
+    readings: NodeReadings | None = Field(default=None, exclude_if=lambda readings: readings is None)
+    """Of the node; None before the first, and from an older agent."""
 
     def rank_views(self) -> tuple[RankSeen, ...]:
         """Return all that is told of the ranks, also while none is frozen and none has left a dump."""

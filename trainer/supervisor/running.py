@@ -21,6 +21,7 @@ from trainer.supervisor.failures import LastWords
 from trainer.supervisor.launcher import PACKAGES
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress.messages import Messages
+from trainer.supervisor.readings import Readings
 from trainer.supervisor.redact import Redactor
 
 _SOURCE_S = 600.0
@@ -68,6 +69,7 @@ class Running:
         self._dropped = [0, 0]
         """Lines and bytes that were not passed on."""
         self.unfit = ends.End(ends.DATA)
+        self.readings = Readings()
         self._over = threading.Event()
         """The command has ended."""
 
@@ -77,6 +79,11 @@ class Running:
     def status(self) -> dict[str, Any]:
         """Return `trainer.contract.Status`."""
         raise NotImplementedError
+
+    def full_status(self) -> dict[str, Any]:
+        """Return the status with what is read of the node."""
+        newest = self.readings.newest
+        return {**self.status(), **({"readings": newest} if newest else {})}
 
     def answer(self, path: str) -> serving.Answer | None:
         """Return the answer to a path that not every job has; None for an unknown one."""

@@ -61,6 +61,19 @@ class NodeAnnounced(Payload, kind="node.announced", notice=Change.NODE, watched=
         return f"EC2 announces {self.code} of {short(self.node)} ({self.instance}){due}"
 
 
+class NodeDeclining(Payload, kind="node.declining", notice=Change.NODE, watched=True):
+    """A node is about to fail, by the trend of what its agent reads."""
+
+    node: str
+    instance: str | None = None
+    why: str = ""
+    committed_step: Whole = -1
+    """Newest one at that time: the gang drains after the next."""
+
+    def sentence(self) -> str:
+        return f"{short(self.node)} ({self.instance}) declines: {self.why}"
+
+
 class LaunchBudget(Payload, kind="launch.budget"):
     """If training does not run by then, the closer gives the GPU nodes back."""
 

@@ -167,6 +167,9 @@ class NodeView(Frozen, extra="ignore"):
     cloud_notice: CloudNotice | None = None
     """What EC2 announces for its instance; None if nothing is known."""
 
+    decline: str = ""
+    """Why it is about to fail, by the trend of its readings; empty if nothing tells."""
+
     @property
     def fit(self) -> bool:
         is_usable = self.ready is True and not self.quarantined and self.instance_state in ("running", "unknown")
