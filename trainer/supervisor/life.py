@@ -38,7 +38,7 @@ def live(make_job: Callable[[Path], Running], end_of: Callable[[Exception], End]
     stop_on_signals(job)
     try:
         job.readings.open()
-        serve(job.place.pod_ip, job.full_status, job.answer, stream=job.stream, take=job.take)
+        serve(job.place.pod_ip, job.full_status, job.answer_any, stream=job.stream, take=job.take)
         job.emit("agent", phase="starting", node_rank=job.place.node_rank, nodes=job.place.node_count)
         end = job.run()
     except Exception as error:

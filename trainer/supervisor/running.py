@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from trainer.supervisor import ends, family, seal, serving
+from trainer.supervisor import ends, family, seal, serving, stacks
 from trainer.supervisor.failures import LastWords
 from trainer.supervisor.launcher import PACKAGES
 from trainer.supervisor.place import Place
@@ -70,6 +70,7 @@ class Running:
         """Lines and bytes that were not passed on."""
         self.unfit = ends.End(ends.DATA)
         self.readings = Readings()
+        self._asking = threading.Lock()
         self._over = threading.Event()
         """The command has ended."""
 
@@ -88,6 +89,14 @@ class Running:
     def answer(self, path: str) -> serving.Answer | None:
         """Return the answer to a path that not every job has; None for an unknown one."""
         raise NotImplementedError
+
+    def answer_any(self, path: str) -> serving.Answer | None:
+        """Return the answer to a path that is not of all servers; stacks are told of every job."""
+        if path != stacks.PATH:
+            return self.answer(path)
+        with self._asking:  # one at a time: whoever asks disturbs the job
+            text = self.secrets.text(stacks.dump(self.run_folder))
+        return 200, json.dumps({"stacks": text}).encode()
 
     def newest_steps(self) -> tuple[int, int]:
         """Return the newest step, and the newest that is committed, -1 for none."""

@@ -31,6 +31,7 @@ from infra.steward.resume_state import history
 from trainer.contract.culprit import Culprit
 
 _LOG_LINES = 5
+_MOST_STACKS = 4
 _MOST_FOLLOWING = 8
 _RUNBOOK = {
     "node": "PodSilent", "hang": "TrainingStalled", "attempt.ended": "PodFailed", "hold": "Held", "held": "Held",
@@ -124,6 +125,10 @@ def _of_end(end: AttemptEnded, recovery: Recovery) -> Iterator[Reason]:
         yield Reason("seen", "no container of its pods had started")
     if end.nothing_sound:
         yield Reason("seen", "the shared tier held checkpoints, and none of them was sound")
+    for name in end.stacks[:_MOST_STACKS]:
+        yield Reason("stacks", f"{name}, in the record and, at the end, in the results folder")
+    if len(end.stacks) > _MOST_STACKS:
+        yield Reason("stacks", f"and {len(end.stacks) - _MOST_STACKS} more there")
     for line in end.log[-_LOG_LINES:]:
         yield Reason("log", line)
 

@@ -186,6 +186,8 @@ class AttemptEnded(Payload, kind="attempt.ended", watched=True):
     """False: no container of its pods has started."""
     nothing_sound: bool = False
     log: tuple[str, ...] = ()
+    stacks: tuple[str, ...] = ()
+    """Names below the record of its ranks' stacks, where it hung."""
 
     def sentence(self) -> str:
         failure = f"{self.failure} failure: " if self.failure else ""
