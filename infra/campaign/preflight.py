@@ -100,7 +100,7 @@ def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expe
         fit = wait_for_nodes(context, nodes)
         proof = prove(context, client)
         refuse_when_late(context, nodes)
-        result = memory.judge(judge(proof.reports, fit, proof.unplaced), fit, turn == spec.preflight.rounds)
+        result = memory.judge(judge(proof.reports, fit, proof.unplaced), turn == spec.preflight.rounds)
         for verdict in result.verdicts:
             context.store.append(NodeVerdict(**verdict))
         for probe in result.blind:

@@ -22,11 +22,11 @@ from infra.console.words import clock, share
 from infra.errors import LeaseLost, UserError, first_line
 from infra.folders import keep
 from infra.inventory.certify import CERTIFICATE
-from infra.record import pod_logs, series, stacks
+from infra.record import pod_logs, series
 from infra.record.events import fold
 from infra.record.identity import archive_prefix_of
 from infra.record.payloads.outputs import BakeOutput, ProvisionOutput, ReportOutput
-from infra.record.store import CampaignStore
+from infra.record.store import STACKS, CampaignStore
 from infra.report.build import build
 from infra.report.model import Report
 from infra.report.page import render
@@ -109,10 +109,10 @@ def _keep_series(context: Context) -> None:
 def _keep_stacks(context: Context) -> None:
     """Copy the stacks of gangs that hung into the results folder. The campaign ends without them where that fails."""
     try:
-        for name, body in stacks.bodies(context.store).items():
-            path = context.results / name
+        for key in context.store.keys(STACKS):
+            path = context.results / key.removeprefix(f"{context.store.prefix}/")
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(body)
+            path.write_bytes(context.store.get(key) or b"")
     except (OSError, ClientError, BotoCoreError) as error:
         context.progress.note(f"stacks are not copied ({first_line(error)}): the record in the state bucket has them")
 

@@ -7,7 +7,7 @@ is one campaign's own. A fault counts for `KEPT_FOR`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -22,8 +22,6 @@ KEPT_FOR = timedelta(days=14)
 """AWS repairs or retires a broken host within days, and a fault that nobody can look up any more helps nobody."""
 _MOST_READ = 200
 _LONGEST = 300
-_ALIKE = 2
-"""Instances that failed in one place of the network, from which on the place is named."""
 
 
 class Fault(Frozen, extra="ignore"):
@@ -61,12 +59,6 @@ class KnownFaults(NamedTuple):
 
     def of_image(self, image: str) -> Fault | None:
         return next((row for row in self.faults if row.image == image), None)
-
-    def of_place(self, network: Sequence[str]) -> int:
-        """Return how many instances failed under the last network node of this place; 0 below two, which are chance."""
-        leaf = tuple(network)[-1:]
-        count = len({row.instance for row in self.faults if leaf and row.network[-1:] == leaf})
-        return count if count >= _ALIKE else 0
 
 
 def note_fault(put: Callable[[str, bytes], None], fault: Fault) -> None:

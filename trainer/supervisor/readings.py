@@ -5,6 +5,7 @@ A thread reads, so that a driver that hangs holds up no answer. What cannot be r
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from xml.etree import ElementTree
 
 LOCAL, SHM = "/local-checkpoints", "/dev/shm"
 """`trainer.contract.LOCAL_CHECKPOINTS`, and the pod's own memory."""
+ACTION, REBALANCE = "/node/instance-action.json", "/node/rebalance.json"
+"""`trainer.contract.job.SPOT_NOTICE` and `REBALANCE_NOTICE`."""
 _EVERY_S, _GPUS_EVERY = 30.0, 2
 """Between two looks, and looks between two of the GPUs: a query of eight takes a second of one core."""
 _QUERY_S = 20.0
@@ -44,6 +47,19 @@ class Readings:
         self._looks += 1
         rooms = {"local_free": _free(self._local), "shm_free": _free(self._shm)}
         self.newest = {name: value for name, value in {**self._gpus, **rooms}.items() if value is not None}
+
+
+def notice(action: str = ACTION, rebalance: str = REBALANCE) -> dict[str, Any] | None:
+    """Return `trainer.contract.job.SpotNotice` by the files that the node writes, in the form of EC2's metadata; None
+    without one. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html"""
+    for path, names in ((action, ("action", "time")), (rebalance, ("action", "-"))):
+        try:
+            with open(path) as file:
+                told = json.load(file)
+            return {"action": str(told.get(names[0], ""))[:64], "due": told.get(names[1])}
+        except (OSError, ValueError, AttributeError, RecursionError):
+            continue
+    return None
 
 
 def of_gpus(text: str) -> dict[str, Any]:

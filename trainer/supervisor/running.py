@@ -21,7 +21,7 @@ from trainer.supervisor.failures import LastWords
 from trainer.supervisor.launcher import PACKAGES
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress.messages import Messages
-from trainer.supervisor.readings import Readings
+from trainer.supervisor.readings import Readings, notice
 from trainer.supervisor.redact import Redactor
 
 _SOURCE_S = 600.0
@@ -82,9 +82,9 @@ class Running:
         raise NotImplementedError
 
     def full_status(self) -> dict[str, Any]:
-        """Return the status with what is read of the node."""
-        newest = self.readings.newest
-        return {**self.status(), **({"readings": newest} if newest else {})}
+        """Return the status with what is known of the node."""
+        more = {"readings": self.readings.newest, "notice": notice()}
+        return {**self.status(), **{name: value for name, value in more.items() if value}}
 
     def answer(self, path: str) -> serving.Answer | None:
         """Return the answer to a path that not every job has; None for an unknown one."""

@@ -42,9 +42,8 @@ class FaultMemory:
         if image is not None and (fault := self._known.of_image(image)) is not None:
             context.progress.note(f"known fault of the node image: {fault}")
 
-    def judge(self, check: GangCheck, nodes: Iterable[NodeFacts], is_last: bool) -> GangCheck:
+    def judge(self, check: GangCheck, is_last: bool) -> GangCheck:
         """Return the check with the nodes that the memory refuses. `is_last`: no round follows, so it refuses none."""
-        self._tell_places(nodes)
         matches = [
             (verdict, fault)
             for verdict in check.verdicts
@@ -62,13 +61,6 @@ class FaultMemory:
             refusals[verdict["node"]] = fault
         verdicts = [_refused(row, refusals[row["node"]]) if row["node"] in refusals else row for row in check.verdicts]
         return replace(check, verdicts=tuple(verdicts))
-
-    def _tell_places(self, nodes: Iterable[NodeFacts]) -> None:
-        for node in nodes:
-            if count := self._known.of_place(node.network):
-                self._context.progress.note(
-                    f"{node.name}: {count} instances failed below {node.network[-1]} within {KEPT_FOR.days} days"
-                )
 
 
 def _refused(verdict: Mapping[str, Any], fault: Fault) -> dict[str, Any]:

@@ -70,7 +70,8 @@ class Drill(NamedTuple):
         steps = itertools.accumulate(gaps, initial=_BETWEEN)
         next(steps)  # nothing strikes before the first checkpoint
         faults = [{"fault": name, "after_step": step} for name, step in zip(self.names, steps, strict=True)]
-        for path, value in {**_SMALL, "campaign": self.campaign, "rehearsal.faults": faults}.items():
+        spot = {"nodes.capacity": "spot"} if any(scenarios()[name].spot for name in self.names) else {}
+        for path, value in {**_SMALL, **spot, "campaign": self.campaign, "rehearsal.faults": faults}.items():
             section: dict[str, Any] = document
             *parents, field = path.split(".")
             for parent in parents:

@@ -57,6 +57,8 @@ class Scenario(Frozen):
     lasts_s: float = 0.0
     """Time after which `undo` follows."""
     undo: tuple[Hand, ...] = ()
+    spot: bool = False
+    """It strikes spot nodes: a drill with it buys such."""
     nodes: int = 0
     """GPU nodes that are to be replaced."""
     expect: Expectation

@@ -9,7 +9,11 @@ from datetime import datetime
 from infra.cluster.cloud_notice import CloudNotice
 from infra.record.payloads.attempts import NodeAnnounced, NodeDeclining
 from infra.record.store import CampaignStore
-from infra.steward.seeing.views import NodeView, Observation
+from infra.steward.seeing.views import REBALANCE, NodeView, Observation
+from trainer.contract.job import SpotNotice, Status
+
+SPOT = "spot-"
+"""Begins the code of a spot interruption, before its action: `spot-terminate`."""
 
 
 class Announcements:
@@ -50,14 +54,30 @@ class Announcements:
                 payload = NodeDeclining(node=node.name, instance=node.instance, why=node.decline, committed_step=step)
                 self._record(payload)
 
+    def with_spot(self, view: Observation, statuses: Mapping[str, Status]) -> Observation:
+        """Return a view with what EC2 told the nodes of their end, and the nodes their agents. `statuses`: by pod. An
+        interruption stands once it is recorded: EC2 takes none back, and a gang that drains tells no more."""
+        told = {pod.node: statuses[pod.name].notice for pod in view.pods if pod.name in statuses}
+        return view.model_copy(
+            update={"nodes": tuple(self._with_notice(node, told.get(node.name)) for node in view.nodes)}
+        )
+
+    def _with_notice(self, node: NodeView, notice: SpotNotice | None) -> NodeView:
+        kept = self._notices.get(node.instance or "")
+        if notice is not None and notice.due is not None:
+            spot = CloudNotice(code=f"{SPOT}{notice.action}", due=notice.due)
+            return node.model_copy(update={"cloud_notice": spot})
+        if kept is not None and kept.code.startswith(SPOT):
+            return node.model_copy(update={"cloud_notice": kept})
+        return node if notice is None or node.decline else node.model_copy(update={"decline": REBALANCE})
+
     def with_declines(self, view: Observation, declines: Mapping[str, str]) -> Observation:
         """Return a view with the declines of this look, and with those that were seen before."""
         self._declines = {**declines, **self._declines}
-        nodes = [self._with_decline(node) for node in view.nodes]
-        return view.model_copy(update={"nodes": tuple(nodes)}) if self._declines else view
+        return view.model_copy(update={"nodes": tuple(map(self._with_decline, view.nodes))})
 
     def _with_decline(self, node: NodeView) -> NodeView:
-        return node.model_copy(update={"decline": self._declines.get(node.instance or "", "")})
+        return node.model_copy(update={"decline": self._declines.get(node.instance or "", node.decline)})
 
     def remember(self, view: Observation) -> Observation:
         """Return a view in which EC2's announcements stand though it does not answer now."""

@@ -9,7 +9,7 @@ from infra.record.faults import Fault, note_fault
 from infra.record.payloads.attempts import NodeVerdict
 from infra.steward.parts import Parts
 from infra.steward.seeing.sources import PASSING
-from infra.steward.seeing.views import NodeView
+from infra.steward.seeing.views import REBALANCE, NodeView
 
 log = logging.getLogger("steward")
 
@@ -17,7 +17,7 @@ log = logging.getLogger("steward")
 def note_node(steward: Parts, node: NodeView, reason: str, at: datetime) -> None:
     """Note a node that is given up. One that the cloud has announced to take is sound hardware as far as anybody knows,
     and a borrowed node is its owner's. No trouble of the memory stops a repair."""
-    if node.cloud_notice is not None or steward.config.spec.borrows_nodes:
+    if node.cloud_notice is not None or node.decline == REBALANCE or steward.config.spec.borrows_nodes:
         return
     try:
         places = {facts.name: facts.network for facts in steward.nodes.facts(False)}

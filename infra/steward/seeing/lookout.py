@@ -175,6 +175,7 @@ class Lookout:
         view = view.model_copy(update={"troubles": all_troubles, **more})
         if self.sources.away("AWS"):
             view = self.announcements.remember(view)
+        view = self.announcements.with_spot(view, self.observer.statuses)
         declines = self._declines.note(view, self.observer.statuses, self._clock.monotonic())
         view = self.announcements.with_declines(view, declines)
         if (step_s := self._live.pace.measured_s) is not None:

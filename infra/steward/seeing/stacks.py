@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
-from infra.record.stacks import name_of
-from infra.record.store import CampaignStore
+from infra.record.store import STACKS, CampaignStore
 from infra.steward.seeing import agents
 from infra.steward.seeing.sources import PASSING
 
@@ -33,7 +32,7 @@ def keep_stacks(
         texts = dict(zip(pods, pool.map(lambda pod: _ask(addresses[pod], get), pods), strict=True))
     names = list[str]()
     for pod, text in texts.items():
-        name = name_of(attempt, pod)
+        name = f"{STACKS}attempt-{attempt}/{pod}.txt"
         if text is None:
             continue
         try:

@@ -151,6 +151,10 @@ class PodView(Frozen, extra="ignore"):
     """What its node sees in the job's folder that is no known checkpoint."""
 
 
+REBALANCE = "EC2 recommends to rebalance: this spot node may be taken soon"
+"""A decline that is no fault of the node."""
+
+
 class NodeView(Frozen, extra="ignore"):
     name: str
     instance: str | None

@@ -42,17 +42,6 @@ def test_a_fault_counts_for_fourteen_days() -> None:
     assert not read_faults(copied, "state", begin).faults
 
 
-def test_a_place_of_the_network_is_named_only_after_two_instances_failed_there() -> None:
-    time = Time()
-    leaf = ("nn-top", "nn-leaf")
-    rows = [fault(time, instance=f"i-{number}", network=leaf) for number in range(2)]
-    one = read_faults(memory(*rows[:1], time=time), "state", time.wall())
-    both = read_faults(memory(*rows, time=time), "state", time.wall())
-    assert (one.of_place(leaf), both.of_place(leaf), both.of_place(("nn-top", "nn-other")), both.of_place(())) == (
-        0, 2, 0, 0,
-    )  # fmt: skip
-
-
 def test_what_cannot_be_read_is_named_and_hides_no_other() -> None:
     time = Time()
     s3 = memory(fault(time), fault(time, image="ami-1", instance=None), time=time)

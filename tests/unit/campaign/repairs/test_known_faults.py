@@ -61,7 +61,7 @@ def check(hardware: Sequence[str] = (), bad: str = "") -> GangCheck:
 
 def test_a_host_that_comes_back_under_another_instance_is_refused_with_the_words() -> None:
     account = Account({"instance": "i-old", "hardware": ["GPU-7"]})
-    (verdict,) = FaultMemory(account.context).judge(check(["GPU-1", "GPU-7"]), GANG, is_last=False).unfit
+    (verdict,) = FaultMemory(account.context).judge(check(["GPU-1", "GPU-7"]), is_last=False).unfit
     assert verdict["node"] == "n1"
     text = fault_text(verdict, "p5")
     assert "known_fault: i-old failed on" in text and "in old: row remap failed" in text
@@ -70,48 +70,41 @@ def test_a_host_that_comes_back_under_another_instance_is_refused_with_the_words
 def test_an_instance_that_comes_back_is_refused_and_a_sound_gang_is_left_alone() -> None:
     account = Account({"instance": "i-2"})
     memory = FaultMemory(account.context)
-    assert [row["node"] for row in memory.judge(check(), GANG, is_last=False).unfit] == ["n2"]
+    assert [row["node"] for row in memory.judge(check(), is_last=False).unfit] == ["n2"]
     quiet = Account({"instance": "i-9", "hardware": ["GPU-9"]})
     before = check(["GPU-1"])
-    assert FaultMemory(quiet.context).judge(before, GANG, is_last=False) == before and quiet.notes == []
+    assert FaultMemory(quiet.context).judge(before, is_last=False) == before and quiet.notes == []
 
 
 def test_the_last_round_refuses_none_and_says_so() -> None:
     account = Account({"instance": "i-2"})
-    after = FaultMemory(account.context).judge(check(), GANG, is_last=True)
+    after = FaultMemory(account.context).judge(check(), is_last=True)
     assert not after.unfit and "n2 is taken all the same" in account.notes[-1]
 
 
 def test_hardware_that_comes_again_is_refused_only_once() -> None:
     account = Account({"instance": "i-old", "hardware": ["GPU-1"]})
     memory = FaultMemory(account.context)
-    assert memory.judge(check(["GPU-1"]), GANG, is_last=False).unfit
-    assert not memory.judge(check(["GPU-0", "GPU-1"]), GANG, is_last=False).unfit
+    assert memory.judge(check(["GPU-1"]), is_last=False).unfit
+    assert not memory.judge(check(["GPU-0", "GPU-1"]), is_last=False).unfit
     assert "n1 is taken all the same" in account.notes[-1]
 
 
 def test_at_most_half_of_the_gang_is_refused_at_once() -> None:
     account = Account(*({"instance": f"i-{number}"} for number in range(4)))
-    assert len(FaultMemory(account.context).judge(check(), GANG, is_last=False).unfit) == 2
+    assert len(FaultMemory(account.context).judge(check(), is_last=False).unfit) == 2
 
 
 def test_a_memory_that_cannot_be_read_refuses_nothing_and_is_told() -> None:
     account = Account({"instance": "i-2"})
     account.s3.away = refusal("AccessDenied", 403, "ListObjectsV2")
-    assert not FaultMemory(account.context).judge(check(), GANG, is_last=False).unfit
+    assert not FaultMemory(account.context).judge(check(), is_last=False).unfit
     assert "cannot be read, so it refuses no node" in account.notes[0]
-
-
-def test_a_place_where_two_instances_failed_is_told_and_refuses_none() -> None:
-    rows = ({"instance": f"i-x{number}", "network": ["top", "leaf"]} for number in range(2))
-    account = Account(*rows)
-    assert not FaultMemory(account.context).judge(check(), GANG, is_last=False).unfit
-    assert "n0: 2 instances failed below leaf within 14 days" in account.notes
 
 
 def test_an_unfit_node_is_noted_with_its_hardware_and_one_refused_for_an_old_fault_is_not_noted_anew() -> None:
     account = Account({"instance": "i-2"})
-    after = FaultMemory(account.context).judge(check(["GPU-0"], bad="n0"), GANG, is_last=False)
+    after = FaultMemory(account.context).judge(check(["GPU-0"], bad="n0"), is_last=False)
     assert {row["node"] for row in after.unfit} == {"n0", "n2"}
     for verdict in after.unfit:
         remember_node(account.context, verdict, GANG)
