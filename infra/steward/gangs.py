@@ -9,6 +9,7 @@ from infra.cluster.fitness import NodeFacts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
 from infra.cluster.mounting import gang_mounts
 from infra.cluster.steward_config import StewardConfig
+from infra.spec.sections import Capacity
 from infra.spec.workload.sections import Resources
 from infra.spec.workload.workload import by_mpirun, in_host_network
 from trainer.contract import TOPOLOGY_NAME
@@ -51,6 +52,7 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         host_network=in_host_network(config.spec.workload),
         by_mpirun=by_mpirun(config.spec.workload),
         shares=config.spec.storage.shared is not None,
+        sees_node=config.spec.nodes.capacity == Capacity.SPOT and not config.spec.borrows_nodes,
         config_map=config_map,
         grace_seconds=config.grace_seconds,
     )

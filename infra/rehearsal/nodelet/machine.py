@@ -64,6 +64,8 @@ class MachineConfig:
     """Host folder of the programs that replace public images."""
     work: str
     """Host folder of this machine: its disks, pods and logs. It is deleted with the machine."""
+    lifecycle: str = "on-demand"
+    """`spot`: EC2 may take it, and its metadata say so two minutes before."""
 
     def save(self) -> Path:
         path = Path(self.work) / "machine.json"
