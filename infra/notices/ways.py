@@ -41,13 +41,19 @@ Way = Callable[[Notice], str | None]
 """Sends one notice, and returns what the other side answered."""
 
 
+def way_names(spec: Spec) -> tuple[str, ...]:
+    """Return the names of the ways by which people hear of the campaign; an existing cluster has no topic."""
+    topic = (TOPIC,) if environment(spec).makes_cluster else ()
+    return (*topic, *((WEBHOOK,) if spec.notify.webhook is not None else ()))
+
+
 def ways(spec: Spec, guard: Callable[[], None] | None = None) -> dict[str, Way]:
-    """Return name -> function that sends one notice within seconds or raises `NotSent`. An existing cluster has no
-    topic. `guard`: see `Account`."""
+    """Return name -> function that sends one notice within seconds or raises `NotSent`. `guard`: see `Account`."""
     account = Account(spec.region, SHORT)
     account.guard = guard
     functions: dict[str, Way] = {}
-    if environment(spec).makes_cluster:
+    names = way_names(spec)
+    if TOPIC in names:
         functions[TOPIC] = lambda notice: publish(account, spec.notices_topic, notice)
     if (source := spec.notify.webhook) is not None:
 

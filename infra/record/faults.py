@@ -61,7 +61,7 @@ class KnownFaults(NamedTuple):
         return next((row for row in self.faults if row.image == image), None)
 
 
-def note_fault(put: Callable[[str, bytes], None], fault: Fault, root: str = "") -> None:
+def note_fault(put: Callable[[str, bytes], object], fault: Fault, root: str = "") -> None:
     """Store a fault by `put(key, content)`; a second one of the same node or image replaces the first. `root`: folder
     of all that is ours in the bucket, with a slash. Raises S3's errors."""
     name = fault.image or fault.instance or fault.node

@@ -136,7 +136,7 @@ def test_every_file_of_the_folder_is_listed_with_its_digest(standing: Standing, 
     folder.mkdir()
     (folder / "manifest.json").write_bytes(b"{}")
     (folder / ".lock").touch()
-    made: Any = DataSet.model_construct(folder=folder, digest="d", manifest=None)
+    made: Any = DataSet.model_construct(folder=folder, digest="d")
     assert data.listed(spec, made) == (file_of(b"{}", "manifest.json"),)
 
 
