@@ -21,6 +21,7 @@ from infra.cluster.standing.connection import StandingAccount, open_account
 from infra.cluster.standing.placing import placed
 from infra.data.dataset import DataSet
 from infra.errors import PermanentError, UserError
+from infra.notices import ways
 from infra.record import borrowing
 from infra.record.payloads.attempts import NodeQuarantined
 from infra.record.payloads.outputs import BakeOutput
@@ -78,6 +79,26 @@ def test_the_driver_is_whom_the_cluster_knows_with_the_secrets_login(
     api.denied.add(("get", "secrets"))
     with pytest.raises(UserError, match="the login to S3 cannot be read"):
         open_account(spec)
+
+
+def test_people_are_told_by_the_webhook_of_the_logins_secret(
+    standing: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, spec, posted = TenantApi(), standing().spec, list[str]()
+    assert spec is not None
+    monkeypatch.delenv("NOTIFY_WEBHOOK", raising=False)
+    assert ways.ways(spec) == {} and ways.way_names(spec) == ()
+    content = {**LOGIN, "NOTIFY_WEBHOOK": "https://hooks.example.org/T0\n"}
+    encoded = {name: base64.b64encode(value.encode()).decode() for name, value in content.items()}
+    api.add("v1", "secrets", {"metadata": {"name": "s3-login", "namespace": SPACE}, "data": encoded})
+    monkeypatch.setattr(connection, "connect", lambda cluster: api.client())
+    monkeypatch.setattr(connection, "user_of", lambda client, cluster: "ada")
+    monkeypatch.setenv("NOTIFY_WEBHOOK", "")  # is put back after the test
+    open_account(spec)
+    monkeypatch.setattr(ways, "post", lambda address, notice: posted.append(address))
+    (way,) = ways.ways(spec).values()
+    way(SimpleNamespace())  # type: ignore[arg-type]
+    assert posted == ["https://hooks.example.org/T0"] and ways.way_names(spec) == ("webhook",)
 
 
 def store_of(spec: Spec, s3: FakeS3) -> CampaignStore:
