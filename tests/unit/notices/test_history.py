@@ -122,4 +122,4 @@ def test_status_prints_one_line_each_and_its_json_has_every_field(world: NoticeH
 
 def test_where_no_topic_is_no_notice_waits_for_one(world: NoticeHistory) -> None:
     world.target = "kubernetes"
-    assert world.seen(Notify()) == () and {entry.way for entry in world.seen()} == {"webhook"}
+    assert world.seen(Notify()) == ()
