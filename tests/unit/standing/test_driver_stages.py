@@ -19,7 +19,6 @@ from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.cluster.standing import connection
 from infra.cluster.standing.connection import StandingAccount, open_account
 from infra.cluster.standing.placing import placed
-from infra.data.dataset import DataSet
 from infra.errors import PermanentError, UserError
 from infra.notices import ways
 from infra.record import borrowing
@@ -157,7 +156,7 @@ def test_every_file_of_the_folder_is_listed_with_its_digest(standing: Standing, 
     folder.mkdir()
     (folder / "manifest.json").write_bytes(b"{}")
     (folder / ".lock").touch()
-    made: Any = DataSet.model_construct(folder=folder, digest="d")
+    made: Any = SimpleNamespace(folder=folder)
     assert data.listed(spec, made) == (file_of(b"{}", "manifest.json"),)
 
 
@@ -222,6 +221,22 @@ def test_a_pod_of_the_data_that_does_not_start_is_told_with_its_reason(standing:
     assert spec is not None and spec.cluster is not None
     with pytest.raises(PermanentError, match="ErrImagePull"):
         data._bring(data_context(spec), api.client(), spec.cluster, config_of(file_of(b"tokens")))
+
+
+def test_new_code_of_a_relaunch_comes_beside_the_first(standing: Standing, tmp_path: Path) -> None:
+    api, spec, sent = DataApi(), standing().spec, list[str]()
+    assert spec is not None
+    api.word = '{"files": 1, "bytes": 4}'
+    (tmp_path / "source-2.tar").write_bytes(b"code")
+    context = data_context(spec)
+    s3 = SimpleNamespace(upload_file=lambda path, bucket, key: sent.append(key))
+    context.account, context.buckets = SimpleNamespace(client=lambda service: s3), spec.buckets
+    context.cluster_client = api.client
+    data.lay(context, [tmp_path / "source-2.tar"], "d1")
+    assert sent == ["bivouac/datasets/d1/source-2.tar"]
+    brought = json.loads(api.objects["v1", "configmaps", SPACE, "data"]["data"]["bring.json"])
+    assert [file["name"] for file in brought["files"]] == ["source-2.tar"]
+    assert target.renewal(spec) is standing_stages.RENEWAL
 
 
 def test_a_node_is_judged_without_what_only_awss_nodes_have(standing: Standing) -> None:

@@ -33,7 +33,7 @@ class Account:
         self.notes: list[str] = []
         baked = BakeOutput.model_validate({"node_image": {"ami": AMI}})
         self.context: Any = SimpleNamespace(
-            store=SimpleNamespace(s3=self.s3, bucket="state", put=self.put),
+            store=SimpleNamespace(s3=self.s3, bucket="state", root="", put=self.put),
             progress=SimpleNamespace(note=self.notes.append),
             spec=SimpleNamespace(campaign="new", profile="p5"),
             outputs={Stage.BAKE: baked},
