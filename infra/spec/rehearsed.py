@@ -1,4 +1,4 @@
-"""Derives a rehearsal from a spec for AWS: the same campaign, small enough for one machine. Pure, on the document."""
+"""Derives a rehearsal from a spec: the same campaign, small enough for one machine. Pure, on the document."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from infra.errors import UserError
 from infra.spec.campaign import MAX_NAME, Capacity, Spec
 from infra.spec.drills.scenarios import scenarios
 from infra.spec.sections import THIS_MACHINE
-from infra.spec.standing import NOT_YET
 from trainer.contract import ModelConfig, ParallelConfig
 from trainer.contract.frozen import Frozen
 
@@ -47,17 +46,15 @@ def name_of(campaign: str) -> str:
 
 
 def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, ...], weights: Path) -> Derived:
-    """Return the rehearsal of a spec for AWS; `document` is its file's content.
+    """Return the rehearsal of a spec; `document` is its file's content. Of one for an existing cluster it shows the job
+    and its recovery: the campaign makes a cluster of its own, as on AWS.
 
     `weights`: the folder of drawn weights that a rehearsal starts from when the spec starts from given ones.
     `faults`: `kill-node@40%` kills the last node after that share of the steps, `kill-rank@40%` one of its ranks; other
     names are those of `infra.spec.drills`.
     Raises `UserError` for a spec that is a rehearsal already, and for another fault.
     """
-    if spec.cluster is not None:
-        cure = "write a spec with target: rehearsal and without section `cluster`"
-        raise UserError(NOT_YET, seen=spec.campaign, cure=cure)
-    if spec.target != "aws":
+    if spec.target == "rehearsal":
         raise UserError("this spec is a rehearsal already", seen=spec.campaign, cure="`bivouac run` runs it")
     draft = _Made(copy.deepcopy(document))
     draft.set("campaign", name_of(spec.campaign), "no name of a campaign that bills")
@@ -65,8 +62,11 @@ def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, 
     draft.set("account", ACCOUNT, "the emulated account")
     if spec.region != REGION:
         draft.set("region", REGION, "the emulated region")
-        draft.set("zone", REGION + spec.zone[-1], "a zone of it")
+        draft.set("zone", REGION + ("a" if spec.borrows_nodes else spec.zone[-1]), "a zone of it")
         draft.drop("second_zone", "a zone of the other region")
+    if spec.borrows_nodes:
+        draft.drop("cluster", "the rehearsal makes a cluster of its own: the job and its recovery are rehearsed")
+        draft.drop("nodes.usd_per_hour", "the price of borrowed nodes")
     draft.set("nodes.count", nodes, "this machine's size; --nodes")
     shared = [kind for kind, size in _shared_by(spec) if size > 1]
     draft.set("nodes.ranks_per_node", 2 if shared else 1, "ranks are processes on this machine's processors")

@@ -16,7 +16,7 @@ from infra.cluster import attempts, pod_start
 from infra.cluster.confinement import ROOT, container_context, environment, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL, volumes
 from infra.cluster.kubernetes import create
-from infra.cluster.standing.placing import placed
+from infra.cluster.standing.placing import CA_CONFIG, CA_FILE, placed
 from infra.data.dataset import DataSet, files_of
 from infra.data.source import PackedSource
 from infra.errors import PermanentError
@@ -46,6 +46,9 @@ def run(context: Context) -> ProvisionOutput:
     context.guard()
     if cluster.shared.storage_class is not None:
         _claim(client, spec, cluster)
+    if cluster.s3.ca is not None:
+        text = Path(cluster.s3.ca).expanduser().read_text()
+        attempts.create_config(client, CA_CONFIG, {CAMPAIGN_LABEL: spec.campaign}, {CA_FILE: text})
     config = BringConfig(
         region=spec.s3_region,
         bucket=context.buckets.data,

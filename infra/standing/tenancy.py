@@ -15,7 +15,7 @@ from infra.archive import archive_job
 from infra.campaign import proving
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import is_gone
-from infra.cluster.standing.placing import shared_claim
+from infra.cluster.standing.placing import CA_CONFIG, shared_claim
 from infra.cluster.steward_config import config_map
 from infra.plan.standing_facts import HeldName
 from infra.spec.campaign import Spec
@@ -33,6 +33,7 @@ FIXED: tuple[tuple[Any, str], ...] = (
     (ConfigMap, archive_job.CONFIG),
     (Job, archive_job.NAME),
     (ConfigMap, data.NAME),
+    (ConfigMap, CA_CONFIG),
     (Job, data.NAME),
 )
 """(kind, name) of what each campaign writes over or removes: two campaigns in one namespace would take each other's."""

@@ -49,7 +49,7 @@ def rehearse(
     no_fault: Annotated[bool, typer.Option("--no-fault", help="Nothing dies.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Rehearse a spec for AWS on this machine: the same campaign, made small, with a node that dies."""
+    """Rehearse a spec on this machine: the same campaign, made small, with a node that dies."""
 
 
 @runs("run.drill:drill_command")

@@ -1,4 +1,4 @@
-"""`bivouac rehearse SPEC`: the campaign of a spec for AWS on this machine first, with a node that dies."""
+"""`bivouac rehearse SPEC`: the campaign of a spec on this machine first, with a node that dies."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _draw(spec: Spec, console: Console) -> None:
 
 
 def _table(derivation: Derived) -> Listing:
-    table = Listing("field", "~for AWS", "~here", "~why", title="the rehearsal differs in", ruled=True)
+    table = Listing("field", "~in the spec", "~here", "~why", title="the rehearsal differs in", ruled=True)
     for difference in derivation.differences:
         table.row(difference.field, difference.real, difference.rehearsed, difference.why)
     return table

@@ -14,6 +14,9 @@ from infra.spec.names import LOCAL_CLAIM, PROJECT, SHARED_CLAIM
 from infra.spec.standing import StandingCluster, StandingTopology
 
 Object = dict[str, Any]
+CA_CONFIG, CA_FILE = "s3-ca", "ca.pem"
+"""Config map with the certificates of S3's own CA, and its key."""
+_CA_MOUNT = "/s3-ca"
 _OF_EKS = ("vpc.amazonaws.com/efa", "hugepages-2Mi")
 """Resources that a node has only where its image was made for EFA."""
 _LEAVES_A_DEAD_NODE_S = 60
@@ -156,13 +159,19 @@ def steward_pod(pod: Object, cluster: StandingCluster, campaign: str) -> Object:
 
 
 def _reaching_s3(pod: Object, cluster: StandingCluster) -> Object:
-    """Return the pod, changed: its containers have S3's endpoint and login."""
+    """Return the pod, changed: its containers have S3's endpoint and login, and trust its CA."""
     place = cluster.s3
     endpoint = {} if place.endpoint is None else {"AWS_ENDPOINT_URL_S3": place.endpoint}
+    authority = {} if place.ca is None else {"AWS_CA_BUNDLE": f"{_CA_MOUNT}/{CA_FILE}"}
+    if place.ca is not None:
+        pod["volumes"] = [*pod["volumes"], {"name": CA_CONFIG, "configMap": {"name": CA_CONFIG}}]
     for container in pod["containers"]:
-        settings = {"AWS_REGION": place.region, **endpoint}
+        settings = {"AWS_REGION": place.region, **endpoint, **authority}
         container["env"] += [{"name": name, "value": value} for name, value in settings.items()]
         container["envFrom"] = [{"secretRef": {"name": place.secret}}]
+        if place.ca is not None:
+            mount = {"name": CA_CONFIG, "mountPath": _CA_MOUNT, "readOnly": True}
+            container["volumeMounts"] = [*container["volumeMounts"], mount]
     return pod
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -301,3 +301,14 @@ def test_a_run_says_when_this_very_spec_was_rehearsed(tmp_path: Path, monkeypatc
     assert "it ended well" in sentence(spec) and "has not been rehearsed" in sentence(other)
     (tmp_path / "rehearsals.json").write_text("{broken")
     assert rehearsals.last(spec) is None
+
+
+def test_a_spec_for_an_existing_cluster_is_rehearsed_as_a_job(tmp_path: Path) -> None:
+    path = ROOT / "tests/unit/standing/standing.yaml"
+    made = derive(yaml.safe_load(path.read_text()), load(path).spec, 2, ("kill-node@40%",), tmp_path)
+    small = tmp_path / "small.yaml"
+    small.write_text(yaml.safe_dump(made.document, sort_keys=False))
+    file = load(small)
+    assert file.spec is not None and (file.spec.target, file.spec.cluster) == ("rehearsal", None)
+    assert not failed(check(file, survey(file.spec), date(2026, 11, 27)))
+    assert {"cluster", "nodes.usd_per_hour"} <= {difference.field for difference in made.differences}

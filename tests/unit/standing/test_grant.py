@@ -111,7 +111,7 @@ def test_the_command_prints_the_grant_and_refuses_a_spec_without_a_cluster(campa
     assert "names no existing cluster" in str(refused.exception)
 
 
-@pytest.mark.parametrize("command", ["bake", "offers", "preview", "rehearse"])
+@pytest.mark.parametrize("command", ["bake", "offers", "preview"])
 def test_a_command_that_does_not_work_there_yet_says_so(command: str, tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, [command, str(SPEC)], env={"BIVOUAC_RESULTS": str(tmp_path)})
     assert "does not work in an existing cluster yet" in str(refused.exception)
