@@ -18,7 +18,8 @@ from infra.cluster.kubernetes import OF_WORLD
 from infra.inventory.certify import SETTLE_S, Certificate, Looked
 from infra.record.events import CampaignState
 from infra.record.identity import archive_prefix
-from infra.spec.names import LOCAL_CLAIM, copies_prefix
+from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
+from infra.spec.names import LOCAL_CLAIM, copies_prefix, data_prefix
 from infra.spec.workload.workload import by_mpirun
 from infra.standing.belongings import (
     Belonging,
@@ -203,6 +204,11 @@ class _Look:
         if (count := self._keys(copies, is_left=is_needless)) and not is_needless:
             reason = "the campaign has no archive" if state.archive is None else "locked, or not removed"
             yield f"s3://{store.bucket}/{copies} ({count} objects of interval copies; {reason})"
+        if digest := ProvisionOutput.known(state.finished_stages).data_digest:
+            prefix = f"{root}{data_prefix(digest)}"
+            yield f"s3://{store.bucket}/{prefix} (prepared data, {self._keys(prefix)} objects)"
+        if key := BakeOutput.known(state.finished_stages).manifest:
+            yield f"s3://{store.bucket}/{key} (names of the images)"
         yield f"s3://{store.bucket}/{store.prefix}/ (record and what lies below it, {record} objects)"
 
     def _keys(self, prefix: str, is_left: bool = False) -> int:

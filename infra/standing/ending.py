@@ -79,7 +79,7 @@ def end(tenant: Tenant, state: CampaignState, *, abandon: bool = False, person: 
     """
     refuse(tenant, state, abandon=abandon, person=person)
     kinds = own_kinds(tenant.spec, tenant.cluster)
-    removal = _Removal(tenant)
+    removal = _ObjectRemoval(tenant)
     removal.remove([kind for kind in kinds if kind.word in ("deployments.apps", "replicasets.apps")], pods_of="steward")
     removal.remove([kind for kind in kinds if kind.word not in _LAST])
     nodes = removal.ask("nodes", lambda: borrowed_nodes(tenant, node_history(tenant.store)))
@@ -90,7 +90,7 @@ def end(tenant: Tenant, state: CampaignState, *, abandon: bool = False, person: 
     return CampaignEnd(removed=removals, stays=tuple(removal.stays.values()), unreached=unreached_nodes)
 
 
-class _Removal:
+class _ObjectRemoval:
     """Deletes objects and waits until they are gone."""
 
     def __init__(self, tenant: Tenant) -> None:

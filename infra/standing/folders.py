@@ -34,7 +34,7 @@ RUN_S = 3600
 """Longest time of one place: a claim may hold many files."""
 
 
-class Place(NamedTuple):
+class FolderPlace(NamedTuple):
     """A folder of the campaign's, by the claim that leads to it."""
 
     claim: str
@@ -55,19 +55,19 @@ class Place(NamedTuple):
         return f"{self.folder}/{self.paths[0]} {location}"
 
 
-def shared_place(tenant: Tenant) -> Place | None:
+def shared_place(tenant: Tenant) -> FolderPlace | None:
     """Return the folder on the shared claim; None where the campaign has a claim of its own, which goes as a whole."""
     claim = tenant.cluster.shared.claim
-    return None if claim is None else Place(claim, PROJECT, (tenant.campaign,))
+    return None if claim is None else FolderPlace(claim, PROJECT, (tenant.campaign,))
 
 
-def local_place(tenant: Tenant, node: str) -> Place:
+def local_place(tenant: Tenant, node: str) -> FolderPlace:
     """Return the folder on a node: the local tier, and where the archive worked."""
     work = ARCHIVE_WORK.removeprefix(f"{LOCAL_CHECKPOINTS}/")
-    return Place(LOCAL_CLAIM, tenant.cluster.namespace, (tenant.campaign, work), node)
+    return FolderPlace(LOCAL_CLAIM, tenant.cluster.namespace, (tenant.campaign, work), node)
 
 
-def manifest(tenant: Tenant, place: Place) -> dict[str, Any]:
+def manifest(tenant: Tenant, place: FolderPlace) -> dict[str, Any]:
     """Return the Job that removes a place's folders. Files may be of any user: it is root whom permissions do not
     bind."""
     labels = {CAMPAIGN_LABEL: tenant.campaign, ROLE_LABEL: ROLE}
@@ -108,10 +108,10 @@ def remove_folders(tenant: Tenant, nodes: Mapping[str, BorrowedNode]) -> dict[st
     `nodes`: all that the campaign may have used. Raises `PermanentError` with each place that could be reached and was
     not emptied, once all others are.
     """
-    return _Removal(tenant, nodes).run()
+    return _FolderRemoval(tenant, nodes).run()
 
 
-class _Removal:
+class _FolderRemoval:
     """As many Jobs at a time as the gang has pods, since the namespace's quota has room for these."""
 
     def __init__(self, tenant: Tenant, nodes: Mapping[str, BorrowedNode]) -> None:
@@ -120,9 +120,9 @@ class _Removal:
         shared = shared_place(tenant)
         local_places = [local_place(tenant, name) for name in nodes if name not in self._unreached]
         self._waiting = [*([shared] if shared else []), *local_places]
-        self._started: dict[Place, float] = {}
+        self._started: dict[FolderPlace, float] = {}
         """Places whose Jobs are under way, and since when."""
-        self._failures: dict[Place, str] = {}
+        self._failures: dict[FolderPlace, str] = {}
 
     def run(self) -> dict[str, str]:
         while self._waiting or self._started:
@@ -141,7 +141,7 @@ class _Removal:
             )
         return self._unreached
 
-    def _start(self, place: Place) -> None:
+    def _start(self, place: FolderPlace) -> None:
         self._tenant.guard()
         try:
             self._client.create(from_dict(manifest(self._tenant, place)))
@@ -155,7 +155,7 @@ class _Removal:
                 return
         self._started[place] = self._tenant.now()
 
-    def _look(self, place: Place) -> None:
+    def _look(self, place: FolderPlace) -> None:
         # The Job is read before its pods: if it reports an end, the later listing shows the pod's end too.
         status = archive_job.status_of(self._client, place.job)
         if status.get("succeeded"):
@@ -172,7 +172,7 @@ class _Removal:
             self._unreached[place.node] = words
             self._end(place)
 
-    def _fail(self, place: Place, words: str) -> None:
+    def _fail(self, place: FolderPlace, words: str) -> None:
         """Note a failure; that of a node that is dead by now is none."""
         if place.node and (trouble := node_trouble(self._client, place.node)):
             self._unreached[place.node] = trouble
@@ -180,7 +180,7 @@ class _Removal:
             self._failures[place] = words
         self._end(place)
 
-    def _end(self, place: Place) -> None:
+    def _end(self, place: FolderPlace) -> None:
         self._tenant.guard()
         archive_job.remove(self._client, place.job)
         del self._started[place]

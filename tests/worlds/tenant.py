@@ -56,6 +56,8 @@ class TenantApi(FakeKubernetes):
         """(claim and folder, removed paths, node) of each Job that ran to its end."""
         self.failing: dict[str, str] = {}
         """Node -> last word of the Job's pod that fails there."""
+        self.pending: set[str] = set()
+        """Nodes on which no pod starts."""
         self.created = self._created
 
     def add(self, api: str, plural: str, *documents: Object) -> None:
@@ -105,6 +107,8 @@ class TenantApi(FakeKubernetes):
         affinity = pod.get("affinity", {}).get("nodeAffinity", {})
         terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
         (node,) = terms[0]["matchFields"][0]["values"] if terms else [""]
+        if node in self.pending:
+            return
         if node in self.failing:
             document["status"] = {"failed": 3, "conditions": [{"type": "Failed", "status": "True"}]}
             self._failed_pod(document, node)

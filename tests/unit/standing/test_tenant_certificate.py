@@ -12,6 +12,7 @@ from infra.errors import NotProven
 from infra.inventory.certify import Certificate, refuse_unclean
 from infra.record.events import CampaignState, Stage
 from infra.record.payloads.attempts import NodeQuarantined
+from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
 from infra.record.payloads.training import ArchiveVerified
 from infra.spec.campaign import Spec, SpecFile
 from infra.standing.belongings import own_kinds
@@ -174,6 +175,20 @@ def test_record_and_archive_are_kept_and_copies_for_people_are_left(
     )
     s3.put_object(Bucket=BUCKET, Key=f"{RECORD}/carried/step-00000020/shard", Body=b"x")
     assert seen(ARCHIVED).found == (f"s3://{BUCKET}/{RECORD}/carried/ 1 objects",)
+
+
+def test_data_and_names_of_images_are_kept_as_on_aws(s3: FakeS3, seen: Callable[..., Certificate]) -> None:
+    s3.put_object(Bucket=BUCKET, Key="bivouac/datasets/d1/shard", Body=b"x")
+    stages = {
+        Stage.PROVISION: ProvisionOutput(data_digest="d1"),
+        Stage.BAKE: BakeOutput(manifest="bivouac/images/c.json"),
+    }
+    rows = {
+        f"s3://{BUCKET}/bivouac/datasets/d1/ (prepared data, 1 objects)",
+        f"s3://{BUCKET}/bivouac/images/c.json (names of the images)",
+    }
+    assert rows <= set(seen(NOTHING_LAUNCHED.model_copy(update={"finished_stages": stages})).kept)
+    assert not rows & set(seen().kept)
 
 
 def test_copies_are_kept_until_an_archive_makes_them_needless(s3: FakeS3, seen: Callable[..., Certificate]) -> None:

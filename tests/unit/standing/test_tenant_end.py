@@ -16,6 +16,7 @@ from infra.spec.campaign import Spec, SpecFile
 from infra.standing import rights as granted
 from infra.standing.belongings import is_gang, own_kinds
 from infra.standing.ending import end
+from infra.standing.folders import local_place
 from tests.worlds.s3 import FakeS3, Time
 from tests.worlds.tenant import BUCKET, CAMPAIGN, LABEL, SPACE, TenantApi, own, rack, tenant
 
@@ -212,6 +213,37 @@ def test_a_job_whose_node_dies_is_no_failure(api: TenantApi, s3: FakeS3, spec: S
     api.created = die
     ended = end(tenant(api, s3, spec, time), NOTHING_LAUNCHED)
     assert ended.unreached == {"rack-2": "not Ready (NodeStatusUnknown)"}
+
+
+def test_a_job_that_does_not_start_is_an_error_while_its_node_lives_and_no_word_after(
+    api: TenantApi, s3: FakeS3, spec: Spec, time: Time
+) -> None:
+    api.pending = {"rack-2"}
+    begun = time()
+    with pytest.raises(PermanentError, match="node rack-2: its Job has no pod"):
+        end(tenant(api, s3, spec, time), NOTHING_LAUNCHED)
+    assert time() - begun > 600
+
+    def pause() -> None:
+        time.go(10)
+        api.racks["rack-2"] = rack("rack-2", "Unknown")
+
+    ended = end(tenant(api, s3, spec, time, pause=pause), NOTHING_LAUNCHED)
+    assert ended.unreached == {"rack-2": "not Ready (NodeStatusUnknown)"}
+    assert not [key for key in api.objects if key[1] == "jobs"]
+
+
+def test_a_job_of_somebody_elses_under_that_name_is_left_and_proves_nothing(
+    api: TenantApi, s3: FakeS3, spec: Spec, time: Time
+) -> None:
+    campaign = tenant(api, s3, spec, time)
+    name = local_place(campaign, "rack-2").job
+    theirs = own(name, "other", status={"succeeded": 1})
+    api.add("batch/v1", "jobs", theirs)
+    with pytest.raises(PermanentError, match=f"Job {name} stands there and is somebody else's"):
+        end(campaign, NOTHING_LAUNCHED)
+    assert api.objects["batch/v1", "jobs", SPACE, name] == own(name, "other", status={"succeeded": 1})
+    assert "rack-2" not in {node for *_, node in api.emptied}
 
 
 def test_what_is_not_archived_is_refused_before_anything_is_touched(
