@@ -72,7 +72,9 @@ def told(store: CampaignStore, monkeypatch: pytest.MonkeyPatch, folder: Path) ->
     (folder / "record.json.gz").write_bytes(record.packed())
     kept = listing._kept_status(folder / "record.json.gz")
     steward_clock: Any = SimpleNamespace(now=lambda: now, monotonic=lambda: 0.0)
-    config: Any = SimpleNamespace(lines=plan.cost, spec=SPEC, steps=110, interval_and_archive=timedelta())
+    config: Any = SimpleNamespace(
+        lines=plan.cost, spec=SPEC, steps=110, interval_and_archive=timedelta(), ranks_per_node=1
+    )
     nobody: Any = None
     Clock(monkeypatch)
     looks(monkeypatch, volume=list)
