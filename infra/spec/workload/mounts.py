@@ -13,7 +13,7 @@ from infra.spec.workload.links import BUCKET_AND_PREFIX, refuse_misnamed, refuse
 class Mount(Section):
     """One folder of `/mounts`, where an S3 prefix alone does not say all."""
 
-    s3: str = Field(pattern=BUCKET_AND_PREFIX.pattern, description="a bucket and a prefix")
+    s3: str = Field(pattern=BUCKET_AND_PREFIX.pattern)
     """An S3 prefix, `s3://bucket/prefix`."""
     by: Literal["link", "mountpoint"] = "link"
     """How nodes read the prefix. `link`: through the shared file system, which keeps what has been read. `mountpoint`:
