@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +40,9 @@ def enter_for(spec: Spec, progress: Callable[[str], None], *, anywhere: bool = F
     if spec.cluster is not None:
         if not anywhere:
             refuse_standing(spec)
+        _refuse_name_in_use(spec)
         return
+    _refuse_borrowers_name(spec)
     if in_site():
         give_inputs(spec)
         return
@@ -87,11 +90,19 @@ def refuse_standing(spec: Spec) -> None:
 
 
 def ask_cluster(spec: Spec, facts: Facts, progress: Callable[[str], None]) -> Facts | None:
-    """Return the facts with the answers of the spec's existing cluster; None where AWS is to be asked."""
+    """Return the facts with the answers of the spec's existing cluster; None where AWS is to be asked. A campaign that
+    has begun is asked nothing: it fills its quota itself."""
     if spec.cluster is None:
         return None
+    from infra.cluster.kubernetes import OF_WORLD
+    from infra.cluster.standing.connection import open_account
+    from infra.session.session import has_begun
     from infra.standing.look import look
     from infra.standing.openings import openings
+
+    with suppress(UserError, *OF_WORLD):  # what is wrong with login or bucket, the look tells with its cure
+        if has_begun(open_account(spec)[0], spec):
+            return facts
 
     seen = look(spec, spec.cluster, openings(spec, spec.cluster), progress)
     return facts.model_copy(update={"cluster": seen})
@@ -147,11 +158,24 @@ def _refuse_name_in_use(spec: Spec) -> None:
     from infra.rehearsal.site import campaigns
 
     site = campaigns.site_of(spec.campaign)
-    if site is not None and (spec.target == "aws" or site.name != campaigns.SITE):
+    if site is not None and (spec.target != "rehearsal" or site.name != campaigns.SITE):
         raise UserError(
             "the campaign's name is in use by a rehearsal",
             seen=f"{spec.campaign} in site {site.name}",
             cure="give this campaign another name, or remove the rehearsals: bivouac down --all",
+        )
+
+
+def _refuse_borrowers_name(spec: Spec) -> None:
+    """Raise `UserError` if a campaign in an existing cluster has the name on this machine."""
+    from infra.record import borrowing
+
+    known = borrowing.recall(spec.campaign)
+    if known is not None and known.cluster is not None:
+        raise UserError(
+            "the campaign's name is in use by one in an existing cluster",
+            seen=f"{spec.campaign} in context {known.cluster.context}",
+            cure="give this campaign another name",
         )
 
 

@@ -34,6 +34,8 @@ from botocore.signers import RequestSigner
 
 from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
 
+S3_STYLE = "BIVOUAC_S3_STYLE"
+"""Variable of pods: `virtual` if their S3 at an endpoint of its own expects the bucket in the host's name."""
 TOKEN_PREFIX = "k8s-aws-v1."
 TOKEN_SECONDS = 60
 """Validity of the presigned URL; EKS accepts a token for 15 minutes."""
@@ -85,10 +87,12 @@ def s3_config() -> Config:
     endpoint redirects while a bucket is new, which breaks the signature, and answers 400 for regions opened after March
     2019 (S3 User Guide, UsingRouting). Signature version 2 is not accepted for new buckets.
 
-    With an endpoint from the environment the bucket is in the path, since names below the endpoint need not resolve.
+    With an endpoint from the environment the bucket is in the path, since names below the endpoint need not resolve,
+    unless `S3_STYLE` says otherwise.
     """
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    options = {"addressing_style": "path" if endpoint else "virtual", "us_east_1_regional_endpoint": "regional"}
+    style = os.environ.get(S3_STYLE) or ("path" if endpoint else "virtual")
+    options = {"addressing_style": style, "us_east_1_regional_endpoint": "regional"}
     return Config(signature_version="s3v4", s3=options)
 
 
@@ -109,6 +113,9 @@ def _without_page(event_name: str, response_dict: dict[str, Any], **_: Any) -> N
 
 class Account:
     """Clients of one region; thread-safe."""
+
+    webhook = ""
+    """Address of the webhook that stands beside an existing cluster's login; empty for an account of AWS."""
 
     def __init__(self, region: str, tries: Config | None = None) -> None:
         """`tries`: timeouts and number of tries of each call."""

@@ -13,7 +13,7 @@ from infra.campaign import launch_budget
 from infra.campaign.billing import bills_on, node_usd_per_hour
 from infra.clock import BoundedLook
 from infra.cluster.fitness import ConditionHistory, NodeFacts, Sickness, overdue, shared_cause
-from infra.cluster.kubernetes import OF_WORLD, may_pass
+from infra.cluster.kubernetes import OF_WORLD, kubectl, may_pass
 from infra.cluster.nodes import Launched
 from infra.cluster.standing.borrowed import GangNodes
 from infra.engine.failures import Cause, cause_of, cure_for
@@ -183,7 +183,7 @@ def retreat(context: Context, nodes: GangNodes) -> str:
 
 def see_the_cluster(context: Context) -> str:
     """Return the cure for an API server that does not answer."""
-    return f"see that the cluster answers: `bivouac shell {context.spec.campaign} -- kubectl get nodes`"
+    return f"see that the cluster answers: {kubectl(context.spec, 'get nodes')}"
 
 
 def _give_back(context: Context, nodes: GangNodes, fit: int, wanted_count: int, start: datetime) -> PermanentError:

@@ -16,7 +16,7 @@ from infra.session.context import Context
 
 def outbox(context: Context) -> Outbox:
     """Return the campaign's outbox. `Outbox.say` sends what no event of the record tells."""
-    carriers = ways(context.spec, context.account.guard)
+    carriers = ways(context.spec, context.account.guard, context.account.webhook)
     return Outbox(context.store, context.spec.notify, carriers, lambda: datetime.now(UTC))
 
 

@@ -31,7 +31,7 @@ from infra.cluster.nodes import GpuNodes
 from infra.cluster.standing.placing import placed
 from infra.cluster.steward_config import CONFIG_NAME, Relaunch, StewardConfig, config_key, config_map
 from infra.errors import PermanentError, UserError
-from infra.plan import catalogue
+from infra.plan import catalogue, survey
 from infra.plan.job_config import train_config, workload_config
 from infra.plan.layout import layout
 from infra.record.events import Stage
@@ -159,7 +159,7 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
         archive=_archive(context),
         state_bucket=context.buckets.state,
         archive_bucket=context.buckets.archive,
-        closer=code_of(context),
+        closer=code_of(context) if survey.environment(spec).makes_cluster else None,
         archive_every=archive_interval(spec.checkpoint, timedelta(seconds=float(plan.figure("training time").value))),
     )
 

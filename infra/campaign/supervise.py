@@ -14,7 +14,7 @@ from infra.campaign import report
 from infra.campaign.closing import SILENT
 from infra.campaign.launch import STEWARD, deploy, recorded_config
 from infra.campaign.repairs.lost_storage import StorageWatch
-from infra.cluster.kubernetes import OF_WORLD
+from infra.cluster.kubernetes import OF_WORLD, kubectl
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.engine import nodegroups
 from infra.errors import PermanentError
@@ -135,7 +135,7 @@ def _failure(context: Context, failure: ArchiveFailed) -> PermanentError:
 def _retry_ways(context: Context) -> str:
     """Return the ways to archive a checkpoint that is on the shared tier only."""
     return (
-        f"`bivouac shell {context.spec.campaign} -- kubectl rollout restart deployment/steward`: it asks for one GPU "
+        f"{kubectl(context.spec, 'rollout restart deployment/steward')}: it asks for one GPU "
         "node and tries again, and once `bivouac status` says so `bivouac run` goes on; or "
         f"{out_of_cluster(context.spec)}"
     )
@@ -189,8 +189,8 @@ class StewardWatch:
         if silent <= self._mute_s:
             return None
         return (
-            f"the steward lives but has decided nothing for {silent:.0f} s, so it ends nothing that bills: `bivouac "
-            f"shell {self.context.spec.campaign} -- kubectl rollout restart deployment/steward`"
+            f"the steward lives but has decided nothing for {silent:.0f} s, so it ends nothing that bills: "
+            f"{kubectl(self.context.spec, 'rollout restart deployment/steward')}"
         )
 
     def give_up(self) -> None:

@@ -23,6 +23,7 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Event, Node, Pod, Secret
 
 from infra.aws.account import Account
+from infra.spec.campaign import Spec
 from infra.spec.names import NAMESPACE
 
 MODELS = (ConfigMap, Deployment, Event, Job, Node, Pod, Secret, TokenReview)
@@ -57,7 +58,7 @@ OF_WORLD = (ClientError, BotoCoreError, httpx2.HTTPError)
 """Errors of AWS and the API server: `ApiError` and lost connections are `HTTPError`."""
 PATIENCE_S = 15.0
 """Per request, for an API server that cannot be reached; botocore waits as long for AWS."""
-_READS = ("GET", "HEAD", "OPTIONS")
+READS = ("GET", "HEAD", "OPTIONS")
 
 
 class TokenTransport(httpx2.HTTPTransport):
@@ -79,7 +80,7 @@ class TokenTransport(httpx2.HTTPTransport):
         end, pause = time.monotonic() + PATIENCE_S, 0.5
         while True:
             request.headers["Authorization"] = f"Bearer {self._current()}"
-            if request.method not in _READS and self._account.guard is not None:
+            if request.method not in READS and self._account.guard is not None:
                 self._account.guard()
             try:
                 return super().handle_request(request)
@@ -96,6 +97,13 @@ class TokenTransport(httpx2.HTTPTransport):
             if not self._token or now - self._made > TOKEN_RENEWAL_S:
                 self._token, self._made = self._account.cluster_token(self._cluster), now
             return self._token
+
+
+def kubectl(spec: Spec, words: str) -> str:
+    """Return a command line of kubectl for a campaign's cluster, in backticks, for people."""
+    if spec.cluster is None:
+        return f"`bivouac shell {spec.campaign} -- kubectl {words}`"
+    return f"`kubectl --context {spec.cluster.context} -n {spec.cluster.namespace} {words}`"
 
 
 def from_outside(account: Account, cluster: str) -> Client:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -165,6 +165,9 @@ class GpuNodes(NodeGroup):
     def quarantine(self, node: str, reason: str, died_at: datetime | None = None) -> None:
         """Keep new pods off this node and label it as quarantined until its instance is gone, also if it has died."""
         self._patch(node, {"metadata": {"labels": {QUARANTINE_LABEL: reason}}, "spec": {"unschedulable": True}})
+
+    def restore(self, deaths: Mapping[str, datetime | None]) -> None:
+        """Do nothing: Kubernetes' label and the instance's end keep a quarantined node off."""
 
     def cordon(self, node: str, on: bool) -> None:
         self._patch(node, {"spec": {"unschedulable": on}})

@@ -6,7 +6,6 @@ No error holds the webhook's address: whoever knows it can post.
 from __future__ import annotations
 
 import json
-import os
 import ssl
 import urllib.error
 import urllib.request
@@ -24,7 +23,6 @@ from infra.errors import TemporaryError
 from infra.notices.notice import Notice
 from infra.plan.survey import environment
 from infra.spec.campaign import Spec
-from infra.spec.standing import WEBHOOK_KEY
 
 TOPIC, WEBHOOK = "topic", "webhook"
 _TIMEOUT_S = 5.0
@@ -44,23 +42,22 @@ Way = Callable[[Notice], str | None]
 
 
 def way_names(spec: Spec) -> tuple[str, ...]:
-    """Return the names of the ways by which people hear of the campaign. An existing cluster has no topic, and its
-    webhook is that of its Secret."""
-    if not environment(spec).makes_cluster:
-        return (WEBHOOK,) if WEBHOOK_KEY in os.environ else ()
-    return (TOPIC, *((WEBHOOK,) if spec.notify.webhook is not None else ()))
+    """Return the names of the ways that the spec gives. An existing cluster has no topic, and its spec names no
+    webhook."""
+    topic = (TOPIC,) if environment(spec).makes_cluster else ()
+    return (*topic, *((WEBHOOK,) if spec.notify.webhook is not None else ()))
 
 
-def ways(spec: Spec, guard: Callable[[], None] | None = None) -> dict[str, Way]:
-    """Return name -> function that sends one notice within seconds or raises `NotSent`. `guard`: see `Account`."""
+def ways(spec: Spec, guard: Callable[[], None] | None = None, webhook: str = "") -> dict[str, Way]:
+    """Return name -> function that sends one notice within seconds or raises `NotSent`. `guard`: see `Account`;
+    `webhook`: address that an existing cluster's Secret has, empty without one."""
     account = Account(spec.region, SHORT)
     account.guard = guard
     functions: dict[str, Way] = {}
-    names = way_names(spec)
-    if TOPIC in names:
+    if TOPIC in way_names(spec):
         functions[TOPIC] = lambda notice: publish(account, spec.notices_topic, notice)
-    elif WEBHOOK in names:
-        functions[WEBHOOK] = lambda notice: post(os.environ[WEBHOOK_KEY].strip(), notice)
+    elif webhook:
+        functions[WEBHOOK] = lambda notice: post(webhook.strip(), notice)
     if (source := spec.notify.webhook) is not None:
 
         def post_it(notice: Notice) -> str:

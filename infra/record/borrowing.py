@@ -12,8 +12,26 @@ from infra.folders import cache_root
 from infra.spec.campaign import Spec
 
 
+def refuse_elsewhere(spec: Spec) -> None:
+    """Raise `UserError` if a campaign of this name was opened here in another place: its record would be out of
+    reach."""
+    known = recall(spec.campaign)
+    if known is not None and _place(known) != _place(spec):
+        raise UserError(
+            "a campaign of this name is in another place",
+            seen=f"{spec.campaign} in {', '.join(_place(known))}, the spec says {', '.join(_place(spec))}",
+            cure="give this campaign another name, or set the place back",
+        )
+
+
+def _place(spec: Spec) -> tuple[str, ...]:
+    cluster = spec.cluster
+    assert cluster is not None, "only campaigns in existing clusters are remembered"
+    return cluster.context, cluster.namespace, cluster.s3.endpoint or "AWS", cluster.s3.bucket
+
+
 def remember(spec: Spec) -> None:
-    """Keep the spec of a campaign that is opened here."""
+    """Keep the spec of a campaign whose record exists."""
     path = _path(spec.campaign)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(spec.model_dump_json())

@@ -61,16 +61,16 @@ class KnownFaults(NamedTuple):
         return next((row for row in self.faults if row.image == image), None)
 
 
-def note_fault(put: Callable[[str, bytes], object], fault: Fault, root: str = "") -> None:
-    """Store a fault by `put(key, content)`; a second one of the same node or image replaces the first. `root`: folder
-    of all that is ours in the bucket, with a slash. Raises S3's errors."""
+def note_fault(put: Callable[[str, bytes], object], fault: Fault) -> None:
+    """Store a fault by `put(key, content)`; a second one of the same node or image replaces the first. Raises S3's
+    errors."""
     name = fault.image or fault.instance or fault.node
-    put(f"{root}{FOLDER}{fault.campaign}/{name}.json", fault.model_dump_json(exclude_defaults=True).encode())
+    put(f"{FOLDER}{fault.campaign}/{name}.json", fault.model_dump_json(exclude_defaults=True).encode())
 
 
-def read_faults(s3: Any, bucket: str, now: datetime, root: str = "") -> KnownFaults:
-    """Return the account's faults of the last `KEPT_FOR`; `root`: see `note_fault`. Raises S3's errors."""
-    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{root}{FOLDER}")
+def read_faults(s3: Any, bucket: str, now: datetime) -> KnownFaults:
+    """Return the account's faults of the last `KEPT_FOR`. Raises S3's errors."""
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=FOLDER)
     rows = [row for page in pages for row in page.get("Contents", ()) if row["LastModified"] > now - KEPT_FOR]
     rows.sort(key=lambda row: row["LastModified"], reverse=True)
     faults, unread = list[Fault](), [str(row["Key"]) for row in rows[_MOST_READ:]]

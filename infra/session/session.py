@@ -118,10 +118,10 @@ def opened(spec: Spec, plan: Plan, console: Console, site_document: dict[str, An
     Raises `UserError` for foreign credentials, another spec under this name, or a new name that a role of the account
     has; `LeaseHeld` with another driver.
     """
+    if spec.borrows_nodes:
+        borrowing.refuse_elsewhere(spec)
     with _driving(spec) as (session, previous):
         store = session.store
-        if spec.borrows_nodes:
-            borrowing.remember(spec)
         exists = store.has(SPEC)
         if not exists and environment(spec).makes_cluster:
             refuse_namesake(session.account, spec.campaign)
@@ -133,6 +133,8 @@ def opened(spec: Spec, plan: Plan, console: Console, site_document: dict[str, An
         except Unreadable:
             if stored_spec(store) != spec:
                 raise
+        if spec.borrows_nodes:
+            borrowing.remember(spec)
         store.put_if_absent(f"{store.prefix}/{CLOCK}", clock.model_dump_json().encode())
         store.put_if_absent(f"{store.prefix}/{PLAN}", plan.model_dump_json(indent=1).encode())
         if site_document is not None:
@@ -181,8 +183,8 @@ def foundation_held(store: CampaignStore, account: Account, progress: Progress) 
 
 def has_begun(account: Account, spec: Spec) -> bool:
     """Return True if a campaign of this name has a record; read-only."""
-    bucket = names.buckets(spec.account, spec.region).state
-    return CampaignStore(account.client("s3"), bucket, spec.campaign, "").has(SPEC)
+    folder = f"{spec.bucket_root}campaigns/{spec.campaign}"
+    return CampaignStore(account.client("s3"), spec.buckets.state, spec.campaign, "", folder).has(SPEC)
 
 
 class NoSuchCampaign(UserError):
@@ -192,8 +194,8 @@ class NoSuchCampaign(UserError):
 def record_of(campaign: str, region: str) -> CampaignStore:
     """Return the record of an existing campaign; raise `NoSuchCampaign` with the existing names if there is none. A
     campaign in an existing cluster is known where it was opened, and has no region."""
-    if (spec := borrowing.recall(campaign)) is not None:
-        return open_session(spec, _writer()).store
+    if (spec := borrowing.recall(campaign)) is not None and (store := open_session(spec, _writer()).store).has(SPEC):
+        return store
     account = Account(region)
     identity = account.identity()
     bucket = names.buckets(identity["Account"], region).state

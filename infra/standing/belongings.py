@@ -175,6 +175,8 @@ class BorrowedNode:
     """Why no pod of the campaign can come to it though it is Ready; empty if one can."""
     left_out: str = ""
     """The record's reason for which no later gang came to it; empty if there was none."""
+    was_used: bool = True
+    """The record names it; else it only has the spec's labels."""
 
 
 @dataclass(frozen=True)
@@ -208,15 +210,19 @@ def borrowed_nodes(tenant: Tenant, history: NodeHistory) -> dict[str, BorrowedNo
     labels = {name: (node.metadata.labels if node.metadata else None) or {} for name, node in nodes.items()}
     labelled_names = {name for name in nodes if wanted_labels <= labels[name].items()}
     return {
-        name: _borrowed_node(name, nodes.get(name), tenant.cluster, history.left_out.get(name, ""))
+        name: _borrowed_node(
+            name, nodes.get(name), tenant.cluster, history.left_out.get(name, ""), name in history.used
+        )
         for name in sorted(labelled_names | history.used)
     }
 
 
-def _borrowed_node(name: str, node: Node | None, cluster: StandingCluster, left_out: str) -> BorrowedNode:
+def _borrowed_node(
+    name: str, node: Node | None, cluster: StandingCluster, left_out: str, was_used: bool
+) -> BorrowedNode:
     if node is None:
-        return BorrowedNode(name, NO_SUCH_NODE, False, left_out=left_out)
-    return BorrowedNode(name, not_ready(node), True, "; ".join(obstacles(node, cluster)), left_out)
+        return BorrowedNode(name, NO_SUCH_NODE, False, left_out=left_out, was_used=was_used)
+    return BorrowedNode(name, not_ready(node), True, "; ".join(obstacles(node, cluster)), left_out, was_used)
 
 
 def node_trouble(client: Client, name: str) -> str:

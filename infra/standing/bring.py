@@ -19,7 +19,11 @@ from infra.errors import PermanentError
 from trainer.contract import DATA_MOUNT, ExitCode
 from trainer.contract.frozen import Frozen
 
+NAME = "data"
+"""Of the Job and of its config map."""
 CONFIG = "bring.json"
+LISTING = "data-files.json"
+"""Object of the record with the files' names and digests."""
 COMMAND = ("python", "-m", "infra.standing.bring")
 _AT_ONCE = 4
 _PARTIAL = ".part"
@@ -37,6 +41,11 @@ class BringConfig(Frozen):
     bucket: str
     prefix: str
     """Folder of the files in the bucket, with a slash."""
+    listing: str
+    """Key of their `Listing`."""
+
+
+class Listing(Frozen):
     files: tuple[DataFile, ...]
 
 
@@ -44,6 +53,7 @@ def bring(config: BringConfig, s3: Any, folder: Path) -> dict[str, Any]:
     """Bring each file that is not there yet, whole, and return a summary. Raises `PermanentError` for one that S3 has
     otherwise than it was sent."""
     start = time.monotonic()
+    listing = s3.get_object(Bucket=config.bucket, Key=config.listing)["Body"].read()
 
     def one_file(file: DataFile) -> int:
         path = folder / file.name
@@ -64,7 +74,7 @@ def bring(config: BringConfig, s3: Any, folder: Path) -> dict[str, Any]:
         return file.size_bytes
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        sizes = list(pool.map(one_file, config.files))
+        sizes = list(pool.map(one_file, Listing.model_validate_json(listing).files))
     return {"files": len(sizes), "bytes": sum(sizes), "seconds": round(time.monotonic() - start, 1)}
 
 

@@ -198,7 +198,7 @@ class _Look:
         if state.unproven is not None:
             yield f"{state.unproven.prefix} (what the job left, as it is; no checkpoint is proven in it)"
         if state.archive is not None or state.unproven is not None:
-            yield f"s3://{store.bucket}/{archive} ({self._keys(archive)} objects of the archive)"
+            yield f"s3://{store.bucket}/{archive} ({self._keys(archive, is_needed=True)} objects of the archive)"
         copies = f"{root}{copies_prefix(self.tenant.campaign, identity)}/"
         is_needless = state.archive is not None and not state.archive.copies_left
         if (count := self._keys(copies, is_left=is_needless)) and not is_needless:
@@ -211,8 +211,9 @@ class _Look:
             yield f"s3://{store.bucket}/{key} (names of the images)"
         yield f"s3://{store.bucket}/{store.prefix}/ (record and what lies below it, {record} objects)"
 
-    def _keys(self, prefix: str, is_left: bool = False) -> int:
-        """Look at a folder of the bucket and return its number of objects. `is_left`: there should be none."""
+    def _keys(self, prefix: str, is_left: bool = False, is_needed: bool = False) -> int:
+        """Look at a folder of the bucket and return its number of objects. `is_left`: there should be none;
+        `is_needed`: there should be some."""
         store, words, count = self.tenant.store, None, 0
         try:
             pages = store.s3.get_paginator("list_objects_v2").paginate(Bucket=store.bucket, Prefix=prefix)
@@ -221,6 +222,8 @@ class _Look:
             words = f"{type(error).__name__}: {error}"[:300]
         findings = (f"{count} objects",) if is_left and count else ()
         kind = f"s3://{store.bucket}/{prefix}"
+        if is_needed and not count and words is None:
+            findings = ("nothing, though the record says that it is kept",)
         evidence = ("in the campaign's folder",) * len(findings)
         row = Looked(service="s3", kind=kind, listed=count, found=findings, evidence=evidence, could_not_look=words)
         self.looks.append(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim, Pod
 
 from infra.archive import archive_job
 from infra.campaign import provision
+from infra.campaign.capacity import deadline_passed, is_late
 from infra.cluster import attempts, pod_start
 from infra.cluster.confinement import ROOT, container_context, environment, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL, volumes
@@ -26,13 +28,12 @@ from infra.session.context import Context
 from infra.spec.campaign import Spec
 from infra.spec.names import NAMESPACE, TRAINER_ACCOUNT, data_prefix
 from infra.spec.standing import StandingCluster
-from infra.standing.bring import COMMAND, CONFIG, BringConfig, DataFile
+from infra.standing.bring import COMMAND, CONFIG, LISTING, NAME, BringConfig, DataFile, Listing
 from infra.standing.openings import shared_claim_object
+from infra.standing.tenancy import refuse_held
 from trainer.contract import DATA_MOUNT
 
 Object = dict[str, Any]
-NAME = "data"
-"""Of the Job and of its config map."""
 ROLE = "bivouac.dev/role"
 TRIES = 3
 
@@ -44,22 +45,17 @@ def run(context: Context) -> ProvisionOutput:
     data, figures = provision.job_data(context)
     provision.upload(context, data)
     client = context.cluster_client()
+    refuse_held(client, spec, cluster)
     context.guard()
     if cluster.shared.storage_class is not None:
         _claim(client, spec, cluster)
     if cluster.s3.ca is not None:
         text = Path(cluster.s3.ca).expanduser().read_text()
         attempts.create_config(client, CA_CONFIG, {CAMPAIGN_LABEL: spec.campaign}, {CA_FILE: text})
-    config = BringConfig(
-        region=spec.s3_region,
-        bucket=context.buckets.data,
-        prefix=f"{spec.bucket_root}{data_prefix(data.digest)}",
-        files=listed(spec, data),
-    )
-    summary = _bring(context, client, cluster, config)
-    context.progress.note(
-        f"data: {len(config.files)} files on the shared claim, {summary.get('bytes', 0)} bytes brought"
-    )
+    files = listed(spec, data)
+    prefix = f"{spec.bucket_root}{data_prefix(data.digest)}"
+    summary = _bring(context, client, cluster, _configuration(context, prefix, files))
+    context.progress.note(f"data: {len(files)} files on the shared claim, {summary.get('bytes', 0)} bytes brought")
     return figures.model_copy(update={"data_digest": data.digest})
 
 
@@ -70,9 +66,15 @@ def lay(context: Context, paths: Sequence[Path], digest: str) -> None:
     prefix = f"{spec.bucket_root}{data_prefix(digest)}"
     for path in paths:
         context.account.client("s3").upload_file(str(path), context.buckets.data, f"{prefix}{path.name}")
-    files = tuple(map(_listed, paths))
-    config = BringConfig(region=spec.s3_region, bucket=context.buckets.data, prefix=prefix, files=files)
+    config = _configuration(context, prefix, tuple(map(_listed, paths)))
     _bring(context, context.cluster_client(), cluster, config)
+
+
+def _configuration(context: Context, prefix: str, files: tuple[DataFile, ...]) -> BringConfig:
+    """Return what the Job is told. The files' list goes to S3: a config map has no room for that of many."""
+    key = f"{context.store.prefix}/{LISTING}"
+    context.store.put(key, Listing(files=files).model_dump_json().encode())
+    return BringConfig(region=context.spec.s3_region, bucket=context.buckets.data, prefix=prefix, listing=key)
 
 
 def listed(spec: Spec, data: DataSet | PackedSource) -> tuple[DataFile, ...]:
@@ -125,48 +127,55 @@ def data_job(spec: Spec, image: str) -> Object:
 
 
 def _bring(context: Context, client: Client, cluster: StandingCluster, config: BringConfig) -> Object:
-    """Run the Job to its end, and return its summary. Raises `PermanentError` if it fails, or does not begin within
-    `recovery.startup_timeout`."""
+    """Run the Job to its end, and return its summary. Raises `PermanentError` if it fails, if it is removed, if it does
+    not begin within `recovery.startup_timeout`, and `UserError` at the deadline."""
     spec = context.spec
     labels = {CAMPAIGN_LABEL: spec.campaign}
-    _remove(context, client)  # of an earlier try, whose files may be others
     attempts.create_config(client, NAME, labels, {CONFIG: config.model_dump_json(indent=1)})
+    _remove(context, client)  # of an earlier try, whose files may be others
     image = BakeOutput.of(context.outputs).steward_image or spec.image.steward_base
     context.guard()
     create(client, from_dict(placed(data_job(spec, image), cluster)))
-    begun, waited = False, ""
-    for _ in context.turns(spec.recovery.startup_timeout.total_seconds()):
-        pods = _pods(client, spec)
-        begun = begun or any(pod_start.has_started(pod) for pod in pods)
-        if begun:
-            break
-        waited = "; ".join(pod_start.why_not(pod, "") for pod in pods) or "its Job has no pod yet"
-        context.progress.step(f"data: a pod is to bring it to the shared claim; {waited[:240]}")
-    if not begun:
-        warnings = pod_start.warnings(client)
-        words = "; ".join(f"{name}: {text}" for name, text in warnings.items() if name.startswith(NAME)) or waited
-        raise _failure("the pod that brings the data does not start", words)
+    patience = time.monotonic() + spec.recovery.startup_timeout.total_seconds()
     while True:
-        status = archive_job.status_of(client, NAME)
-        pods = _pods(client, spec)
+        # The Job is read before its pods: if it reports an end, the later listing shows the pod's end too.
+        status, pods = archive_job.status_of(client, NAME), _pods(client, spec)
         if status.get("succeeded"):
             summary = archive_job.verdict_of(pods)
             _remove(context, client)
             return summary
+        if not status or status.get("leaving"):
+            raise _failure("the Job that brings the data was removed", "somebody removed it")
         if status.get("over") or status.get("failed", 0) >= TRIES:
             raise _failure("the data was not brought to the shared claim", archive_job.last_message(pods))
-        context.progress.step(f"data: {len(config.files)} files go from S3 to the shared claim")
+        if is_late(context):
+            raise deadline_passed(context, context.deadline.isoformat())
+        if any(pod_start.has_started(pod) and not pod_start.is_over(pod) for pod in pods):
+            patience = time.monotonic() + spec.recovery.startup_timeout.total_seconds()
+            context.progress.step("data: it goes from S3 to the shared claim")
+        else:
+            words = "; ".join(pod_start.why_not(pod, "") for pod in pods) or "its Job has no pod yet"
+            context.progress.step(f"data: a pod is to bring it to the shared claim; {words[:240]}")
+            if time.monotonic() > patience:
+                raise _failure("the pod that brings the data does not start", _warnings(client) or words)
         for _ in context.turns(1.0):
             context.guard()
 
 
+def _warnings(client: Client) -> str:
+    """Return what Kubernetes warns of the Job and its pods."""
+    warnings = pod_start.warnings(client)
+    return "; ".join(f"{name}: {text}" for name, text in warnings.items() if name.startswith(NAME))
+
+
 def _remove(context: Context, client: Client) -> None:
-    """Remove the Job of an earlier try, and wait until its pods are gone."""
+    """Remove the Job of an earlier try, and wait until its pods are gone. Raises `PermanentError` if they stay."""
     archive_job.remove(client, NAME)
     for _ in context.turns(context.spec.recovery.startup_timeout.total_seconds()):
         if not archive_job.status_of(client, NAME) and not _pods(client, context.spec):
             return
         context.progress.step("data: the Job of an earlier try is ending")
+    raise _failure("the Job of an earlier try does not end", f"Job {NAME} or its pods, on a node that may be dead")
 
 
 def _pods(client: Client, spec: Spec) -> list[Pod]:

@@ -16,6 +16,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.types import CascadeType
 
 from infra.cluster.kubernetes import is_gone, may_pass
+from infra.cluster.standing.connection import UNKNOWN
 from infra.errors import NotProven, PermanentError
 from infra.inventory.stakes import refuse_unproven
 from infra.record.events import CampaignState
@@ -174,6 +175,9 @@ class _ObjectRemoval:
 
     def _refusal(self, request: str, error: httpx2.HTTPError) -> PermanentError:
         cluster = self._tenant.cluster
+        if isinstance(error, ApiError) and error.status.code == UNKNOWN:
+            cure = f"log in to context {cluster.context} again, then `bivouac down {self._tenant.campaign}` goes on"
+            return PermanentError("the cluster does not know this login any more", seen=refusal(error), cure=cure)
         return PermanentError(
             f"the cluster does not let the campaign {request}",
             seen=f"namespace {cluster.namespace} in context {cluster.context}: {refusal(error)}",

@@ -58,7 +58,7 @@ class FolderPlace(NamedTuple):
 def shared_place(tenant: Tenant) -> FolderPlace | None:
     """Return the folder on the shared claim; None where the campaign has a claim of its own, which goes as a whole."""
     claim = tenant.cluster.shared.claim
-    return None if claim is None else FolderPlace(claim, PROJECT, (tenant.campaign,))
+    return None if claim is None else FolderPlace(claim, f"{PROJECT}/{tenant.cluster.namespace}", (tenant.campaign,))
 
 
 def local_place(tenant: Tenant, node: str) -> FolderPlace:
@@ -73,7 +73,7 @@ def manifest(tenant: Tenant, place: FolderPlace) -> dict[str, Any]:
     labels = {CAMPAIGN_LABEL: tenant.campaign, ROLE_LABEL: ROLE}
     container = {
         "name": ROLE,
-        "image": tenant.spec.image.base,
+        "image": tenant.spec.image.steward_base,
         "command": ["rm", "-rf", "--", *(f"{_MOUNT}/{path}" for path in place.paths)],
         "env": environment(),
         "securityContext": container_context(capabilities=READS_ALL),
@@ -90,6 +90,7 @@ def manifest(tenant: Tenant, place: FolderPlace) -> dict[str, Any]:
         "containers": [container],
     }
     placed_pod = placing.plain_pod(pod, tenant.cluster, tenant.campaign, place.node)
+    placed_pod.pop("priorityClassName", None)  # nobody's pod is to go for it
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -115,7 +116,7 @@ class _FolderRemoval:
     """As many Jobs at a time as the gang has pods, since the namespace's quota has room for these."""
 
     def __init__(self, tenant: Tenant, nodes: Mapping[str, BorrowedNode]) -> None:
-        self._tenant, self._client = tenant, tenant.client
+        self._tenant, self._client, self._nodes = tenant, tenant.client, nodes
         self._unreached = {name: words for name, node in nodes.items() if (words := node.trouble or node.held)}
         shared = shared_place(tenant)
         local_places = [local_place(tenant, name) for name in nodes if name not in self._unreached]
@@ -173,9 +174,11 @@ class _FolderRemoval:
             self._end(place)
 
     def _fail(self, place: FolderPlace, words: str) -> None:
-        """Note a failure; that of a node that is dead by now is none."""
+        """Note a failure; none is that of a node which is dead by now, or which no attempt of the record had."""
         if place.node and (trouble := node_trouble(self._client, place.node)):
             self._unreached[place.node] = trouble
+        elif place.node and not self._nodes[place.node].was_used:
+            self._unreached[place.node] = f"no attempt ran there; {words}"
         else:
             self._failures[place] = words
         self._end(place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from lightkube import Client
 
@@ -19,6 +19,8 @@ from infra.record.payloads.outputs import PreflightOutput
 from infra.session.context import Context
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
+from infra.standing.belongings import node_trouble
+from infra.standing.tenancy import refuse_held
 from trainer.contract import Expectation
 
 OF_NODE_IMAGE = frozenset({"efa"})
@@ -36,12 +38,13 @@ class JudgedNodes(BorrowedNodes):
                 super().quarantine(event.payload.node, "recorded", event.at if event.payload.died else None)
 
     def quarantine(self, node: str, reason: str, died_at: datetime | None = None) -> None:
-        """Leave this node out of later gangs, and record why."""
-        if node not in self.left_out:
-            self._context.guard()
-            died = died_at is not None
-            self._context.store.append(NodeQuarantined(node=node, instance=node, reason=reason, died=died))
-        super().quarantine(node, reason, died_at)
+        """Leave this node out of later gangs, and record why. One that is not Ready counts as dead: it comes back."""
+        if node in self.left_out:
+            return
+        at = datetime.now(UTC) if node_trouble(self.client, node) else died_at
+        self._context.guard()
+        self._context.store.append(NodeQuarantined(node=node, instance=node, reason=reason, died=at is not None))
+        super().quarantine(node, reason, at)
 
 
 def run(context: Context) -> PreflightOutput:
@@ -51,6 +54,7 @@ def run(context: Context) -> PreflightOutput:
     if is_late(context):
         raise deadline_passed(context, context.deadline.isoformat())
     client = context.cluster_client()
+    refuse_held(client, spec, cluster)
     nodes = JudgedNodes(client, cluster, context)
     expectation = expectation_of(spec, cluster, context.account.client("s3").meta.endpoint_url)
     if Stage.LAUNCH not in context.state().finished_stages:

@@ -21,6 +21,7 @@ from infra.errors import first_line
 from infra.plan.standing_facts import DryRun, SeenCluster, SeenNode
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
+from infra.spec.workload.workload import by_mpirun
 from infra.standing.queue_look import look_at_queue
 from infra.standing.rights import Right, driver_rights
 from infra.standing.tenancy import held_names
@@ -40,7 +41,7 @@ def look(
     client = connect(cluster)
     user = user_of(client, cluster)
     progress(f"{cluster.context} knows you as {user}")
-    missing = tuple(_missing(client, cluster))
+    missing = tuple(_missing(client, cluster, by_mpirun(spec.workload)))
     progress(f"{len(missing)} rights are missing")
     answers = SeenCluster(user=user, missing_rights=missing)
     if missing:
@@ -57,9 +58,9 @@ def look(
     )
 
 
-def _missing(client: Client, cluster: StandingCluster) -> Iterator[str]:
+def _missing(client: Client, cluster: StandingCluster, mpi: bool) -> Iterator[str]:
     """Yield the driver's rights that the API server denies to this login."""
-    for right in driver_rights(cluster):
+    for right in driver_rights(cluster, mpi):
         denied_verbs = [verb for verb in right.verbs if not all(_may(client, cluster, right, verb))]
         if denied_verbs:
             place = "the cluster" if right.everywhere else f"namespace {cluster.namespace}"

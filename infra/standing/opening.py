@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lightkube import Client
 
-from infra.archive.archive_job import out_of_cluster
 from infra.campaign import launch, supervise
 from infra.campaign.closing import SILENT
 from infra.campaign.launch import NodesLeft
@@ -48,5 +47,5 @@ class BorrowedStewardWatch(StewardWatch):
             f"the steward has been silent for {SILENT.total_seconds() / 60:.0f} minutes: its gang is ended",
             seen="its pod does not run, or cannot reach the record in S3",
             cure="`kubectl describe pods` in the campaign's namespace shows why; mend it, then `bivouac run` goes on; "
-            f"or {out_of_cluster(context.spec)}, and `bivouac down {name} --abandon`",
+            f"or `bivouac down {name} --abandon` gives up what is not archived",
         )

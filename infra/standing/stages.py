@@ -10,6 +10,7 @@ from infra.campaign.stages import StageStep
 from infra.inventory import certify
 from infra.record.events import Stage
 from infra.record.payloads.outputs import CertifyOutput, TeardownOutput
+from infra.record.store import STOP
 from infra.session.context import Context
 from infra.standing import certificate, data, ending, health, images, opening
 from infra.standing.belongings import Tenant
@@ -30,6 +31,8 @@ def _tenant(context: Context) -> Tenant:
 
 def end(context: Context, abandon: bool = False) -> TeardownOutput:
     """Take away all that the campaign made. `abandon`: give up what is not archived. Raises as `ending.end` does."""
+    if abandon:  # a steward that Kubernetes cannot reach reads it, and launches nothing more
+        context.store.put_json(STOP, {"asked_by": str(context.lease.holder)})
     done = ending.end(_tenant(context), context.state(), abandon=abandon, person=context.operator_arn)
     for words in done.stays:
         context.progress.note(words)

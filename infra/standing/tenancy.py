@@ -17,10 +17,11 @@ from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import is_gone
 from infra.cluster.standing.placing import CA_CONFIG, shared_claim
 from infra.cluster.steward_config import config_map
+from infra.errors import UserError
 from infra.plan.standing_facts import HeldName
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
-from infra.standing import data
+from infra.standing import bring
 from infra.steward import judging
 from infra.steward.last_resort import HOLDER, STEWARD
 
@@ -32,9 +33,9 @@ FIXED: tuple[tuple[Any, str], ...] = (
     (ConfigMap, judging.CONFIG),
     (ConfigMap, archive_job.CONFIG),
     (Job, archive_job.NAME),
-    (ConfigMap, data.NAME),
+    (ConfigMap, bring.NAME),
     (ConfigMap, CA_CONFIG),
-    (Job, data.NAME),
+    (Job, bring.NAME),
 )
 """(kind, name) of what each campaign writes over or removes: two campaigns in one namespace would take each other's."""
 
@@ -42,6 +43,20 @@ FIXED: tuple[tuple[Any, str], ...] = (
 def held_names(client: Client, spec: Spec, cluster: StandingCluster) -> tuple[HeldName, ...]:
     """Return the objects under a name of the campaign's that do not have its label. Raises `ApiError`."""
     return tuple(_held(client, spec, cluster))
+
+
+def refuse_held(client: Client, spec: Spec, cluster: StandingCluster) -> None:
+    """Raise `UserError` before anything is made or removed where another campaign's objects, or somebody else's, have
+    the names of ours."""
+    if held := held_names(client, spec, cluster):
+        raise UserError(
+            "the namespace has objects of others under the campaign's names",
+            seen="; ".join(
+                f"{row.kind} {row.name} of {f'campaign {row.campaign}' if row.campaign else 'somebody else'}"
+                for row in held
+            ),
+            cure="give the campaign a namespace of its own, or wait until the other campaign is over",
+        )
 
 
 def _held(client: Client, spec: Spec, cluster: StandingCluster) -> Iterator[HeldName]:

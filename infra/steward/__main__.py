@@ -28,6 +28,7 @@ from infra.record.meter import read
 from infra.record.store import CampaignStore
 from infra.session import closer
 from infra.spec.names import Names
+from infra.spec.standing import WEBHOOK_KEY
 from infra.steward import last_resort, watchdog
 from infra.steward.monitoring.alerts import AlertWatch
 from infra.steward.policy import policy_of
@@ -61,7 +62,7 @@ def main() -> int:
         return int(ExitCode.USER)
     tier = bucket_place(s3, config.shared_tier)
     RequestServer(store, lambda: steward.observer.agents, lease.check, bucket=tier).open()
-    notice_ways = ways(config.spec, lease.check)
+    notice_ways = ways(config.spec, lease.check, os.environ.get(WEBHOOK_KEY, ""))
     outbox = Outbox(store, config.spec.notify, notice_ways, clock.now)
     Teller(outbox, lease.check, lambda: bills(config, read(config.lines, store.events(), clock.now()))).open()
     steward.exporter.open()

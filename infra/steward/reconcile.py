@@ -63,6 +63,7 @@ def _give_back(store: CampaignStore, nodes: GangNodes, returns: Returns) -> None
     quarantines = [(event.at, event.payload) for event in store.events() if isinstance(event.payload, NodeQuarantined)]
     quarantined_instances = {payload.instance for _, payload in quarantines}
     deaths = {payload.node: at if payload.died else None for at, payload in quarantines}
+    nodes.restore(deaths)
     for node in nodes.facts():
         if node.instance_state == "gone" or not node.instance:
             continue

@@ -30,8 +30,10 @@ class FaultMemory:
         """Read the memory, and say what it holds against this campaign's node image."""
         self._context, self._refused = context, set[str]()
         self._known = KnownFaults(())
+        if context.spec.borrows_nodes:
+            return  # its owner repairs a borrowed node, whose name stays the same
         try:
-            self._known = read_faults(context.store.s3, context.store.bucket, datetime.now(UTC), context.store.root)
+            self._known = read_faults(context.store.s3, context.store.bucket, datetime.now(UTC))
         except OF_WORLD as error:
             context.progress.note(
                 f"the account's memory of faults cannot be read, so it refuses no node: {error}"[:300]
@@ -103,8 +105,10 @@ def _image(context: Context) -> str | None:
 
 def _note(context: Context, **fields: Any) -> None:
     """Store a fault; a memory that takes none is said and stops nothing."""
+    if context.spec.borrows_nodes:
+        return
     fault = Fault(at=datetime.now(UTC), campaign=context.spec.campaign, **fields)
     try:
-        note_fault(context.store.put, fault, context.store.root)
+        note_fault(context.store.put, fault)
     except OF_WORLD as error:
         context.progress.note(f"not noted for later campaigns, {error}: {fault}"[:300])

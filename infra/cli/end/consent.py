@@ -44,8 +44,9 @@ def stakes(store: CampaignStore, spec: Spec, abandon: bool, console: Console) ->
     live, bill = facts["live"], billing.bill(read_only_context(spec, None, console))
     yield spec.campaign, f"on {facts['target']}: {facts['stage']}; driver {facts['driver']}"
     yield "stands", bill.sentence(spec.campaign)
-    price_note = "" if target.spends(spec) else " on AWS; a rehearsal costs nothing"
-    yield "keeping", f"{24 * bill.usd_per_hour:,.2f} USD a day, {facts['spent_usd']:,.2f} USD so far{price_note}"
+    price_note = "" if target.spends(spec) or spec.borrows_nodes else " on AWS; a rehearsal costs nothing"
+    rate = "nodes that others could use" if spec.borrows_nodes else f"{24 * bill.usd_per_hour:,.2f} USD a day"
+    yield "keeping", f"{rate}, {facts['spent_usd']:,.2f} USD so far{price_note}"
     newest = max(state.newest_committed, live.get("committed_step", -1))
     commit_text = f"committed step {newest}" if newest >= 0 else "no committed checkpoint is known"
     training = facts["training"]

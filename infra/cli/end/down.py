@@ -16,6 +16,7 @@ from infra.console.plain_console import say
 from infra.errors import NO_GOLDEN, UserError
 from infra.plan.survey import environment
 from infra.preview.read_only import read_only_context
+from infra.record import borrowing
 from infra.record.events import Stage
 from infra.record.holder import Holder
 from infra.record.store import STOP, CampaignStore
@@ -32,7 +33,7 @@ def down_command(
     try:
         store = record_of(campaign, region)
     except UserError as unknown:
-        if not abandon:
+        if not abandon or borrowing.recall(campaign) is not None:
             raise
         # Nothing can be archived without its record: all that has its tag is removed.
         loss = (("lost", f"all that has the tag of {campaign}: without its record nobody knows what it holds"),)
@@ -41,7 +42,8 @@ def down_command(
     spec = stored_spec(store)
     machine = output if as_json else None
     if store.state().over:
-        words = f"campaign {campaign} is over and stays as it is; `bivouac sweep {campaign}` looks again for leftovers"
+        again = "" if spec.borrows_nodes else f"; `bivouac sweep {campaign}` looks again for leftovers"
+        words = f"campaign {campaign} is over and stays as it is{again}"
         say(console, words)
         return _report_end(read_only_context(spec, None, console), console, machine)
     question, word = ("Type its name to lose that", campaign) if abandon else ("Tear it down?", "")

@@ -45,7 +45,9 @@ def explain_command(campaign: str | None, event: str | None, region: str, as_jso
 
 
 def _known_faults(store: CampaignStore) -> KnownFaults | None:
-    """Return the account's memory of faults; None if it cannot be read."""
+    """Return the account's memory of faults; None if it cannot be read, or empty in an existing cluster, which has none."""
+    if store.root:
+        return KnownFaults(())
     try:
         return read_faults(store.s3, store.bucket, datetime.now(UTC))
     except (ClientError, BotoCoreError):

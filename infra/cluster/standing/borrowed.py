@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from lightkube import Client
@@ -51,8 +51,9 @@ class BorrowedNodes:
 
     def facts(self, ask_ec2: bool = True) -> tuple[NodeFacts, ...]:
         """Return the nodes as Kubernetes sees them. Raises `httpx2.HTTPError` if it does not answer."""
-        self._forget_pods()
-        return tuple(self._facts(node) for node in self.client.list(Node, labels=dict(self._cluster.nodes.labels)))
+        rows = tuple(self._facts(node) for node in self.client.list(Node, labels=dict(self._cluster.nodes.labels)))
+        self._forget_pods()  # after the look: a node that is back has a living gang
+        return rows
 
     def _facts(self, node: Node) -> NodeFacts:
         name = str(node.metadata.name if node.metadata else "")
@@ -85,6 +86,7 @@ class BorrowedNodes:
         since = ready.lastTransitionTime if ready is not None and ready.status == "True" else None
         if died_at is not None and since is not None and since > died_at:
             del self._left_out[name]
+            self._unattended.discard(name)
             self._returns[name] = since.isoformat()
 
     def _instance(self, name: str) -> str:
@@ -98,6 +100,11 @@ class BorrowedNodes:
         The node itself stays as it is, whatever the `reason`.
         """
         self._left_out[node] = died_at
+
+    def restore(self, deaths: Mapping[str, datetime | None]) -> None:
+        """Leave out the nodes that the record names, also those that are away now; node -> when it was found dead, None
+        for good."""
+        self._left_out |= {node: died_at for node, died_at in deaths.items() if node not in self._left_out}
 
     def replace(self, instance: str) -> bool:
         """Leave the node out and return False: this call brings no other node. Spare ones are there or are waited

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import httpx2
 import yaml
 from botocore.config import Config
 from lightkube import Client, KubeConfig
+from lightkube.config.client_adapter import verify_cluster
+from lightkube.config.kubeconfig import SingleConfig
+from lightkube.config.models import User
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.resources.authentication_v1 import SelfSubjectReview
 from lightkube.resources.core_v1 import Secret
 
 from infra.aws.account import Account
-from infra.cluster.kubernetes import PATIENCE_S, from_outside, prepare_models
+from infra.cluster.kubernetes import PATIENCE_S, READS, from_outside, prepare_models
 from infra.errors import PermanentError, UserError
 from infra.spec.campaign import Spec
 from infra.spec.names import Names
@@ -30,8 +34,9 @@ UNKNOWN = 401
 """Status of an answer to a login that is not known."""
 
 
-def connect(cluster: StandingCluster, *, dry_run: bool = False) -> Client:
-    """Return a client of the spec's context, in its namespace. `dry_run`: the server makes nothing.
+def connect(cluster: StandingCluster, *, dry_run: bool = False, guard: Callable[[], None] | None = None) -> Client:
+    """Return a client of the spec's context, in its namespace. `dry_run`: the server makes nothing. `guard` is called
+    before each request that changes something, and raises to prevent it.
 
     Raises `UserError` if no kubeconfig has the context.
     """
@@ -46,7 +51,7 @@ def connect(cluster: StandingCluster, *, dry_run: bool = False) -> Client:
         except (OSError, yaml.YAMLError, LookupError, TypeError, ValueError) as error:
             raise UserError("the kubeconfig cannot be read", seen=f"{file}: {error}", cure="mend it") from error
         if cluster.context in config.contexts:
-            return _client(config, cluster, dry_run)
+            return _client(config, cluster, dry_run, guard)
         contexts += config.contexts
     raise UserError(
         "no kubeconfig has the context of cluster.context",
@@ -59,12 +64,31 @@ def _config_files() -> list[str]:
     return [name for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name] or [_DEFAULT_CONFIG]
 
 
-def _client(config: KubeConfig, cluster: StandingCluster, dry_run: bool) -> Client:
+class GuardedTransport(httpx2.HTTPTransport):
+    """Calls a guard before each request that changes something: a driver that lost its lease must change nothing."""
+
+    def __init__(self, config: SingleConfig, guard: Callable[[], None] | None) -> None:
+        super().__init__(verify=verify_cluster(config.cluster, config.user or User(), config.abs_file))
+        self._guard = guard
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self._guard is not None and request.method not in READS:
+            self._guard()
+        return super().handle_request(request)
+
+
+def _client(config: KubeConfig, cluster: StandingCluster, dry_run: bool, guard: Callable[[], None] | None) -> Client:
     try:
         single = config.get(context_name=cluster.context)
-        timeout = httpx2.Timeout(PATIENCE_S)
+        if single is None:
+            raise LookupError("it names no cluster")
         return Client(
-            config=single, namespace=cluster.namespace, field_manager="bivouac", timeout=timeout, dry_run=dry_run
+            config=single,
+            namespace=cluster.namespace,
+            field_manager="bivouac",
+            timeout=httpx2.Timeout(PATIENCE_S),
+            dry_run=dry_run,
+            transport=GuardedTransport(single, guard),
         )
     except (ConfigError, OSError, LookupError, ValueError) as error:
         cure = f"mend it until `kubectl --context {cluster.context} get pods` works"
@@ -105,6 +129,7 @@ class StandingAccount(Account):
             cure = "make the Secret of cluster.s3.secret anew, as docs/kubernetes.md shows"
             raise UserError("the login to S3 is not whole", seen=f"{place.secret} has no {lacking[0]}", cure=cure)
         key, secret = (login[name] for name in LOGIN_KEYS)
+        self.webhook = login.get(WEBHOOK_KEY, "")
         self.session = boto3.Session(key, secret, region_name=place.region)
         self._ca = _ca_file(place)
 
@@ -138,8 +163,6 @@ def open_account(spec: Spec) -> tuple[Account, str]:
     except ApiError as error:
         cure = "let an admin make the Secret, or apply what `bivouac grant` prints"
         raise UserError("the login to S3 cannot be read", seen=error.status.message, cure=cure) from error
-    if WEBHOOK_KEY in login:
-        os.environ[WEBHOOK_KEY] = login[WEBHOOK_KEY]  # as pods with this Secret have it
     return StandingAccount(place, login), user
 
 
@@ -147,7 +170,7 @@ def client_of(spec: Spec, account: Account) -> Client:
     """Return a client of the campaign's cluster and namespace: its own, or the spec's."""
     if spec.cluster is None:
         return from_outside(account, Names(spec.campaign).cluster)
-    return connect(spec.cluster)
+    return connect(spec.cluster, guard=lambda: None if account.guard is None else account.guard())
 
 
 def s3_client(place: StandingS3, login: dict[str, str]) -> Any:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from infra.aws.account import S3_STYLE
 from infra.cluster.confinement import leaving_a_dead_node
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset
 from infra.cluster.standing.queueing import PREFERRED_TOPOLOGY, PRIORITY_LABEL, QUEUE_LABEL, REQUIRED_TOPOLOGY
@@ -162,11 +163,12 @@ def _reaching_s3(pod: Object, cluster: StandingCluster) -> Object:
     """Return the pod, changed: its containers have S3's endpoint and login, and trust its CA."""
     place = cluster.s3
     endpoint = {} if place.endpoint is None else {"AWS_ENDPOINT_URL_S3": place.endpoint}
+    style = {} if place.path_style else {S3_STYLE: "virtual"}
     authority = {} if place.ca is None else {"AWS_CA_BUNDLE": f"{_CA_MOUNT}/{CA_FILE}"}
     if place.ca is not None:
         pod["volumes"] = [*pod["volumes"], {"name": CA_CONFIG, "configMap": {"name": CA_CONFIG}}]
     for container in pod["containers"]:
-        settings = {"AWS_REGION": place.region, **endpoint, **authority}
+        settings = {"AWS_REGION": place.region, **endpoint, **authority, **style}
         container["env"] += [{"name": name, "value": value} for name, value in settings.items()]
         container["envFrom"] = [{"secretRef": {"name": place.secret}}]
         if place.ca is not None:
@@ -188,7 +190,7 @@ def _in_cluster(pod: Object, cluster: StandingCluster, campaign: str) -> Object:
     for container in [*pod["containers"], *pod.get("initContainers", ())]:
         for mount in container.get("volumeMounts", ()):
             if mount["name"] == SHARED_CLAIM:
-                mount["subPath"] = f"{shared_folder(campaign)}/{mount['subPath']}"
+                mount["subPath"] = f"{shared_folder(cluster, campaign)}/{mount['subPath']}"
             elif mount["name"] == LOCAL_CLAIM:
                 # Two namespaces may have campaigns of one name, and the folder of a node is the same for both.
                 mount["subPath"] = cluster.namespace
@@ -200,9 +202,10 @@ def shared_claim(cluster: StandingCluster, campaign: str) -> str:
     return cluster.shared.claim or f"{PROJECT}-{campaign}"
 
 
-def shared_folder(campaign: str) -> str:
-    """Return the campaign's folder on the shared claim, which may be other people's too."""
-    return f"{PROJECT}/{campaign}"
+def shared_folder(cluster: StandingCluster, campaign: str) -> str:
+    """Return the campaign's folder on the shared claim, which may be other people's too: the volume behind it may serve
+    other namespaces, with campaigns of the same name."""
+    return f"{PROJECT}/{cluster.namespace}/{campaign}"
 
 
 def _resources(resources: Object, cluster: StandingCluster) -> Object:

@@ -157,6 +157,9 @@ def job_inputs(case: Case) -> Iterator[Draft]:
         if value := getattr(workload, field):
             seen = ", ".join(value) if isinstance(value, dict) else "a login in AWS"
             yield _misplaced(f"workload.{field}", seen, cure)
+    if workload.requirements is not None and workload.image is None:
+        cure = "put the packages into image.base, or give workload.image and its workload.python"
+        yield _misplaced("workload.requirements", workload.requirements, cure)
     if INIT in workload.links:
         cure = "give a folder of this machine"
         yield _misplaced("workload.init_from", str(workload.init_from), cure)

@@ -63,6 +63,7 @@ class Tenant:
         site = self.rehearsal.found()
         unset = [word for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") for word in ("-u", name)]
         environment = self.rehearsal.environment | site.environment | {"KUBECONFIG": str(self.folder / "racks.yaml")}
+        environment["BIVOUAC_LEASE_SECONDS"] = "600"  # a loaded machine is no driver that is gone
         with self.log.open("a") as log:
             return subprocess.Popen(
                 site.entry(["env", *unset, *BIVOUAC, *words]),

@@ -19,7 +19,7 @@ from tests.worlds.closer import UnattendedCampaign
 from tests.worlds.progress import SilentProgress
 from tests.worlds.s3 import FakeS3, Time
 
-SPEC: Any = SimpleNamespace(campaign="story", job=SimpleNamespace(grace_s=1))
+SPEC: Any = SimpleNamespace(campaign="story", cluster=None, job=SimpleNamespace(grace_s=1))
 
 
 def archived(*ended: tuple[str, dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:

@@ -77,7 +77,7 @@ def test_a_gang_by_mpirun_is_placed_once_in_each_of_its_templates() -> None:
     for replica in replicas.values():
         pod = replica["template"]["spec"]
         folders = {one["subPath"] for one in pod["containers"][0]["volumeMounts"] if one["name"] == "shared"}
-        assert folders == {"bivouac/example/data", "bivouac/example/checkpoints"}
+        assert folders == {"bivouac/team-a/example/data", "bivouac/team-a/example/checkpoints"}
         (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         assert [field["values"] for field in term["matchFields"]] == [["rack-1"], ["rack-2"]]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +29,7 @@ from infra.record.payloads.outputs import BakeOutput
 from infra.record.store import CampaignStore
 from infra.spec.campaign import Spec, SpecFile
 from infra.spec.standing import StandingS3
-from infra.standing import bring, data, health, images, opening
+from infra.standing import bring, data, health, images, opening, tenancy
 from infra.standing import stages as standing_stages
 from tests.worlds.progress import SilentProgress
 from tests.worlds.s3 import FakeS3, Time
@@ -80,24 +82,23 @@ def test_the_driver_is_whom_the_cluster_knows_with_the_secrets_login(
         open_account(spec)
 
 
-def test_people_are_told_by_the_webhook_of_the_logins_secret(
+def test_people_are_told_by_the_webhook_of_the_logins_secret_alone(
     standing: Standing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api, spec, posted = TenantApi(), standing().spec, list[str]()
     assert spec is not None
-    monkeypatch.delenv("NOTIFY_WEBHOOK", raising=False)
-    assert ways.ways(spec) == {} and ways.way_names(spec) == ()
+    monkeypatch.setenv("NOTIFY_WEBHOOK", "https://strangers.example.org")
     content = {**LOGIN, "NOTIFY_WEBHOOK": "https://hooks.example.org/T0\n"}
     encoded = {name: base64.b64encode(value.encode()).decode() for name, value in content.items()}
     api.add("v1", "secrets", {"metadata": {"name": "s3-login", "namespace": SPACE}, "data": encoded})
     monkeypatch.setattr(connection, "connect", lambda cluster: api.client())
     monkeypatch.setattr(connection, "user_of", lambda client, cluster: "ada")
-    monkeypatch.setenv("NOTIFY_WEBHOOK", "")  # is put back after the test
-    open_account(spec)
+    account, _ = open_account(spec)
     monkeypatch.setattr(ways, "post", lambda address, notice: posted.append(address))
-    (way,) = ways.ways(spec).values()
+    (way,) = ways.ways(spec, None, account.webhook).values()
     way(SimpleNamespace())  # type: ignore[arg-type]
-    assert posted == ["https://hooks.example.org/T0"] and ways.way_names(spec) == ("webhook",)
+    assert posted == ["https://hooks.example.org/T0"]
+    assert ways.ways(spec) == {} and ways.way_names(spec) == ()
 
 
 def store_of(spec: Spec, s3: FakeS3) -> CampaignStore:
@@ -121,31 +122,35 @@ def file_of(content: bytes, name: str = "a.bin") -> bring.DataFile:
 
 
 class Bucket:
-    def __init__(self, **objects: bytes) -> None:
+    def __init__(self, *files: bring.DataFile, **objects: bytes) -> None:
         self.objects, self.asked = objects, list[str]()
+        self.listing = bring.Listing(files=files).model_dump_json().encode()
+
+    def get_object(self, Bucket: str, Key: str) -> dict[str, Any]:
+        assert Key == CONFIG.listing
+        return {"Body": io.BytesIO(self.listing)}
 
     def download_file(self, bucket: str, key: str, path: str) -> None:
         self.asked.append(key)
         Path(path).write_bytes(self.objects[key.rpartition("/")[2].partition(".")[0]])
 
 
-def config_of(*files: bring.DataFile) -> bring.BringConfig:
-    return bring.BringConfig(region="r", bucket=BUCKET, prefix="bivouac/datasets/d/", files=files)
+CONFIG = bring.BringConfig(region="r", bucket=BUCKET, prefix="bivouac/datasets/d/", listing="record/data-files.json")
 
 
 def test_data_is_brought_once_and_what_is_damaged_again(tmp_path: Path) -> None:
-    bucket, config = Bucket(a=b"tokens", b=b"more"), config_of(file_of(b"tokens"), file_of(b"more", "init/b.bin"))
-    assert bring.bring(config, bucket, tmp_path)["bytes"] == 10
+    bucket = Bucket(file_of(b"tokens"), file_of(b"more", "init/b.bin"), a=b"tokens", b=b"more")
+    assert bring.bring(CONFIG, bucket, tmp_path)["bytes"] == 10
     assert (tmp_path / "init" / "b.bin").read_bytes() == b"more"
     assert sorted(bucket.asked) == ["bivouac/datasets/d/a.bin", "bivouac/datasets/d/init/b.bin"]
     (tmp_path / "a.bin").write_bytes(b"t0kens")
-    assert bring.bring(config, bucket, tmp_path)["bytes"] == 6
+    assert bring.bring(CONFIG, bucket, tmp_path)["bytes"] == 6
     assert (tmp_path / "a.bin").read_bytes() == b"tokens" and len(bucket.asked) == 3
 
 
 def test_data_that_is_not_what_was_sent_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(PermanentError, match="is not what was sent"):
-        bring.bring(config_of(file_of(b"tokens")), Bucket(a=b"altered"), tmp_path)
+        bring.bring(CONFIG, Bucket(file_of(b"tokens"), a=b"altered"), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -168,7 +173,7 @@ def test_the_datas_job_writes_to_its_own_folder_of_the_claim_alone(standing: Sta
     (container,) = pod["containers"]
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     assert set(mounts) == {"/config", "/data", "/s3-ca"} and not mounts["/data"].get("readOnly")
-    assert mounts["/data"]["subPath"] == "bivouac/on-racks/data" and mounts["/s3-ca"]["readOnly"]
+    assert mounts["/data"]["subPath"] == "bivouac/team-a/on-racks/data" and mounts["/s3-ca"]["readOnly"]
     assert {"name": "AWS_CA_BUNDLE", "value": "/s3-ca/ca.pem"} in container["env"]
     assert container["envFrom"] == [{"secretRef": {"name": "s3-login"}}] and "resources" not in container
     assert {volume["name"] for volume in pod["volumes"]} == {"config", "shared", "s3-ca"}
@@ -201,7 +206,8 @@ def data_context(spec: Spec, turns: int = 3) -> Any:
     outputs = {BakeOutput.stage: BakeOutput(image="i", steward_image="s@sha256:0")}
     return SimpleNamespace(
         spec=spec, outputs=outputs, guard=lambda: None, progress=SilentProgress(),
-        turns=lambda seconds, interval=0.5: range(turns),
+        turns=lambda seconds, interval=0.5: range(turns), store=store_of(spec, FakeS3(Time())),
+        deadline=datetime.now(UTC) + timedelta(hours=1),
     )  # fmt: skip
 
 
@@ -209,18 +215,47 @@ def test_the_datas_job_is_run_to_its_end_and_removed(standing: Standing) -> None
     api, spec = DataApi(), standing().spec
     assert spec is not None and spec.cluster is not None
     api.word = '{"files": 1, "bytes": 6}'
-    summary = data._bring(data_context(spec), api.client(), spec.cluster, config_of(file_of(b"tokens")))
+    summary = data._bring(data_context(spec), api.client(), spec.cluster, CONFIG)
     assert summary == {"files": 1, "bytes": 6}
     assert [call[:2] for call in api.calls if call[1] == "jobs"][-1] == ("delete", "jobs")
     config = api.objects["v1", "configmaps", SPACE, "data"]
-    assert config["metadata"]["labels"] == {CAMPAIGN_LABEL: "on-racks"} and "a.bin" in config["data"]["bring.json"]
+    assert config["metadata"]["labels"] == {CAMPAIGN_LABEL: "on-racks"}
+    assert json.loads(config["data"]["bring.json"])["listing"] == CONFIG.listing
 
 
-def test_a_pod_of_the_data_that_does_not_start_is_told_with_its_reason(standing: Standing) -> None:
+def test_a_pod_of_the_data_that_does_not_start_is_told_with_its_reason(
+    standing: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, spec, time = DataApi(), standing().spec, Time()
+    assert spec is not None and spec.cluster is not None
+    monkeypatch.setattr(data.time, "monotonic", lambda: time.go(60) or time())
+    with pytest.raises(PermanentError, match="ErrImagePull"):
+        data._bring(data_context(spec), api.client(), spec.cluster, CONFIG)
+
+
+def test_a_job_of_the_data_that_somebody_removes_ends_the_stage(standing: Standing) -> None:
     api, spec = DataApi(), standing().spec
     assert spec is not None and spec.cluster is not None
-    with pytest.raises(PermanentError, match="ErrImagePull"):
-        data._bring(data_context(spec), api.client(), spec.cluster, config_of(file_of(b"tokens")))
+
+    def remove(document: dict[str, Any]) -> None:
+        api.objects.pop(("batch/v1", "jobs", SPACE, "data"), None)
+
+    api.created = remove
+    with pytest.raises(PermanentError, match="was removed"):
+        data._bring(data_context(spec), api.client(), spec.cluster, CONFIG)
+
+
+def test_others_objects_under_our_names_end_the_stage_before_anything_is_removed(standing: Standing) -> None:
+    api, spec = TenantApi(rack("rack-1")), standing().spec
+    assert spec is not None and spec.cluster is not None
+    api.add(
+        "apps/v1",
+        "deployments",
+        own("steward", "theirs", labels={"app": "steward"}, spec={"selector": {}, "template": {}}),
+    )
+    with pytest.raises(UserError, match="Deployment steward of campaign theirs"):
+        tenancy.refuse_held(api.client(), spec, spec.cluster)
+    assert api.calls == []
 
 
 def test_new_code_of_a_relaunch_comes_beside_the_first(standing: Standing, tmp_path: Path) -> None:
@@ -234,8 +269,9 @@ def test_new_code_of_a_relaunch_comes_beside_the_first(standing: Standing, tmp_p
     context.cluster_client = api.client
     data.lay(context, [tmp_path / "source-2.tar"], "d1")
     assert sent == ["bivouac/datasets/d1/source-2.tar"]
-    brought = json.loads(api.objects["v1", "configmaps", SPACE, "data"]["data"]["bring.json"])
-    assert [file["name"] for file in brought["files"]] == ["source-2.tar"]
+    told = json.loads(api.objects["v1", "configmaps", SPACE, "data"]["data"]["bring.json"])
+    listing = json.loads(context.store.get(told["listing"]))
+    assert [file["name"] for file in listing["files"]] == ["source-2.tar"]
     assert target.renewal(spec) is standing_stages.RENEWAL
 
 

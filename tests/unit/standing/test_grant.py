@@ -152,7 +152,7 @@ def test_a_pod_writes_to_folders_of_its_campaign_on_a_claim_that_others_use_too(
     claims = {one["name"]: one.get("persistentVolumeClaim", {}).get("claimName") for one in pod["volumes"]}
     assert (claims["shared"], claims["local"]) == ("scratch", "local")
     folders = {one["subPath"] for one in pod["containers"][0]["volumeMounts"] if one["name"] == "shared"}
-    assert folders == {"bivouac/on-racks/data", "bivouac/on-racks/checkpoints"}
+    assert folders == {"bivouac/team-a/on-racks/data", "bivouac/team-a/on-racks/checkpoints"}
 
 
 def test_placing_leaves_the_gang_of_eks_as_it_is(standing: Standing) -> None:

@@ -196,7 +196,13 @@ def test_copies_are_kept_until_an_archive_makes_them_needless(s3: FakeS3, seen: 
     s3.put_object(Bucket=BUCKET, Key=f"bivouac/copies/{CAMPAIGN}-2/{IDENTITY}/step-00000010/shard", Body=b"x")
     unarchived = seen()
     assert unarchived.clean and "1 objects of interval copies; the campaign has no archive" in str(unarchived.kept)
+    s3.put_object(Bucket=BUCKET, Key=f"bivouac/campaigns/{CAMPAIGN}/{IDENTITY}/golden/shard", Body=b"x")
     assert seen(ARCHIVED).found == (f"s3://{BUCKET}/bivouac/copies/{CAMPAIGN}/{IDENTITY}/ 1 objects",)
+
+
+def test_an_archive_of_which_s3_has_nothing_is_not_kept(seen: Callable[..., Certificate]) -> None:
+    (row,) = seen(ARCHIVED).found
+    assert row.startswith(f"s3://{BUCKET}/bivouac/campaigns/{CAMPAIGN}/{IDENTITY}/ nothing")
 
 
 def test_a_bucket_that_does_not_answer_is_no_empty_one(s3: FakeS3, seen: Callable[..., Certificate]) -> None:

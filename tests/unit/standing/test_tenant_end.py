@@ -14,7 +14,7 @@ from infra.record.payloads.attempts import AttemptLaunched, AttemptRunning, Node
 from infra.record.payloads.stages import StageStarted
 from infra.spec.campaign import Spec, SpecFile
 from infra.standing import rights as granted
-from infra.standing.belongings import is_gang, own_kinds
+from infra.standing.belongings import Tenant, is_gang, own_kinds
 from infra.standing.ending import end
 from infra.standing.folders import local_place
 from tests.worlds.s3 import FakeS3, Time
@@ -129,7 +129,7 @@ def test_each_node_and_the_claim_are_emptied_by_a_job_that_reaches_only_the_tena
     end(tenant(api, s3, spec, time), NOTHING_LAUNCHED)
     paths = (f"/place/{CAMPAIGN}", "/place/.archive")
     assert sorted(api.emptied) == sorted([
-        ("scratch:bivouac", (f"/place/{CAMPAIGN}",), ""),
+        (f"scratch:bivouac/{SPACE}", (f"/place/{CAMPAIGN}",), ""),
         *((f"local:{SPACE}", paths, name) for name in ("rack-1", "rack-2", "rack-3")),
     ])  # fmt: skip
     assert not [key for key in api.objects if key[1] == "jobs"]
@@ -193,12 +193,24 @@ def test_a_place_that_is_not_emptied_is_an_error_once_the_others_are(
     api: TenantApi, s3: FakeS3, spec: Spec, time: Time
 ) -> None:
     api.failing = {"rack-2": "rm: cannot remove '/place/on-racks': Read-only file system"}
+    ran_on(tenant(api, s3, spec, time), "rack-2")
     with pytest.raises(PermanentError, match="node rack-2: rm: cannot remove"):
         end(tenant(api, s3, spec, time), NOTHING_LAUNCHED)
     assert {node for *_, node in api.emptied} == {"", "rack-1", "rack-3"}
     api.failing = {}
     end(tenant(api, s3, spec, time), NOTHING_LAUNCHED)
     assert not [key for key in api.objects if key[1] in ("jobs", "pods")]
+
+
+def ran_on(campaign: Tenant, node: str) -> None:
+    """The record says that an attempt ran there."""
+    campaign.store.append(AttemptRunning(attempt=1, nodes=(node,)))
+
+
+def test_a_node_that_no_attempt_had_holds_nothing_up(api: TenantApi, s3: FakeS3, spec: Spec, time: Time) -> None:
+    api.failing = {"rack-2": "the image cannot be pulled"}
+    ended = end(tenant(api, s3, spec, time), NOTHING_LAUNCHED)
+    assert ended.unreached == {"rack-2": "no attempt ran there; the image cannot be pulled"}
 
 
 def test_a_job_whose_node_dies_is_no_failure(api: TenantApi, s3: FakeS3, spec: Spec, time: Time) -> None:
@@ -219,6 +231,7 @@ def test_a_job_that_does_not_start_is_an_error_while_its_node_lives_and_no_word_
     api: TenantApi, s3: FakeS3, spec: Spec, time: Time
 ) -> None:
     api.pending = {"rack-2"}
+    ran_on(tenant(api, s3, spec, time), "rack-2")
     begun = time()
     with pytest.raises(PermanentError, match="node rack-2: its Job has no pod"):
         end(tenant(api, s3, spec, time), NOTHING_LAUNCHED)

@@ -33,9 +33,9 @@ class Account:
         self.notes: list[str] = []
         baked = BakeOutput.model_validate({"node_image": {"ami": AMI}})
         self.context: Any = SimpleNamespace(
-            store=SimpleNamespace(s3=self.s3, bucket="state", root="", put=self.put),
+            store=SimpleNamespace(s3=self.s3, bucket="state", put=self.put),
             progress=SimpleNamespace(note=self.notes.append),
-            spec=SimpleNamespace(campaign="new", profile="p5"),
+            spec=SimpleNamespace(campaign="new", profile="p5", borrows_nodes=False),
             outputs={Stage.BAKE: baked},
         )
         for number, fields in enumerate(faults):
