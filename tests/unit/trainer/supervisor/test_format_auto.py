@@ -316,6 +316,23 @@ def test_a_name_that_says_its_step_takes_no_turns(name: str, job: WatchedJob) ->
         assert job.look() == []
 
 
+def test_what_was_never_looked_at_stands_and_the_mean_time_of_steps_is_that_of_all(job: WatchedJob) -> None:
+    assert job.recogniser.stands(Finished(10, saved(job.folder / "ckpt.pt")))
+    assert job.recogniser.step_seconds == 0.0
+    for at, step in ((100.0, 10), (101.0, 11), (109.0, 13)):
+        job.recogniser._heard.append((at, step))
+    assert job.recogniser.step_seconds == 3.0
+
+
+def test_a_step_that_nothing_names_is_larger_than_all_before_though_none_is_sealed_yet(job: WatchedJob) -> None:
+    steps = []
+    for name, heard in (("a", 10), ("b", 20), ("c", 15)):
+        job.at(heard)
+        put(job.folder / name / "weights.bin", "no zip"), put(job.folder / name / "DONE", "")
+        steps += [one.step for one in job.recogniser.finished_checkpoints("marker", job.folder, 1, -1)][-1:]
+    assert steps == [10, 20, 21]
+
+
 def test_a_job_that_begins_again_takes_no_turns(job: WatchedJob) -> None:
     for step in (10, 30):
         put(job.folder / f"ckpt_{step}.bin", "x", age_s=100)
