@@ -100,6 +100,43 @@ def test_the_newest_sound_step_is_sent_whole(site: SimpleNamespace) -> None:
         copies(site, above=40).send()
 
 
+def test_a_summary_counts_all_bytes_and_no_upload_of_a_dead_job_is_billed_on(
+    site: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = [f"{PREFIX}/{step_folder(30)}/attempt-0001/large.pt", f"copies/{CAMPAIGN}-2/of-another"]
+    for key in begun:
+        site.s3.create_multipart_upload(Bucket=site.name, Key=key)
+    folder = commit(site, 40)
+    told = copies(site).send()
+    assert told["bytes"] == sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+    def incomplete() -> list[str]:
+        return [upload["Key"] for upload in site.s3.list_multipart_uploads(Bucket=site.name).get("Uploads", ())]
+
+    assert incomplete() == begun[1:]
+    site.s3.create_multipart_upload(Bucket=site.name, Key=begun[0])
+    with pytest.raises(PermanentError, match="no step is newer"):
+        copies(site, above=40).send()
+    assert incomplete() == begun[1:], "also where there is nothing to send"
+
+    def fails(*given: object) -> None:
+        raise ClientError({"Error": {"Code": "SlowDown"}}, "ListMultipartUploads")
+
+    monkeypatch.setattr(ArchiveBucket, "abort_uploads", fails)
+    commit(site, 50)
+    assert copies(site).send()["step"] == 50, "what is left is aborted another time"
+
+
+def test_a_step_that_is_no_newer_than_the_record_says_is_not_read(
+    site: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (20, 40):
+        commit(site, step)
+    monkeypatch.setattr(Copies, "_send_step", lambda self, folder, manifest: pytest.fail(f"step {manifest.step}"))
+    with pytest.raises(PermanentError, match="none after step 40"):
+        copies(site, above=40).send()
+
+
 def test_a_step_that_the_watch_distrusts_is_neither_sent_nor_brought_back(site: SimpleNamespace) -> None:
     commit(site, 20)
     copies(site).send()
@@ -202,6 +239,8 @@ def test_the_program_sends_and_fetches_and_its_last_word_says_how_it_went(
     assert program.main(["send"]) == 0 and json.loads(words[-1])["step"] == 40
     shutil.rmtree(site.root)
     assert program.main(["fetch"]) == 0 and json.loads(words[-1])["refused"] == [] and list(on_tier(site)) == [40]
+    with pytest.raises(KeyError, match="steal"):
+        program.main(["steal"])
     monkeypatch.setattr(Copies, "send", lambda self: (_ for _ in ()).throw(PermanentError("x" * 9000, seen="y")))
     assert program.main(["send"]) == ExitCode.STORAGE and len(words[-1]) == 4000, "what a pod's status holds"
 

@@ -277,6 +277,21 @@ for step in range(40):
         (here / "DONE").touch()
 print("training finished", flush=True)
 """
+LAST_CHECKPOINT = """
+names = folder / "last_checkpoint"  # as Detectron2 and MMEngine find their newest
+begun = int((folder / names.read_text()).read_text().split()[-1]) if names.exists() else 0
+note(went_on_from=begun)
+for step in range(begun + 1, 41):
+    tell(step=step, loss=1 / step)
+    if step % 10 == 0:
+        here = folder / f"model_{step:07d}.pth"
+        here.write_text(f"weights of {step}")
+        names.write_text(here.name)
+        if attempt == 1 and step == 30:
+            lose_node()
+    if attempt == 1 and step == 21:
+        wait_for_seal(20)
+"""
 UNKNOWN = """
 for step in range(1, 21):
     tell(step=step)
@@ -313,5 +328,6 @@ CASES = {
         variables={"LD_LIBRARY_PATH": "/image/lib"},
     ),
     "counted from zero": Case(FROM_ZERO, format="marker"),
+    "a file with the newest name": Case(LAST_CHECKPOINT),
     "no known format": Case(UNKNOWN, 20),
 }  # fmt: skip

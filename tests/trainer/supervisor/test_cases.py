@@ -178,6 +178,14 @@ def test_of_two_folders_with_the_same_step_both_are_sealed_or_one_is_told(histor
     assert len(lost) <= 1 and all(any(entry.startswith(name) for entry in entries) for name in lost)
 
 
+@case("a file with the newest name")
+def test_a_job_that_looks_for_a_file_with_the_newest_name_finds_what_was_restored(history: History) -> None:
+    first, second = history.attempts
+    assert (first.codes, max(first.sealed)) == ([-9], 20)
+    assert (second.value("went_on_from"), second.codes, max(second.sealed)) == (20, [0], 40)
+    assert history.last.unrecognised is not None and not history.last.unrecognised["files"]
+
+
 @case("no known format")
 def test_what_no_format_knows_is_told_with_its_size_and_its_newest_file(history: History) -> None:
     content = history.last.unrecognised

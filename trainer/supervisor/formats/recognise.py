@@ -61,8 +61,9 @@ class Recogniser:
         """Folder and pattern of a name -> the checkpoint of such a name that was seen last."""
         self._ordinals: dict[str, tuple[int, int]] = {}
         """Folder and pattern of a name -> the largest number that was given a step, and the step."""
-        self._first_written: dict[Path, float] = {}
-        """File or folder with a plain number that is no newer step -> when it was written, at the first look."""
+        self._first_written: dict[Path, int] = {}
+        """File or folder with a plain number that is no newer step -> when it was written, in ns: as it was sealed, or
+        at the first look."""
 
     def finished_checkpoints(self, name: str, folder: Path, ranks: int, sealed_step: int) -> Iterator[Finished]:
         """Yield what counts as finished and is not committed, each with its step. Raises `OSError`."""
@@ -96,13 +97,16 @@ class Recogniser:
         if checkpoint.ordinal < 0:
             return False
         names = sorted(listing(checkpoint.face).files)
+        path = checkpoint.face / names[0] if names else checkpoint.face
         try:
-            changed_at = (checkpoint.face / names[0] if names else checkpoint.face).stat().st_mtime
+            changed_ns = path.stat().st_mtime_ns
         except OSError:
             return False
-        is_rewritten = changed_at != self._first_written.setdefault(checkpoint.face, changed_at)
-        is_newer = is_rewritten and changed_at > self.sealed_until(sealed_step)
-        return is_newer and self._heard_before(changed_at, -1) > sealed_step
+        sealed_version, _ = self._steps.get(checkpoint.face, ((), -1))
+        known_ns = next((row[2] for row in sealed_version if row[0] == str(path)), changed_ns)
+        is_rewritten = changed_ns != self._first_written.setdefault(checkpoint.face, known_ns)
+        is_newer = is_rewritten and changed_ns / 1e9 > self.sealed_until(sealed_step)
+        return is_newer and self._heard_before(changed_ns / 1e9, -1) > sealed_step
 
     def _sight(self, checkpoint: Finished) -> _Sight:
         """Return what a checkpoint is now, since when, and what came before it under its name or its family's."""

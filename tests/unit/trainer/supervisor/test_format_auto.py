@@ -291,13 +291,46 @@ def test_names_that_take_turns_get_the_steps_that_the_job_had_told(kind: str, jo
             "two files": [job.folder / f"model_{turn % 2}.bin", job.folder / f"optim_{turn % 2}.bin"],
         }[kind]
         job.recogniser._heard.append((step - 0.5, step))
+        if kind == "folder" and turn < 2:
+            put(folder / "words.txt", "the same", age_s=time.time() - 1)
         for path in paths:
             put(path, f"of step {step}")
             os.utime(path, (step, step))
         job.recogniser._begun = 0.0
         labels += [label for label, _ in job.look()]
-        assert job.look() == [], "it is sealed as it stands"
+        if step != 20:  # then there is no look before the next write
+            assert job.look() == [], "it is sealed as it stands"
     assert labels == [0, 1, 30, 40, 50], "the first two names say nothing else"
+
+
+@pytest.mark.parametrize("name", ["step-{}.bin", "step-{}"])
+def test_a_name_that_says_its_step_takes_no_turns(name: str, job: WatchedJob) -> None:
+    for step in (10, 30):
+        path = job.folder / name.format(step)
+        put(path if path.suffix else path / "DONE", "x", age_s=100)
+    assert [step for step, _ in job.look()] == [10, 30]
+    for age_s in (50, 40):
+        job.recogniser._heard.append((time.time() - age_s - 1, 140 - age_s))
+        path = job.folder / name.format(10)
+        put(path if path.suffix else path / "DONE", "written again", age_s=age_s)
+        assert job.look() == []
+
+
+def test_what_was_never_looked_at_stands_and_the_mean_time_of_steps_is_that_of_all(job: WatchedJob) -> None:
+    assert job.recogniser.stands(Finished(10, saved(job.folder / "ckpt.pt")))
+    assert job.recogniser.step_seconds == 0.0
+    for at, step in ((100.0, 10), (101.0, 11), (109.0, 13)):
+        job.recogniser._heard.append((at, step))
+    assert job.recogniser.step_seconds == 3.0
+
+
+def test_a_step_that_nothing_names_is_larger_than_all_before_though_none_is_sealed_yet(job: WatchedJob) -> None:
+    steps = []
+    for name, heard in (("a", 10), ("b", 20), ("c", 15)):
+        job.at(heard)
+        put(job.folder / name / "weights.bin", "no zip"), put(job.folder / name / "DONE", "")
+        steps += [one.step for one in job.recogniser.finished_checkpoints("marker", job.folder, 1, -1)][-1:]
+    assert steps == [10, 20, 21]
 
 
 def test_a_job_that_begins_again_takes_no_turns(job: WatchedJob) -> None:

@@ -22,6 +22,7 @@ from trainer.supervisor.formats import (
     whole_ranks,
 )
 from trainer.supervisor.formats.layouts import Candidate
+from trainer.supervisor.formats.tree import Listing, listing
 
 
 def known(folder: Path, kind: str, ranks: int = 1) -> dict[str, Candidate]:
@@ -147,6 +148,19 @@ def test_a_checkpoint_lies_eight_folders_deep_at_most(job: WatchedJob) -> None:
     for depth in (7, 8):
         dcp(job.folder.joinpath(*"abcdefgh"[:depth], f"step-{depth}"))
     assert [step for step, _ in job.look()] == [7]
+
+
+def test_a_folder_that_may_not_be_read_hides_no_other(job: WatchedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a/step-10", "b/step-20", "c/step-30"):
+        dcp(job.folder / name)
+
+    def refuse(folder: Path) -> Listing:
+        if folder.name == "b":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listing(folder)
+
+    monkeypatch.setattr(find, "listing", refuse)
+    assert [step for step, _ in job.look()] == [10, 30]
 
 
 def test_what_a_framework_has_removed_of_an_old_checkpoint_is_missing_of_it(tmp_path: Path) -> None:
