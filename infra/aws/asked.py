@@ -54,6 +54,7 @@ def ask_aws(account: Account, spec: Spec, facts: Facts, say: Callable[[str], Non
             ),
             "base": answer(lambda: _unsuitable(lambda: find_base(account, spec)), None),
             "steward_base": answer(lambda: _unsuitable(lambda: find_steward_base(account, spec)), None),
+            "links": answer(lambda: dict(_unlinkable(account, spec)), {}),
             "builders": answer(lambda: seen_builders(account, spec), None),
             **answer(lambda: _node_image(account, spec), {}),
         }
@@ -101,6 +102,30 @@ def _unsuitable(find: Callable[[], object]) -> Unsuitable | None:
     except (UserError, PermanentError) as error:
         return Unsuitable(what=error.what, seen=str(error.seen), cure=error.cure or "")
     return None
+
+
+def _unlinkable(account: Account, spec: Spec) -> Iterator[tuple[str, Unsuitable]]:
+    """Yield the mounts whose bucket is not there, or not the caller's to list: FSx links neither. A rehearsal makes the
+    buckets itself. FSx for Lustre's guide, "Unable to validate access to an S3 bucket when creating a DRA"."""
+    for name, prefix in spec.links.items() if spec.target == "aws" else ():
+        bucket = prefix.removeprefix("s3://").partition("/")[0]
+        try:
+            account.client("s3").head_bucket(Bucket=bucket)
+        except ClientError as error:
+            code = error.response["Error"]["Code"]  # HEAD has no body, so that boto3 knows the status alone
+            if code not in ("403", "404"):
+                raise
+            missing = code == "404"
+            yield (
+                name,
+                Unsuitable(
+                    what="there is no such bucket" if missing else "FSx links a bucket only for who may read it",
+                    seen=bucket if missing else f"s3:ListBucket on {bucket} is refused",
+                    cure="mend its name, or make it"
+                    if missing
+                    else "let its owner give you s3:Get*, s3:List* and s3:PutObject on it",
+                ),
+            )
 
 
 def seen_builders(account: Account, spec: Spec) -> SeenBuilders | None:

@@ -254,6 +254,8 @@ class Facts(Frozen):
     """Reason why the trainer image's base cannot be used; None: it can, or was not looked up."""
     steward_base: Unsuitable | None = None
     """The same of the steward image's base."""
+    links: dict[str, Unsuitable] = {}
+    """Mount -> reason why FSx would not link its bucket; empty as well where nobody looked."""
     builders: SeenBuilders | None = None
     """The place for builders that the spec names; None: it names none, or was not looked up."""
     node_image: Unsuitable | None = None

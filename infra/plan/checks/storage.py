@@ -8,6 +8,7 @@ from infra.plan.checks.finding import Case, Draft, error, warning
 from infra.plan.estimates import storage
 from infra.plan.estimates.storage import USABLE_SHARE
 from infra.spec import duration
+from infra.spec.workload.links import INIT
 from trainer.contract.cadence import MAX_OVERHEAD
 
 PERSISTENT_2_TIERS = (125, 250, 500, 1000)
@@ -35,6 +36,14 @@ def lustre_throughput(case: Case) -> Iterator[Draft]:
     elif shared.deployment == "PERSISTENT_2" and tier not in PERSISTENT_2_TIERS:
         tiers = ", ".join(map(str, PERSISTENT_2_TIERS))
         yield error(field, "PERSISTENT_2 has no such throughput", seen=tier, cure=f"write one of {tiers}")
+
+
+def linked_buckets(case: Case) -> Iterator[Draft]:
+    """The buckets that the file system shows are there, and the driver may read them; known only if AWS was asked."""
+    job = "workload" if case.spec.workload is not None else "training"
+    for name, refusal in case.facts.links.items():
+        field = f"{job}.init_from" if name == INIT else f"{job}.mounts.{name}"
+        yield error(field, refusal.what, seen=refusal.seen, cure=refusal.cure)
 
 
 def lustre_capacity(case: Case) -> Iterator[Draft]:

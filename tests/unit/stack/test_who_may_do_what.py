@@ -9,7 +9,8 @@ import pytest
 
 from infra.rehearsal.aws.iam.policies import trusts
 from tests.root import ROOT
-from tests.unit.stack.iam_questions import Document, granted, refused, role
+from tests.service_authorization import actions, forms
+from tests.unit.stack.iam_questions import DATA, Document, ask, granted, refused, role
 from tests.unit.stack.iam_requests import requests
 
 CI = ROOT / "infra/ci"
@@ -36,6 +37,22 @@ def test_everybody_may_do_what_the_work_needs(name: str) -> None:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_nobody_may_do_what_could_be_regretted(name: str) -> None:
     assert granted(requests(f"must not {name}"), role(name), read(*WRITTEN[name])) == []
+
+
+def test_the_operator_has_what_fsx_wants_of_who_links_the_data_bucket() -> None:
+    """All of `s3:Get*`, `s3:List*` and `s3:PutObject` that a bucket or an object knows (FSx for Lustre's guide, "Unable
+    to validate access to an S3 bucket when creating a DRA"); so much of no stranger's bucket."""
+    asked = []
+    for action in [*actions("s3:Get*"), *actions("s3:List*"), "s3:PutObject"]:
+        on = {"bucket": "arn:aws:s3:::{}", "object": "arn:aws:s3:::{}/datasets/abc/shard"}
+        asked += [(action, on[kind]) for kind in forms(action) if kind in on]
+    assert len(asked) > 40
+    data, operator = DATA.rpartition(":")[2], read(*OPERATOR)
+    assert refused([ask(action, on.format(data)) for action, on in asked], role("operator"), operator) == []
+    theirs = granted([ask(action, on.format("payroll")) for action, on in asked], role("operator"), operator)
+    assert {action for action, _, _ in theirs} == {
+        "s3:GetBucketAbac", "s3:GetBucketTagging", "s3:ListBucketMultipartUploads"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

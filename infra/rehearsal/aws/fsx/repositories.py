@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from infra.rehearsal.aws.fsx.fsx_rules import bad_request
+from infra.rehearsal.aws.fsx.linking import check_linker
 from infra.rehearsal.aws.fsx.sync import SETTLED_S, Link
 from infra.rehearsal.aws.operations import AwsError, Handler, Parameters, tag_list
 from infra.rehearsal.aws.world import World
@@ -137,6 +138,7 @@ class Repositories:
         bucket, _, prefix = repository.removeprefix("s3://").partition("/")
         if bucket not in world.backend("s3").buckets:
             raise bad_request(f"Amazon FSx is unable to validate access to the S3 bucket. Ensure '{bucket}' exists")
+        check_linker(world, bucket, prefix)
         prefix = prefix.rstrip("/") + "/" if prefix.strip("/") else ""
         association_id = f"dra-{secrets.token_hex(9)[:17]}"
         association = Association(

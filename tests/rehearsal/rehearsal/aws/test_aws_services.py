@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from infra.rehearsal.aws.fsx import systems
 from infra.rehearsal.aws.world import World
+from tests.rehearsal.acting import OPERATOR, policy
 from tests.rehearsal.aws_account import (
     Account,
     LocalMachine,
@@ -95,6 +97,29 @@ def test_a_deleted_file_system_takes_its_interfaces_along_and_is_not_found(
     until(lambda: not aws.ec2.describe_network_interfaces(Filters=by_id)["NetworkInterfaces"])
     assert code_of(lambda: describe_lustre(aws, doomed["FileSystemId"])) == "FileSystemNotFound"
     until(lambda: not (world.fsx_root / doomed["FileSystemId"]).exists())
+
+
+def test_fsx_links_a_bucket_only_for_who_could_read_and_write_it(
+    world: World, aws: Account, lustre: dict[str, Any]
+) -> None:
+    """By the guide's words; and the operator's own policies are enough for the data bucket, and for no other."""
+    data, theirs = "bivouac-data-123456789012-us-east-1", "payroll"
+    for bucket in (data, theirs):
+        aws.s3.create_bucket(Bucket=bucket)
+    statements = [one for name in OPERATOR for one in policy(name)["Statement"]]
+    operator = Account(world, *make_user(world, "linker", *statements))
+    tags = [{"Key": "bivouac:campaign", "Value": "k2"}]
+
+    def link(bucket: str) -> Any:
+        return operator.fsx.create_data_repository_association(
+            FileSystemId=lustre["FileSystemId"], FileSystemPath=f"/{bucket}", DataRepositoryPath=f"s3://{bucket}/a/",
+            Tags=tags,
+        )["Association"]  # fmt: skip
+
+    with pytest.raises(ClientError, match=r"has s3:Get\*, s3:List\* and s3:PutObject"):
+        link(theirs)
+    linked = link(data)["AssociationId"]
+    aws.fsx.delete_data_repository_association(AssociationId=linked, DeleteDataInFileSystem=True)
 
 
 def test_an_association_imports_objects_and_a_task_exports_files(

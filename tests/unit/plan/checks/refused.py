@@ -130,6 +130,12 @@ def unsuitable(field: str, what: str, seen: str, cure: str) -> Bend:
     return lambda facts: facts.model_copy(update={field: Unsuitable(what=what, seen=seen, cure=cure)})
 
 
+def unlinkable(name: str, cure: str) -> Bend:
+    """A mount whose bucket FSx would not link."""
+    refusal = Unsuitable(what="FSx links a bucket only for who may read it", seen="refused", cure=cure)
+    return lambda facts: facts.model_copy(update={"links": {name: refusal}})
+
+
 def base(published: date, *newer: str) -> Bend:
     """The base of the node image, and what AWS has published since."""
     image = BaseImage(ami="ami-1", name=f"eks-v{published:%Y%m%d}", published=published, newer=newer)
@@ -169,6 +175,7 @@ FACTS: dict[str, Callable[..., Any]] = {
     "sold": sold,
     "tokens": tokens,
     "undated": undated,
+    "unlinkable": unlinkable,
     "zones": zones,
 }
 REFUSED = tuple(refusals())
