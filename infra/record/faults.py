@@ -20,7 +20,6 @@ FOLDER = "foundation/faults/"
 """Prefix in the state bucket; below it a folder for each campaign, the only one where its steward may write."""
 KEPT_FOR = timedelta(days=14)
 """AWS repairs or retires a broken host within days, and a fault that nobody can look up any more helps nobody."""
-_MOST_READ = 200
 _LONGEST = 300
 
 
@@ -40,17 +39,16 @@ class Fault(Frozen, extra="ignore"):
     """AMI on which every node failed alike; None for a fault of one node."""
 
     def __str__(self) -> str:
-        return (
-            f"{self.image or self.instance or self.node} failed on {self.at:%Y-%m-%d} in {self.campaign}: "
-            + (self.reason[:_LONGEST])
-        )
+        name, end = self.image or self.instance or self.node, self.at + KEPT_FOR
+        words = f"{name} failed on {self.at:%Y-%m-%d} in {self.campaign} (avoided until {end:%Y-%m-%d})"
+        return f"{words}: {self.reason[:_LONGEST]}"
 
 
 class KnownFaults(NamedTuple):
     faults: tuple[Fault, ...]
     """Those that still count, the newest first."""
     unread: tuple[str, ...] = ()
-    """Keys of objects that could not be read, and of older ones beyond `_MOST_READ`: they refuse nothing."""
+    """Keys of objects that could not be read: they refuse nothing."""
 
     def of_node(self, instance: str, hardware: Iterable[str]) -> Fault | None:
         """Return the newest fault of this instance or of one of these GPUs."""
@@ -72,9 +70,8 @@ def read_faults(s3: Any, bucket: str, now: datetime) -> KnownFaults:
     """Return the account's faults of the last `KEPT_FOR`. Raises S3's errors."""
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=FOLDER)
     rows = [row for page in pages for row in page.get("Contents", ()) if row["LastModified"] > now - KEPT_FOR]
-    rows.sort(key=lambda row: row["LastModified"], reverse=True)
-    faults, unread = list[Fault](), [str(row["Key"]) for row in rows[_MOST_READ:]]
-    for row in rows[:_MOST_READ]:
+    faults, unread = list[Fault](), list[str]()
+    for row in rows:
         body = object_or_none(s3, bucket, row["Key"])
         try:
             fault = Fault.model_validate(json.loads(body or b""))

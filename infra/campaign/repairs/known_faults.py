@@ -79,14 +79,8 @@ def remember_node(context: Context, verdict: Mapping[str, Any], nodes: Iterable[
     if all(row["ok"] or not row.get("looked", True) for row in own):
         return
     network = next((node.network for node in nodes if node.name == verdict["node"]), ())
-    _note(
-        context,
-        node=verdict["node"],
-        instance=verdict["instance"] or None,
-        hardware=tuple(verdict.get("hardware", ())),
-        network=network,
-        reason=fault_text({"probes": own}, context.spec.profile),
-    )
+    known = {"node": verdict["node"], "instance": verdict["instance"] or None, "hardware": verdict["hardware"]}
+    _note(context, network=network, reason=fault_text({"probes": own}, context.spec.profile), **known)
 
 
 def remember_image(context: Context, words: Iterable[str]) -> None:

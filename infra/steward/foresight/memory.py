@@ -19,17 +19,10 @@ def note_node(steward: Parts, node: NodeView, reason: str, at: datetime) -> None
     and a borrowed node is its owner's. No trouble of the memory stops a repair."""
     if node.cloud_notice is not None or node.decline == REBALANCE or steward.config.spec.borrows_nodes:
         return
+    known = {"campaign": steward.config.spec.campaign, "node": node.name, "instance": node.instance}
     try:
-        places = {facts.name: facts.network for facts in steward.nodes.facts(False)}
-        fault = Fault(
-            at=at,
-            campaign=steward.config.spec.campaign,
-            reason=reason,
-            node=node.name,
-            instance=node.instance,
-            hardware=_hardware(steward, node),
-            network=places.get(node.name, ()),
-        )
+        network = next((facts.network for facts in steward.nodes.facts(False) if facts.name == node.name), ())
+        fault = Fault(at=at, reason=reason, hardware=_hardware(steward, node), network=network, **known)
         note_fault(steward.store.put, fault)
     except PASSING as error:
         log.warning("%s is not noted for later campaigns: %s", node.name, error)

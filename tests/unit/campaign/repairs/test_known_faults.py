@@ -64,7 +64,7 @@ def test_a_host_that_comes_back_under_another_instance_is_refused_with_the_words
     (verdict,) = FaultMemory(account.context).judge(check(["GPU-1", "GPU-7"]), is_last=False).unfit
     assert verdict["node"] == "n1"
     text = fault_text(verdict, "p5")
-    assert "known_fault: i-old failed on" in text and "in old: row remap failed" in text
+    assert "known_fault: i-old failed on" in text and "in old (avoided until" in text and "row remap failed" in text
 
 
 def test_an_instance_that_comes_back_is_refused_and_a_sound_gang_is_left_alone() -> None:
