@@ -37,6 +37,8 @@ NODES, STEP_S, VICTIM = 2, 1.0, 1
 HANG_S, HEARTBEAT_S = 5, 5
 """The spec's timeouts here: a hang's is three steps and two seconds."""
 WITHIN_S = 120.0
+LOOK_S = 0.1
+"""Between two looks at the record, which this process serves too."""
 
 
 def spec_of() -> Spec:
@@ -82,7 +84,7 @@ class Faults:
     """Strikes, and reads from the record and the API server what the steward does then."""
 
     def __init__(self, site: AccountSite, api: FakeKubernetes, gang: Gang, story: StewardSite) -> None:
-        self._site, self._api, self._gang, self._story = site, api, gang, story
+        self._site, self._api, self._gang, self._store = site, api, gang, story.store()
 
     def strike(self, name: str) -> dict[str, float]:
         """Strike and return the seconds to the decision and to the gang's end. Raises `TimeoutError`."""
@@ -117,12 +119,12 @@ class Faults:
 
     def _trains(self) -> bool:
         """The steward has seen the newest attempt step."""
-        events = self._story.store().events()
+        events = self._store.events()
         kinds = [str(event.kind) for event in events if str(event.kind) in ("attempt.launched", "attempt.running")]
         return kinds[-1:] == ["attempt.running"]
 
     def _decisions(self) -> list[Decision]:
-        payloads = [event.payload for event in self._story.store().events()]
+        payloads = [event.payload for event in self._store.events()]
         return [row for row in payloads if isinstance(row, Decision) and row.action == "end-attempt"]
 
     def _pods(self) -> list[Any]:
@@ -137,7 +139,7 @@ class Faults:
         while not condition():
             if time.monotonic() > end:
                 raise TimeoutError("the steward does not do it")
-            time.sleep(0.02)
+            time.sleep(LOOK_S)
         return time.monotonic()
 
 
