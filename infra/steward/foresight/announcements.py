@@ -49,17 +49,17 @@ class Announcements:
         these their agents. `statuses`: by pod. Both stand: EC2 takes no interruption back, and a gang that drains tells
         no more."""
         self._declines = {**declines, **self._declines}
-        told = {pod.node: statuses[pod.name].notice for pod in view.pods if pod.name in statuses}
-        nodes = tuple(self._with_news(node, told.get(node.name)) for node in view.nodes)
+        notices = {pod.node: statuses[pod.name].notice for pod in view.pods if pod.name in statuses}
+        nodes = tuple(self._with_news(node, notices.get(node.name)) for node in view.nodes)
         return view.model_copy(update={"nodes": nodes})
 
-    def _with_news(self, node: NodeView, told: SpotNotice | None) -> NodeView:
+    def _with_news(self, node: NodeView, spot_notice: SpotNotice | None) -> NodeView:
         notice = self._notices.get(node.instance or "")
-        if told is not None and told.due is not None:
-            notice = CloudNotice(code=f"{SPOT}{told.action}", due=told.due)
+        if spot_notice is not None and spot_notice.due is not None:
+            notice = CloudNotice(code=f"{SPOT}{spot_notice.action}", due=spot_notice.due)
         if notice is None or not notice.code.startswith(SPOT):
             notice = node.cloud_notice
-        is_advised = told is not None and told.due is None
+        is_advised = spot_notice is not None and spot_notice.due is None
         decline = self._declines.get(node.instance or "", REBALANCE if is_advised else "")
         return node.model_copy(update={"cloud_notice": notice, "decline": decline})
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from infra.record.faults import Fault, note_fault, read_faults
+from infra.record.faults import PastFault, note_fault, read_faults
 from tests.worlds.s3 import FakeS3, Time
 
 
-def fault(time: Time, **fields: Any) -> Fault:
+def fault(time: Time, **fields: Any) -> PastFault:
     base = {"at": time.wall(), "campaign": "old", "reason": "silent", "node": "n", "instance": "i-1"}
-    return Fault.model_validate(base | fields)
+    return PastFault.model_validate(base | fields)
 
 
-def memory(*faults: Fault, time: Time) -> FakeS3:
+def memory(*faults: PastFault, time: Time) -> FakeS3:
     s3 = FakeS3(time)
     for row in faults:
         note_fault(lambda key, body: s3.put_object(Bucket="state", Key=key, Body=body) and None, row)

@@ -15,7 +15,7 @@ from infra.console.plain_console import PlainConsole
 from infra.errors import UserError
 from infra.monitoring.alerts import alerts
 from infra.record.events import Event
-from infra.record.faults import Fault
+from infra.record.faults import PastFault
 from infra.record.payloads import PAYLOADS, payload_of
 from infra.record.store import CampaignStore
 from infra.spec.sections import Recovery
@@ -165,7 +165,7 @@ def test_every_runbook_that_an_explanation_names_is_there() -> None:
 
 def test_a_node_that_an_older_fault_bars_has_that_fault_and_its_end_among_its_reasons() -> None:
     at = datetime(2026, 11, 20, tzinfo=UTC)
-    fault = Fault(at=at, campaign="old", reason="row remap failed", instance="i-1")
+    fault = PastFault(at=at, campaign="old", reason="row remap failed", instance="i-1")
     probe = {"name": "known_fault", "ok": False, "seen": str(fault), "wanted": "none"}
     fields = {"node": "n", "instance": "i-1", "fit": False, "probes": [probe]}
     event = Event.of(payload_of("node.verdict", fields), at, "driver-1", 1)
