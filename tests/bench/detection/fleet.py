@@ -99,7 +99,9 @@ class Faults:
         return {"decided_s": round(decided - struck, 3), "ended_s": round(gone - struck, 3)}
 
     def _process(self) -> None:
-        end = {"exitCode": 70, "message": json.dumps({"reason": "internal", "detail": "a rank died", "rank": 8})}
+        rank = {"rank": fleet.RANKS * VICTIM, "step": self._gang.step(), "end": "died", "detail": "SIGKILL"}
+        told = {"reason": "signal", "detail": "a rank died of SIGKILL", "rank": rank["rank"], "ranks": [rank]}
+        end = {"exitCode": 70, "message": json.dumps(told)}
         status = self._api.objects[self._pods()[VICTIM]]["status"]
         status["containerStatuses"][0] |= {"ready": False, "state": {"terminated": end}}
         status["phase"] = "Failed"
