@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from infra.cluster.cloud_notice import CloudNotice
 from infra.record.payloads.attempts import NodeAnnounced
@@ -38,7 +39,11 @@ class Announcements:
     def note(self, view: Observation) -> None:
         """Record what is new in this look. Raises S3's errors."""
         for node in view.nodes:
-            place = {"node": node.name, "instance": node.instance, "committed_step": view.committed_step}
+            place: dict[str, Any] = {
+                "node": node.name,
+                "instance": node.instance,
+                "committed_step": view.committed_step,
+            }
             if (notice := node.cloud_notice) is not None:
                 self._record(NodeAnnounced(code=notice.code, due=notice.due, **place))
             if node.decline:

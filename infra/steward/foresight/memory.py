@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
+from typing import Any
 
 from infra.record.faults import PastFault, note_fault
 from infra.record.payloads.attempts import NodeVerdict
@@ -19,7 +20,7 @@ def note_node(steward: Parts, node: NodeView, reason: str, time: datetime) -> No
     and a borrowed node is its owner's. No trouble of the memory stops a repair."""
     if node.cloud_notice is not None or node.decline == REBALANCE or steward.config.spec.borrows_nodes:
         return
-    identity = {"campaign": steward.config.spec.campaign, "node": node.name, "instance": node.instance}
+    identity: dict[str, Any] = {"campaign": steward.config.spec.campaign, "node": node.name, "instance": node.instance}
     try:
         network = next((facts.network for facts in steward.nodes.facts(False) if facts.name == node.name), ())
         fault = PastFault(at=time, reason=reason, hardware=_hardware(steward, node), network=network, **identity)
