@@ -1,11 +1,13 @@
 """Bench: `data prepare` beside `tokenizers` alone on the same text, both on one core, in interleaved pairs.
 
 Alone: one process encodes the documents, already in memory, in batches of the same size, and keeps nothing.
+With `--ray` instead: the pool of processes beside the same stages on Ray Data (`parts/data_ray.py`).
 Prepare: both passes, deduplication, filters, digests, shards and manifest on disk, with the same tokenizer given.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -63,6 +65,16 @@ def alone(tokenizer: Tokenizer, texts: list[str]) -> int:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ray", action="store_true", help="beside Ray Data, which must be installed")
+    if parser.parse_args().ray:
+        from tests.bench.parts import data_ray
+
+        return data_ray.compare()
+    return measure()
+
+
+def measure() -> int:
     texts = documents()
     with tempfile.TemporaryDirectory(prefix="bench-data-") as name:
         work = Path(name)

@@ -1,5 +1,5 @@
 """The stacks of all processes of a job, for a gang that hangs: by Python's faulthandler where a process has registered,
-by py-spy where the image has it, and always what the kernel says of each thread.
+and always what the kernel says of each thread.
 
 A process that a signal has stopped, or that waits within the kernel, answers no handler: its threads' states and the
 kernel's function in which each waits (`wchan`, proc(5)) tell that.
@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from trainer.supervisor import family
 PATH = "/stacks"
 _SIGNAL = int(signal.SIGRTMIN) + 7
 """No library of a training uses it as far as we know; SIGUSR1 and SIGUSR2 are taken by schedulers and jobs."""
-_WRITES_WITHIN_S, _PAUSE_S, _TOOL_S, _ALL_S = 2.0, 0.02, 5.0, 20.0
+_WRITES_WITHIN_S, _PAUSE_S, _ALL_S = 2.0, 0.02, 20.0
 _LONGEST, _MOST_BYTES, _MOST_THREADS, _MOST_PROCESSES = 48 << 10, 700 << 10, 64, 64
 """Bytes of one process and of all, threads and processes."""
 _STOPPED = ("T", "t")
@@ -60,17 +58,7 @@ def _python_stacks(folder: Path, pid: int, state: str) -> str:
     # Without a handler the signal would end the process.
     if path.exists() and state not in (*_STOPPED, "Z", "X"):
         return _by_handler(path, pid)
-    program = shutil.which("py-spy")
-    if program is None:
-        return "  no Python stack: it has no handler, or is stopped, and the image has no py-spy\n"
-    try:
-        answer = subprocess.run(
-            (program, "dump", "--nonblocking", "--pid", str(pid)), capture_output=True, text=True, timeout=_TOOL_S,
-            check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return f"  py-spy: {error}\n"
-    return answer.stdout or f"  py-spy: {answer.stderr[:500]}\n"
+    return "  no Python stack: it has no handler, or is stopped\n"
 
 
 def _by_handler(path: Path, pid: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from infra.campaign.verdicts import GangCheck, fault_text
 from infra.cluster.fitness import NodeFacts
 from infra.cluster.kubernetes import OF_WORLD
-from infra.record.faults import KEPT_FOR, Fault, KnownFaults, note_fault, read_faults
+from infra.record.faults import KEPT_FOR, KnownFaults, PastFault, note_fault, read_faults
 from infra.record.payloads.outputs import BakeOutput
 from infra.session.context import Context
 from trainer.contract import Probe
@@ -51,7 +51,7 @@ class FaultMemory:
             for verdict in check.verdicts
             if verdict["fit"] and (fault := self._known.of_node(verdict["instance"], verdict["hardware"])) is not None
         ]
-        refusals = dict[str, Fault]()
+        refusals = dict[str, PastFault]()
         for verdict, fault in matches:
             marks = {str(fault.instance), *fault.hardware}
             if is_last or marks & self._refused or len(refusals) >= max(1, len(check.verdicts) // 2):
@@ -61,11 +61,11 @@ class FaultMemory:
                 continue
             self._refused |= marks
             refusals[verdict["node"]] = fault
-        verdicts = [_refused(row, refusals[row["node"]]) if row["node"] in refusals else row for row in check.verdicts]
+        verdicts = [_refuse(row, refusals[row["node"]]) if row["node"] in refusals else row for row in check.verdicts]
         return replace(check, verdicts=tuple(verdicts))
 
 
-def _refused(verdict: Mapping[str, Any], fault: Fault) -> dict[str, Any]:
+def _refuse(verdict: Mapping[str, Any], fault: PastFault) -> dict[str, Any]:
     probe = Probe(
         name=KNOWN_FAULT,
         ok=False,
@@ -77,18 +77,16 @@ def _refused(verdict: Mapping[str, Any], fault: Fault) -> dict[str, Any]:
 
 def remember_node(context: Context, verdict: Mapping[str, Any], nodes: Iterable[NodeFacts]) -> None:
     """Note that a node was unfit by its own probes; a refusal for an older fault is no new one."""
-    own = [row for row in verdict["probes"] if row["name"] != KNOWN_FAULT]
-    if all(row["ok"] or not row.get("looked", True) for row in own):
+    own_probes = [row for row in verdict["probes"] if row["name"] != KNOWN_FAULT]
+    if all(row["ok"] or not row.get("looked", True) for row in own_probes):
         return
     network = next((node.network for node in nodes if node.name == verdict["node"]), ())
-    _note(
-        context,
-        node=verdict["node"],
-        instance=verdict["instance"] or None,
-        hardware=tuple(verdict.get("hardware", ())),
-        network=network,
-        reason=fault_text({"probes": own}, context.spec.profile),
-    )
+    identity: dict[str, Any] = {
+        "node": verdict["node"],
+        "instance": verdict["instance"] or None,
+        "hardware": verdict["hardware"],
+    }
+    _note(context, network=network, reason=fault_text({"probes": own_probes}, context.spec.profile), **identity)
 
 
 def remember_image(context: Context, words: Iterable[str]) -> None:
@@ -107,7 +105,7 @@ def _note(context: Context, **fields: Any) -> None:
     """Store a fault; a memory that takes none is said and stops nothing."""
     if context.spec.borrows_nodes:
         return
-    fault = Fault(at=datetime.now(UTC), campaign=context.spec.campaign, **fields)
+    fault = PastFault(at=datetime.now(UTC), campaign=context.spec.campaign, **fields)
     try:
         note_fault(context.store.put, fault)
     except OF_WORLD as error:

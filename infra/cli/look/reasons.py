@@ -13,16 +13,8 @@ from infra.console.words import clock, plural
 from infra.errors import UserError
 from infra.monitoring.alerts import RUNBOOKS, alerts
 from infra.record.events import Event, fold
-from infra.record.faults import KEPT_FOR, KnownFaults
 from infra.record.payloads.alerts import AlertFired
-from infra.record.payloads.attempts import (
-    AttemptEnded,
-    AttemptLaunched,
-    AttemptRunning,
-    NodeQuarantined,
-    NodeVerdict,
-    short,
-)
+from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRunning, short
 from infra.record.payloads.stages import Decision
 from infra.record.payloads.training import Held, TrainingFinished
 from infra.spec.sections import Recovery
@@ -87,19 +79,6 @@ def reasons(events: Sequence[Event], number: int, recovery: Recovery, campaign: 
     yield from _following(event, later_events)
     alert = event.payload.alert if isinstance(event.payload, AlertFired) else _RUNBOOK.get(event.kind, "")
     yield from _runbook(_RUNBOOK.get(failure or action or "", alert), campaign)
-
-
-def of_memory(event: Event, known: KnownFaults | None) -> Iterator[Reason]:
-    """Yield what the account's memory of faults holds against the node of an event. `known`: None if nobody could
-    read it."""
-    if not isinstance(event.payload, NodeQuarantined | NodeVerdict) or event.payload.instance is None:
-        return
-    if known is None:
-        yield Reason("memory", "the account's memory of faults could not be read")
-        return
-    hardware = event.payload.hardware if isinstance(event.payload, NodeVerdict) else ()
-    if (fault := known.of_node(event.payload.instance, hardware)) is not None:
-        yield Reason("memory", f"{fault}; campaigns of this account avoid it until {fault.at + KEPT_FOR:%Y-%m-%d}")
 
 
 def _of_end(end: AttemptEnded, recovery: Recovery) -> Iterator[Reason]:

@@ -49,31 +49,22 @@ class NodeQuarantined(Payload, kind="node.quarantined", notice=Change.NODE, watc
 
 
 class NodeAnnounced(Payload, kind="node.announced", notice=Change.NODE, watched=True):
-    """The cloud announces that it takes, stops or reboots an instance."""
+    """The cloud announces that it takes, stops or reboots an instance, or a node's readings show that it declines."""
 
     node: str
     instance: str | None = None
     code: str | None = None
     due: AwareDatetime | None = None
+    why: str = ""
+    """Why it declines; empty where it is the cloud's word."""
     committed_step: Whole = -1
     """Newest one at that time: the gang drains after the next."""
 
     def sentence(self) -> str:
+        if self.why:
+            return f"{short(self.node)} ({self.instance}) declines: {self.why}"
         due = "" if self.due is None else f" at {self.due.isoformat(timespec='seconds')}"
         return f"EC2 announces {self.code} of {short(self.node)} ({self.instance}){due}"
-
-
-class NodeDeclining(Payload, kind="node.declining", notice=Change.NODE, watched=True):
-    """A node is about to fail, by the trend of what its agent reads."""
-
-    node: str
-    instance: str | None = None
-    why: str = ""
-    committed_step: Whole = -1
-    """Newest one at that time: the gang drains after the next."""
-
-    def sentence(self) -> str:
-        return f"{short(self.node)} ({self.instance}) declines: {self.why}"
 
 
 class LaunchBudget(Payload, kind="launch.budget"):

@@ -215,8 +215,8 @@ class Conductor:
             second.kill()
             second.wait()
             return f"not refused within {_REFUSED_WITHIN_S:.0f} s"
-        first = "the driver had ended" if self._driver.poll() is not None else ""
-        return first or (REFUSED if code else "ended as if it had driven the campaign")
+        trouble = "the driver had ended" if self._driver.poll() is not None else ""
+        return trouble or (REFUSED if code else "ended as if it had driven the campaign")
 
     def _record(self) -> Record:
         try:

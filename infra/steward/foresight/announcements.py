@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from infra.cluster.cloud_notice import CloudNotice
-from infra.record.payloads.attempts import NodeAnnounced, NodeDeclining
+from infra.record.payloads.attempts import NodeAnnounced
 from infra.record.store import CampaignStore
 from infra.steward.seeing.views import REBALANCE, NodeView, Observation
 from trainer.contract.job import SpotNotice, Status
@@ -32,52 +33,40 @@ class Announcements:
     def take_over(self) -> None:
         """Read what is recorded. Raises S3's errors."""
         for event in self._store.events():
-            if isinstance(event.payload, NodeAnnounced | NodeDeclining):
+            if isinstance(event.payload, NodeAnnounced):
                 self._remember(event.payload)
 
     def note(self, view: Observation) -> None:
         """Record what is new in this look. Raises S3's errors."""
         for node in view.nodes:
-            notice = node.cloud_notice
-            if notice is not None and (node.instance, notice.code, notice.due) not in self._recorded:
-                self._record(
-                    NodeAnnounced(
-                        node=node.name,
-                        instance=node.instance,
-                        code=notice.code,
-                        due=notice.due,
-                        committed_step=view.committed_step,
-                    )
-                )
-            if node.decline and (node.instance, None, None) not in self._recorded:
-                step = view.committed_step
-                payload = NodeDeclining(node=node.name, instance=node.instance, why=node.decline, committed_step=step)
-                self._record(payload)
+            place: dict[str, Any] = {
+                "node": node.name,
+                "instance": node.instance,
+                "committed_step": view.committed_step,
+            }
+            if (notice := node.cloud_notice) is not None:
+                self._record(NodeAnnounced(code=notice.code, due=notice.due, **place))
+            if node.decline:
+                self._record(NodeAnnounced(why=node.decline, **place))
 
-    def with_spot(self, view: Observation, statuses: Mapping[str, Status]) -> Observation:
-        """Return a view with what EC2 told the nodes of their end, and the nodes their agents. `statuses`: by pod. An
-        interruption stands once it is recorded: EC2 takes none back, and a gang that drains tells no more."""
-        told = {pod.node: statuses[pod.name].notice for pod in view.pods if pod.name in statuses}
-        return view.model_copy(
-            update={"nodes": tuple(self._with_notice(node, told.get(node.name)) for node in view.nodes)}
-        )
-
-    def _with_notice(self, node: NodeView, notice: SpotNotice | None) -> NodeView:
-        kept = self._notices.get(node.instance or "")
-        if notice is not None and notice.due is not None:
-            spot = CloudNotice(code=f"{SPOT}{notice.action}", due=notice.due)
-            return node.model_copy(update={"cloud_notice": spot})
-        if kept is not None and kept.code.startswith(SPOT):
-            return node.model_copy(update={"cloud_notice": kept})
-        return node if notice is None or node.decline else node.model_copy(update={"decline": REBALANCE})
-
-    def with_declines(self, view: Observation, declines: Mapping[str, str]) -> Observation:
-        """Return a view with the declines of this look, and with those that were seen before."""
+    def with_news(self, view: Observation, statuses: Mapping[str, Status], declines: Mapping[str, str]) -> Observation:
+        """Return a view with the declines of this look (instance -> why) and what EC2 told spot nodes of their end, and
+        these their agents. `statuses`: by pod. Both stand: EC2 takes no interruption back, and a gang that drains tells
+        no more."""
         self._declines = {**declines, **self._declines}
-        return view.model_copy(update={"nodes": tuple(map(self._with_decline, view.nodes))})
+        notices = {pod.node: statuses[pod.name].notice for pod in view.pods if pod.name in statuses}
+        nodes = tuple(self._with_news(node, notices.get(node.name)) for node in view.nodes)
+        return view.model_copy(update={"nodes": nodes})
 
-    def _with_decline(self, node: NodeView) -> NodeView:
-        return node.model_copy(update={"decline": self._declines.get(node.instance or "", node.decline)})
+    def _with_news(self, node: NodeView, spot_notice: SpotNotice | None) -> NodeView:
+        notice = self._notices.get(node.instance or "")
+        if spot_notice is not None and spot_notice.due is not None:
+            notice = CloudNotice(code=f"{SPOT}{spot_notice.action}", due=spot_notice.due)
+        if notice is None or not notice.code.startswith(SPOT):
+            notice = node.cloud_notice
+        is_advised = spot_notice is not None and spot_notice.due is None
+        decline = self._declines.get(node.instance or "", REBALANCE if is_advised else "")
+        return node.model_copy(update={"cloud_notice": notice, "decline": decline})
 
     def remember(self, view: Observation) -> Observation:
         """Return a view in which EC2's announcements stand though it does not answer now."""
@@ -87,18 +76,16 @@ class Announcements:
         ]
         return view.model_copy(update={"nodes": tuple(nodes)})
 
-    def _record(self, payload: NodeAnnounced | NodeDeclining) -> None:
-        self._store.append(payload)
-        self._remember(payload)
+    def _record(self, payload: NodeAnnounced) -> None:
+        if (payload.instance, payload.code, payload.due) not in self._recorded:
+            self._store.append(payload)
+            self._remember(payload)
 
-    def _remember(self, payload: NodeAnnounced | NodeDeclining) -> None:
-        if isinstance(payload, NodeDeclining):
-            self._recorded.add((payload.instance, None, None))
-            if payload.instance:
-                self._declines[payload.instance] = payload.why
-                self.steps.setdefault(payload.instance, payload.committed_step)
-            return
+    def _remember(self, payload: NodeAnnounced) -> None:
         self._recorded.add((payload.instance, payload.code, payload.due))
-        if payload.instance and payload.code and payload.due:
+        if payload.instance and payload.why:
+            self._declines[payload.instance] = payload.why
+            self.steps.setdefault(payload.instance, payload.committed_step)
+        elif payload.instance and payload.code and payload.due:
             self.steps[payload.instance] = payload.committed_step
             self._notices[payload.instance] = CloudNotice(code=payload.code, due=payload.due)

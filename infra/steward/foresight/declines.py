@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from infra.steward.foresight.trends import EVERY_S, WINDOW, Reading, decline_of
+from infra.steward.foresight.trends import EVERY_S, WINDOW, NodeReading, decline_of
 from infra.steward.seeing.views import Observation, PodView
 from trainer.contract import Status
 from trainer.contract.job import NodeReadings
@@ -16,7 +16,7 @@ class Declines:
 
     def __init__(self, ranks_per_node: int) -> None:
         self._ranks_per_node = ranks_per_node
-        self._readings = dict[str, deque[Reading]]()
+        self._readings = dict[str, deque[NodeReading]]()
         """Instance -> its newest readings."""
         self._next_s = float("-inf")
 
@@ -27,25 +27,25 @@ class Declines:
             return {}
         self._next_s = now_s + EVERY_S
         instances = {node.name: node.instance for node in view.nodes if node.instance}
-        seen = dict[str, deque[Reading]]()
+        readings = dict[str, deque[NodeReading]]()
         declines = dict[str, str]()
         for pod in view.pods:
             instance, status = instances.get(pod.node or ""), statuses.get(pod.name)
             if instance is None:
                 continue
-            rows = seen[instance] = self._readings.get(instance, deque(maxlen=WINDOW))
+            rows = readings[instance] = self._readings.get(instance, deque(maxlen=WINDOW))
             if status is None or pod.phase != "Running":
                 continue
             rows.append(self._reading(pod, status, now_s))
             if reason := decline_of(tuple(rows)):
                 declines[instance] = reason
-        self._readings = seen
+        self._readings = readings
         return declines
 
-    def _reading(self, pod: PodView, status: Status, now_s: float) -> Reading:
-        told, figures = status.readings or NodeReadings(), status.figures
+    def _reading(self, pod: PodView, status: Status, now_s: float) -> NodeReading:
+        room, figures = status.readings or NodeReadings(), status.figures
         slowness = None
         if figures is not None and figures.slowest_rank is not None and pod.node_rank is not None:
             is_slowest = figures.slowest_rank // self._ranks_per_node == pod.node_rank
             slowness = figures.slowest_ratio if is_slowest else None
-        return Reading(now_s, told.corrected, told.is_throttled, told.local_free, told.shm_free, slowness)
+        return NodeReading(now_s, room.corrected, room.is_throttled, room.local_free, room.shm_free, slowness)

@@ -20,15 +20,17 @@ _COMMITS_WITHIN = timedelta(minutes=10)
 def leaving_nodes(view: Observation) -> list[NodeView]:
     """Return the nodes whose instance is taken soon, and before the campaign's deadline, the earliest first; then those
     that decline."""
-    here = [node for node in view.nodes if not node.quarantined and node.instance_state in ("running", "unknown")]
+    present_nodes = [
+        node for node in view.nodes if not node.quarantined and node.instance_state in ("running", "unknown")
+    ]
     soon = min(view.deadline, view.now + _LEAD)
-    announced = [
+    rows = [
         (node.cloud_notice.due, node.name, node)
-        for node in here
+        for node in present_nodes
         if node.cloud_notice is not None and node.cloud_notice.due < soon
     ]
-    leaving = [node for _, _, node in sorted(announced, key=lambda row: row[:2])]
-    return leaving + [node for node in declining_nodes(view) if node in here and node not in leaving]
+    leaving = [node for _, _, node in sorted(rows, key=lambda row: row[:2])]
+    return leaving + [node for node in declining_nodes(view) if node in present_nodes and node not in leaving]
 
 
 def declining_nodes(view: Observation) -> list[NodeView]:
@@ -50,9 +52,9 @@ def why_drain(view: Observation, interval: timedelta, repairs_left: int) -> str 
         if due is not None and due - view.now <= max(interval, _COMMITS_WITHIN):
             return f"{node.name}: {node.cloud_notice}, too near for another save: the gang commits at once"
         if notice_step is not None and view.committed_step > notice_step:
-            seen = f"{node.cloud_notice}" if due is not None else node.decline
-            since = "it was announced" if due is not None else "that was seen"
-            return f"{node.name}: {seen}; step {view.committed_step} is committed since {since}"
+            reason = f"{node.cloud_notice}" if due is not None else node.decline
+            moment = "it was announced" if due is not None else "that was seen"
+            return f"{node.name}: {reason}; step {view.committed_step} is committed since {moment}"
     return None
 
 

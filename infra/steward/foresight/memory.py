@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
+from typing import Any
 
-from infra.record.faults import Fault, note_fault
+from infra.record.faults import PastFault, note_fault
 from infra.record.payloads.attempts import NodeVerdict
 from infra.steward.parts import Parts
 from infra.steward.seeing.sources import PASSING
@@ -14,22 +15,15 @@ from infra.steward.seeing.views import REBALANCE, NodeView
 log = logging.getLogger("steward")
 
 
-def note_node(steward: Parts, node: NodeView, reason: str, at: datetime) -> None:
+def note_node(steward: Parts, node: NodeView, reason: str, time: datetime) -> None:
     """Note a node that is given up. One that the cloud has announced to take is sound hardware as far as anybody knows,
     and a borrowed node is its owner's. No trouble of the memory stops a repair."""
     if node.cloud_notice is not None or node.decline == REBALANCE or steward.config.spec.borrows_nodes:
         return
+    identity: dict[str, Any] = {"campaign": steward.config.spec.campaign, "node": node.name, "instance": node.instance}
     try:
-        places = {facts.name: facts.network for facts in steward.nodes.facts(False)}
-        fault = Fault(
-            at=at,
-            campaign=steward.config.spec.campaign,
-            reason=reason,
-            node=node.name,
-            instance=node.instance,
-            hardware=_hardware(steward, node),
-            network=places.get(node.name, ()),
-        )
+        network = next((facts.network for facts in steward.nodes.facts(False) if facts.name == node.name), ())
+        fault = PastFault(at=time, reason=reason, hardware=_hardware(steward, node), network=network, **identity)
         note_fault(steward.store.put, fault)
     except PASSING as error:
         log.warning("%s is not noted for later campaigns: %s", node.name, error)
@@ -38,5 +32,7 @@ def note_node(steward: Parts, node: NodeView, reason: str, at: datetime) -> None
 def _hardware(steward: Parts, node: NodeView) -> tuple[str, ...]:
     """Return the GPUs that this instance's newest health check has read; empty if it had none."""
     verdicts = [event.payload for event in steward.store.events() if isinstance(event.payload, NodeVerdict)]
-    own = [row.hardware for row in verdicts if row.instance and row.instance == node.instance and row.hardware]
-    return own[-1] if own else ()
+    read_hardware = [
+        row.hardware for row in verdicts if row.instance and row.instance == node.instance and row.hardware
+    ]
+    return read_hardware[-1] if read_hardware else ()

@@ -26,7 +26,7 @@ _SIGMAS = 3.0
 """By how many standard deviations of single readings two parts differ: about six of their medians."""
 
 
-class Reading(NamedTuple):
+class NodeReading(NamedTuple):
     """What is known of a node at one time; None: not known then."""
 
     at_s: float
@@ -41,7 +41,7 @@ class Reading(NamedTuple):
     """Forward time of the node's rank / the median of all ranks, where it is the gang's slowest."""
 
 
-def decline_of(readings: Sequence[Reading]) -> str:
+def decline_of(readings: Sequence[NodeReading]) -> str:
     """Return why a node is about to fail, by its newest readings, oldest first; empty if nothing tells."""
     newest = readings[-WINDOW:]
     if len(newest) < WINDOW:
@@ -49,24 +49,24 @@ def decline_of(readings: Sequence[Reading]) -> str:
     return _errors(newest) or _heat(newest) or _room(newest) or _slowness(newest)
 
 
-def _errors(readings: Sequence[Reading]) -> str:
+def _errors(readings: Sequence[NodeReading]) -> str:
     counts = [reading.corrected for reading in readings if reading.corrected is not None]
     if len(counts) < WINDOW:
         return ""
-    growth = [later - earlier for earlier, later in pairwise(counts) if later > earlier]  # a driver begins at 0
+    growth = [new - old for old, new in pairwise(counts) if new > old]  # a driver begins at 0
     if len(growth) < _GROWING_SHARE * WINDOW or sum(growth) < _LEAST_ERRORS:
         return ""
     return f"its GPUs correct ever more memory errors: {sum(growth)} within {_minutes(readings)}"
 
 
-def _heat(readings: Sequence[Reading]) -> str:
-    known = [reading.is_throttled for reading in readings if reading.is_throttled is not None]
-    if len(known) < WINDOW or sum(known) < _THROTTLED_SHARE * WINDOW:
+def _heat(readings: Sequence[NodeReading]) -> str:
+    states = [reading.is_throttled for reading in readings if reading.is_throttled is not None]
+    if len(states) < WINDOW or sum(states) < _THROTTLED_SHARE * WINDOW:
         return ""
-    return f"heat lowers the clocks of a GPU: in {100 * sum(known) // WINDOW} % of the last {_minutes(readings)}"
+    return f"heat lowers the clocks of a GPU: in {100 * sum(states) // WINDOW} % of the last {_minutes(readings)}"
 
 
-def _room(readings: Sequence[Reading]) -> str:
+def _room(readings: Sequence[NodeReading]) -> str:
     middle_s = readings[-1 - _PART // 2].at_s - readings[_PART // 2].at_s
     for name, row in (
         ("the local disk", [reading.local_free for reading in readings]),
@@ -81,16 +81,16 @@ def _room(readings: Sequence[Reading]) -> str:
     return ""
 
 
-def _slowness(readings: Sequence[Reading]) -> str:
+def _slowness(readings: Sequence[NodeReading]) -> str:
     slow = [reading.slowness for reading in readings if reading.slowness is not None]
     if len(slow) < _SLOWEST_SHARE * WINDOW:
         return ""
-    last, rise = statistics.median(slow[-(len(slow) // 3) :]), _rise(slow)
-    if rise < _LEAST_RISE or last < _LEAST_SLOWNESS:
+    newest_median, rise = statistics.median(slow[-(len(slow) // 3) :]), _rise(slow)
+    if rise < _LEAST_RISE or newest_median < _LEAST_SLOWNESS:
         return ""
     return (
-        f"a rank of it becomes slower: {last:.2f} of the median's time, {last - rise:.2f} at the beginning of the "
-        f"last {_minutes(readings)}"
+        f"a rank of it becomes slower: {newest_median:.2f} of the median's time, {newest_median - rise:.2f} at the "
+        f"beginning of the last {_minutes(readings)}"
     )
 
 
@@ -99,9 +99,9 @@ def _rise(values: Sequence[float]) -> float:
     the difference is within the noise."""
     part = len(values) // 3
     parts = [values[start : start + part] for start in (0, part, len(values) - part)]
-    first, second, third = map(statistics.median, parts)
+    low, middle, high = map(statistics.median, parts)
     noise = max(_deviation(parts[0]), _deviation(parts[-1]))
-    return third - first if first < second < third and third - first >= _SIGMAS * noise else 0.0
+    return high - low if low < middle < high and high - low >= _SIGMAS * noise else 0.0
 
 
 def _deviation(values: Sequence[float]) -> float:
@@ -110,5 +110,5 @@ def _deviation(values: Sequence[float]) -> float:
     return 1.4826 * statistics.median(abs(value - middle) for value in values)
 
 
-def _minutes(readings: Sequence[Reading]) -> str:
+def _minutes(readings: Sequence[NodeReading]) -> str:
     return f"{(readings[-1].at_s - readings[0].at_s) / 60:.0f} minutes"

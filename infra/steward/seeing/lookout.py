@@ -175,9 +175,8 @@ class Lookout:
         view = view.model_copy(update={"troubles": all_troubles, **more})
         if self.sources.away("AWS"):
             view = self.announcements.remember(view)
-        view = self.announcements.with_spot(view, self.observer.statuses)
         declines = self._declines.note(view, self.observer.statuses, self._clock.monotonic())
-        view = self.announcements.with_declines(view, declines)
+        view = self.announcements.with_news(view, self.observer.statuses, declines)
         if (step_s := self._live.pace.measured_s) is not None:
             policy = policy.model_copy(update={"interval_and_archive": interval_and_archive(self._config, step_s)})
         self.interval_and_archive = policy.interval_and_archive

@@ -22,12 +22,12 @@ Get = Callable[[str, str, float], agents.HttpAnswer]
 
 
 def keep_stacks(
-    store: CampaignStore, attempt: int, addresses: Mapping[str, str], first: str | None = None, get: Get = agents.get
+    store: CampaignStore, attempt: int, addresses: Mapping[str, str], suspect: str | None = None, get: Get = agents.get
 ) -> tuple[str, ...]:
     """Store the stacks of each pod that answers, and return the names of the objects below the record. `addresses`: pod
-    -> its agent's. `first`: a pod that is asked though there are more than are kept. No trouble of it delays the end of
-    a gang that hangs."""
-    pods = sorted(addresses, key=lambda pod: (pod != first, pod))[:_MOST_PODS]
+    -> its agent's. `suspect`: a pod that is asked though there are more than are kept. No trouble of it delays the end
+    of a gang that hangs."""
+    pods = sorted(addresses, key=lambda pod: (pod != suspect, pod))[:_MOST_PODS]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="stacks") as pool:
         texts = dict(zip(pods, pool.map(lambda pod: _ask(addresses[pod], get), pods), strict=True))
     names = list[str]()

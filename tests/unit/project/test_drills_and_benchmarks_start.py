@@ -22,6 +22,7 @@ MODULES = sorted(
 
 SMALLEST = {
     "tests.bench.archive": "--size-mib 8 --pairs 1",
+    "tests.bench.detection": "--only stragglers --runs 1",
     "tests.bench.exchanges": "--ranks 4 --steps 1",
     "tests.bench.lock": "--megabytes 1 --rounds 1",
     "tests.bench.loop": "--ranks 4 --steps 5",

@@ -5,16 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from infra.record.faults import Fault, note_fault, read_faults
+from infra.record.faults import PastFault, note_fault, read_faults
 from tests.worlds.s3 import FakeS3, Time
 
 
-def fault(time: Time, **fields: Any) -> Fault:
+def fault(time: Time, **fields: Any) -> PastFault:
     base = {"at": time.wall(), "campaign": "old", "reason": "silent", "node": "n", "instance": "i-1"}
-    return Fault.model_validate(base | fields)
+    return PastFault.model_validate(base | fields)
 
 
-def memory(*faults: Fault, time: Time) -> FakeS3:
+def memory(*faults: PastFault, time: Time) -> FakeS3:
     s3 = FakeS3(time)
     for row in faults:
         note_fault(lambda key, body: s3.put_object(Bucket="state", Key=key, Body=body) and None, row)
@@ -28,7 +28,7 @@ def test_a_node_is_known_again_by_its_instance_and_its_hardware_by_any_of_its_gp
     assert list(s3.objects) == ["foundation/faults/old/i-1.json"]
     by_instance, by_hardware = known.of_node("i-1", ()), known.of_node("i-9", ["GPU-x", "GPU-b"])
     assert by_instance == by_hardware and by_instance is not None
-    assert str(by_instance) == "i-1 failed on 2026-11-22 in old: silent"
+    assert str(by_instance) == "i-1 failed on 2026-11-22 in old (avoided until 2026-12-06): silent"
     assert known.of_node("i-9", ["GPU-x"]) is None and known.of_node("", ()) is None and known.unread == ()
 
 
@@ -50,15 +50,3 @@ def test_what_cannot_be_read_is_named_and_hides_no_other() -> None:
     known = read_faults(s3, "state", time.wall())
     assert len(known.unread) == 3 and known.of_node("i-1", ()) and known.of_image("ami-1")
     assert known.of_image("ami-2") is None
-
-
-def test_beyond_two_hundred_the_oldest_are_named_as_unread() -> None:
-    time = Time()
-    s3 = FakeS3(time)
-    for number in range(203):
-        row = fault(time, instance=f"i-{number}")
-        note_fault(lambda key, body: s3.put_object(Bucket="state", Key=key, Body=body) and None, row)
-        time.go(1)
-    known = read_faults(s3, "state", time.wall())
-    assert {key.rpartition("/")[2] for key in known.unread} == {"i-0.json", "i-1.json", "i-2.json"}
-    assert known.faults[0].instance == "i-202"

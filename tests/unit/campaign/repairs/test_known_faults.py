@@ -13,7 +13,7 @@ from infra.campaign.repairs.known_faults import FaultMemory, remember_image, rem
 from infra.campaign.verdicts import GangCheck, fault_text, judge
 from infra.cluster.fitness import NodeFacts
 from infra.record.events import Stage
-from infra.record.faults import Fault, read_faults
+from infra.record.faults import PastFault, read_faults
 from infra.record.payloads.outputs import BakeOutput
 from tests.part import part
 from tests.worlds.s3 import FakeS3, Time, refusal
@@ -40,7 +40,7 @@ class Account:
         )
         for number, fields in enumerate(faults):
             base = {"at": datetime.now(UTC) - timedelta(days=2), "campaign": "old", "reason": "row remap failed"}
-            row = Fault.model_validate(base | fields)
+            row = PastFault.model_validate(base | fields)
             self.put(f"foundation/faults/old/{number}.json", row.model_dump_json().encode())
 
     def put(self, key: str, body: bytes) -> None:
@@ -64,7 +64,7 @@ def test_a_host_that_comes_back_under_another_instance_is_refused_with_the_words
     (verdict,) = FaultMemory(account.context).judge(check(["GPU-1", "GPU-7"]), is_last=False).unfit
     assert verdict["node"] == "n1"
     text = fault_text(verdict, "p5")
-    assert "known_fault: i-old failed on" in text and "in old: row remap failed" in text
+    assert "known_fault: i-old failed on" in text and "in old (avoided until" in text and "row remap failed" in text
 
 
 def test_an_instance_that_comes_back_is_refused_and_a_sound_gang_is_left_alone() -> None:

@@ -15,7 +15,7 @@ from infra.console.plain_console import PlainConsole
 from infra.errors import UserError
 from infra.monitoring.alerts import alerts
 from infra.record.events import Event
-from infra.record.faults import Fault, KnownFaults
+from infra.record.faults import PastFault
 from infra.record.payloads import PAYLOADS, payload_of
 from infra.record.store import CampaignStore
 from infra.spec.sections import Recovery
@@ -163,20 +163,11 @@ def test_every_runbook_that_an_explanation_names_is_there() -> None:
     assert reasons._RUNBOOK.keys() <= {*PAYLOADS, *FailureClass, *DEEDS}
 
 
-def test_a_nodes_event_has_what_the_account_remembers_of_it_and_for_how_long() -> None:
+def test_a_node_that_an_older_fault_bars_has_that_fault_and_its_end_among_its_reasons() -> None:
     at = datetime(2026, 11, 20, tzinfo=UTC)
-    fault = Fault(at=at, campaign="old", reason="row remap failed", instance="i-1", hardware=("GPU-1",))
-    known = KnownFaults((fault,))
-
-    def texts(kind: str, known: KnownFaults | None, **fields: Any) -> list[str]:
-        event = Event.of(payload_of(kind, fields), at, "w", 1)
-        return [line.text for line in reasons.of_memory(event, known)]
-
-    (line,) = texts("node.quarantined", known, node="n", instance="i-1")
-    assert line == "i-1 failed on 2026-11-20 in old: row remap failed; campaigns of this account avoid it until " \
-                   "2026-12-04"  # fmt: skip
-    assert texts("node.verdict", known, node="n", instance="i-2", hardware=["GPU-1"]) == [line]
-    assert texts("node.quarantined", known, node="n", instance="i-2") == []
-    assert texts("attempt.ended", known, attempt=1) == []
-    (unknown,) = texts("node.quarantined", None, node="n", instance="i-2")
-    assert "could not be read" in unknown
+    fault = PastFault(at=at, campaign="old", reason="row remap failed", instance="i-1")
+    probe = {"name": "known_fault", "ok": False, "seen": str(fault), "wanted": "none"}
+    fields = {"node": "n", "instance": "i-1", "fit": False, "probes": [probe]}
+    event = Event.of(payload_of("node.verdict", fields), at, "driver-1", 1)
+    (line,) = [row.text for row in reasons.reasons([event], 1, Recovery(), "c") if "known_fault" in row.text]
+    assert "i-1 failed on 2026-11-20 in old (avoided until 2026-12-04): row remap failed" in line

@@ -99,14 +99,14 @@ def test_a_declining_node_is_recorded_once_drained_after_a_commit_and_given_back
 
     def commit() -> None:
         assert story.steward is not None
-        if story.events("node.declining") and story.time() - start > 1500:
+        if story.events("node.announced") and story.time() - start > 1500:
             monkeypatch.setattr(story.steward.committed, "step", lambda: 500)
 
     monkeypatch.setattr(observe, "_probe", probe)
     start = story.time()
     story.run(24, commit)
     story.run(8, commit)
-    (event,), (end,) = story.events("node.declining"), story.events("attempt.ended")
+    (event,), (end,) = story.events("node.announced"), story.events("attempt.ended")
     assert event.data["instance"] == "i-1" and "heat" in event.data["why"]
     assert end.data["failure"] == "interrupted" and "committed since that was seen" in end.data["detail"]
     assert story.aws.ended[:1] == ["i-1"]

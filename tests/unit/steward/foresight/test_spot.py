@@ -80,7 +80,7 @@ def test_a_recommendation_waits_for_the_next_commit_and_is_no_fault(
     tell(story, monkeypatch, SpotNotice())
     start = story.time()
     story.run(8, commit)
-    (event,), (end,) = story.events("node.declining"), story.events("attempt.ended")
+    (event,), (end,) = story.events("node.announced"), story.events("attempt.ended")
     assert event.data["why"] == REBALANCE and end.data["detail"].endswith("step 500 is committed since that was seen")
     assert story.aws.ended == ["i-1"] and not [key for key in story.s3.objects if key.startswith("foundation/")]
 

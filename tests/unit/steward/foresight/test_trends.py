@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from infra.steward.foresight.trends import EVERY_S, WINDOW, Reading, decline_of
+from infra.steward.foresight.trends import EVERY_S, WINDOW, NodeReading, decline_of
 
 Series = Callable[[int, random.Random], dict[str, Any]]
 LONG = 10_000
 
 
-def readings(series: Series, count: int, seed: int = 1) -> list[Reading]:
+def readings(series: Series, count: int, seed: int = 1) -> list[NodeReading]:
     chance = random.Random(seed)
-    return [Reading(number * EVERY_S, **series(number, chance)) for number in range(count)]
+    return [NodeReading(number * EVERY_S, **series(number, chance)) for number in range(count)]
 
 
 def first_alarm(series: Series, count: int, seed: int = 1) -> tuple[int, str] | None:
@@ -79,4 +79,4 @@ def test_less_than_a_window_says_nothing(name: str) -> None:
 def test_a_reading_that_was_not_known_is_no_sign(name: str) -> None:
     rows = readings(DECLINES[name][0], 85)[-WINDOW:]
     assert decline_of(rows)
-    assert decline_of([*rows[:-1], Reading(rows[-1].at_s)]) == ""
+    assert decline_of([*rows[:-1], NodeReading(rows[-1].at_s)]) == ""

@@ -63,19 +63,15 @@ def test_a_rank_that_hangs_shows_the_line_where_it_waits_each_time_and_lives_on(
     assert rank.poll() is None
 
 
-def test_a_process_without_a_handler_is_sent_no_signal(
-    started: list[subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_process_without_a_handler_is_sent_no_signal(started: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
     bare = hang(started, "bare")
     part = of(stacks.dump(tmp_path), bare.pid)
     assert "no Python stack" in part and f"thread {bare.pid}" in part and bare.poll() is None
 
 
 def test_a_stopped_rank_is_told_as_stopped_and_not_waited_for(
-    started: list[subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    started: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
     rank = hang(started, str(tmp_path))
     os.kill(rank.pid, signal.SIGSTOP)
     while Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
@@ -84,17 +80,6 @@ def test_a_stopped_rank_is_told_as_stopped_and_not_waited_for(
     assert "state T" in part and "is stopped" in part
     os.kill(rank.pid, signal.SIGCONT)
     assert "waits_for_a_rank" in of(stacks.dump(tmp_path), rank.pid)
-
-
-def test_py_spy_is_asked_where_the_image_has_it(
-    started: list[subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "py-spy"
-    program.write_text('#!/bin/sh\necho "spied on $4: $1 $2 $3"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    bare = hang(started, "bare")
-    assert f"spied on {bare.pid}: dump --nonblocking --pid" in of(stacks.dump(tmp_path), bare.pid)
 
 
 def test_every_agent_answers_it_with_secrets_left_out(

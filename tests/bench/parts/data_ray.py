@@ -1,4 +1,4 @@
-"""Bench: `data prepare` on its own pool of processes beside the same stages on Ray Data, on this machine's cores.
+"""`data_prepare --ray`: its own pool of processes beside the same stages on Ray Data, on this machine's cores.
 
 `pip install "ray[data]"` first: Ray is no dependency. It listens on every address, so the bench runs in a network
 namespace that has loopback alone. A run is a whole preparation, start of the workers included; the shards of both must
@@ -8,6 +8,7 @@ be the same bytes. Verdict of the pool against Ray: at most as long.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import sys
@@ -64,9 +65,13 @@ def prepared(recipe: Recipe, out: Path, on_ray: bool) -> tuple[float, float, str
     return time.perf_counter() - begun, started, content
 
 
-def main() -> int:
+def compare() -> int:
+    """Print the pairs and the verdict; return the code of the benchmark's end, 2 where Ray is missing."""
+    if importlib.util.find_spec("ray") is None:
+        print('Ray is missing, and no dependency of ours: pip install "ray[data]"', file=sys.stderr)
+        return 2
     if INSIDE not in os.environ:
-        words = [sys.executable, "-m", "tests.bench.data_ray"]
+        words = [sys.executable, "-m", "tests.bench.data_prepare", "--ray"]
         enter = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *words]
         os.execvpe("unshare", enter, os.environ | {INSIDE: "1", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"})
     from trainer.builtin.data.prepare import documents as units
@@ -91,7 +96,3 @@ def main() -> int:
     RESULTS.write_text(json.dumps({"pairs": rows, "same": same}, indent=1))
     pool, on_ray = (tuple(row[side][0] for row in rows) for side in (0, 1))
     return judge(Verdict("pool of processes", pool, 1.0, "Ray Data", on_ray)) or int(not same)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
