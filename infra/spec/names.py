@@ -102,7 +102,7 @@ BLOCK_CAMPAIGN_TAG = "bivouac:block-for"
 """The campaign that a capacity block was bought for. It differs from the campaign tag, so that no teardown counts the
 block as the campaign's own."""
 BLOCK_OFFERING_TAG = "bivouac:block-offering"
-TEXT_TAG = "bivouac:text"
+TEXT_TAG, MOUNTS_TAG = "bivouac:text", "bivouac:mounts"
 """On a bucket of other people's: the campaigns' nodes may read its text. S3 heeds it once the bucket's ABAC is on."""
 KEY_TAG = "bivouac:key"
 """On a key of other people's: the campaigns' clusters may encrypt their secrets with it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from infra.aws.account import Account
 from infra.session.state_bucket import create_bucket
-from infra.spec.names import TEXT_TAG
+from infra.spec.names import MOUNTS_TAG, TEXT_TAG
 from infra.spec.recipe import source_folder
 from infra.spec.workload.links import INIT
 
@@ -29,7 +29,9 @@ def give(spec: Spec) -> None:
         bucket, _, key_prefix = prefix.removeprefix("s3://").partition("/")
         if bucket not in bucket_names:
             create_bucket(account, bucket)
-            s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": [{"Key": TEXT_TAG, "Value": "true"}]})
+            s3.put_bucket_tagging(
+                Bucket=bucket, Tagging={"TagSet": [{"Key": tag, "Value": "true"} for tag in (TEXT_TAG, MOUNTS_TAG)]}
+            )
             s3.put_bucket_abac(Bucket=bucket, AbacStatus={"Status": "Enabled"})
             bucket_names.add(bucket)
         for path in sorted(bucket_entry for bucket_entry in folder.glob(pattern) if bucket_entry.is_file()):

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from infra.spec.section import Section
-from infra.spec.workload.links import BUCKET_AND_PREFIX, refuse_misnamed, refuse_unlinkable
+from infra.spec.workload.links import refuse_misnamed, refuse_no_prefix, refuse_unlinkable
 
 
 class Mount(Section):
     """One folder of `/mounts`, where an S3 prefix alone does not say all."""
 
-    s3: str = Field(pattern=BUCKET_AND_PREFIX.pattern)
+    s3: Annotated[str, AfterValidator(refuse_no_prefix)]
     """An S3 prefix, `s3://bucket/prefix`."""
     by: Literal["link", "mountpoint"] = "link"
     """How nodes read the prefix. `link`: through the shared file system, which keeps what has been read. `mountpoint`:
     from S3 itself, by Mountpoint's CSI driver, which keeps nothing and needs no room; each byte comes from S3 again.
-    The bucket's owner opts in with the tag `bivouac:text`, as for `data.prepare`."""
+    The bucket's owner opts in with the tag `bivouac:mounts`, and ABAC on."""
     stage: Literal["none", "nvme"] = "none"
     """`nvme`: each node copies the files to its own disk before the ranks start, once, and again after it is replaced.
     """
