@@ -1,7 +1,9 @@
-"""The S3 prefixes that a rehearsed campaign reads: files of this machine in the emulated account."""
+"""The S3 prefixes and file systems that a rehearsed campaign reads: files of this machine in the emulated account."""
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 def give(spec: Spec) -> None:
     """Put each folder's files under the prefix that it stands for, as somebody has done on AWS. Called inside the
     site."""
+    _give_file_systems(spec)
     mounts = list(_mounts_of(spec))
     if not mounts:
         return
@@ -37,6 +40,17 @@ def give(spec: Spec) -> None:
         for path in sorted(bucket_entry for bucket_entry in folder.glob(pattern) if bucket_entry.is_file()):
             key = "/".join(filter(None, (key_prefix.rstrip("/"), str(path.relative_to(folder)))))
             s3.upload_file(str(path), bucket, key)
+
+
+def _give_file_systems(spec: Spec) -> None:
+    """Give the emulated account the existing file systems of the mounts; each mount's folder lies where it reads."""
+    endpoint = Account(spec.region).client("fsx").meta.endpoint_url
+    for name, mount in ({} if spec.workload is None else spec.workload.attached).items():
+        if mount.fsx is not None and spec.workload is not None:
+            folder = str(Path(spec.workload.rehearsal.mounts[name]).expanduser().resolve())
+            body = json.dumps({"id": mount.fsx, "path": mount.path.strip("/"), "folder": folder}).encode()
+            with urllib.request.urlopen(f"{endpoint}/_site/filesystem", data=body) as answer:
+                answer.read()
 
 
 def _mounts_of(spec: Spec) -> Iterator[tuple[str, Path, str]]:

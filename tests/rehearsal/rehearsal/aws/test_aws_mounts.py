@@ -1,5 +1,5 @@
 """The mounts of a rehearsed job: files in the emulated S3, what the shared file system shows of them, S3 by Mountpoint
-with the pod's rights."""
+with the pod's rights, and file systems that exist."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from typing import Any
 import boto3
 import pytest
 
-from infra.errors import TemporaryError
+from infra.aws.given.file_systems import given_file_systems
+from infra.data.in_cluster import refuse_unmarked
+from infra.errors import TemporaryError, UserError
+from infra.inventory.certify import look_through
+from infra.plan.facts import Admission
 from infra.rehearsal.aws.world import World
 from infra.rehearsal.nodelet.pods import mountpoint
 from infra.rehearsal.nodelet.pods.mountpoint import Mountpoint
 from infra.rehearsal.site import mounts
 from infra.spec.campaign import Spec
+from infra.spec.names import Names
 from infra.stack.access.mounts import reading_mounts
 from infra.stack.cluster.mounts import mount_volumes
 from tests.example import example_spec
@@ -91,7 +96,7 @@ def test_a_prefix_is_a_folder_for_pods_with_the_trainers_rights_and_nothing_besi
         agent_client=lambda _: EKS, session=lambda *_: session.client("s3", endpoint_url=world.endpoint_url)
     )
     assert spec.workload is not None
-    (volume,) = mount_volumes(spec, spec.workload).values()
+    (volume,) = mount_volumes(spec, spec.workload, {}).values()
     document = {"csi": {"volumeAttributes": volume.attributes}, "mountOptions": list(volume.options)}
     shown = Mountpoint(credentials, "c").mount(document, "token", tmp_path / "shown")
     files = {str(path.relative_to(shown)): path.read_text() for path in shown.rglob("*") if path.is_file()}
@@ -101,6 +106,57 @@ def test_a_prefix_is_a_folder_for_pods_with_the_trainers_rights_and_nothing_besi
         Mountpoint(credentials, "c").mount(beside, "token", tmp_path / "beside")
 
 
+def test_a_bucket_that_its_owner_has_not_opened_to_mounts_is_refused_with_what_opens_it(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = signed_in(monkeypatch, world)
+    spec = spec_with(folder, shards={"s3": "s3://their-closed/v2", "by": "mountpoint"})
+    account.client("s3").create_bucket(Bucket="their-closed")
+    with pytest.raises(UserError, match=r"their-closed.*Key=bivouac:mounts"):
+        refuse_unmarked(account, spec)
+    mounts.give(spec_with(folder, shards={"s3": "s3://their-open/v2", "by": "mountpoint"}))
+    refuse_unmarked(account, spec_with(folder, shards={"s3": "s3://their-open/v2", "by": "mountpoint"}))
+    refuse_unmarked(account, spec_with(folder, linked="s3://their-closed/v2"))
+
+
 def test_without_the_pods_identity_the_driver_has_no_rights(tmp_path: Path) -> None:
     with pytest.raises(TemporaryError, match="no role"):
         Mountpoint(SimpleNamespace(), "c").mount({"csi": {"volumeAttributes": {}}}, "token", tmp_path)  # type: ignore[arg-type]
+
+
+FSX = "fs-0123456789abcdef0"
+
+
+def test_a_file_system_of_somebodys_is_described_and_has_the_files_under_its_path(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_with(folder, team={"fsx": FSX, "path": "/sets/one"})
+    account = signed_in(monkeypatch, world)
+    for _ in range(2):  # `run` after an interruption gives it again
+        mounts.give(spec)
+    (system,) = given_file_systems(account, spec)
+    assert (system.id, system.kind, system.lifecycle) == (FSX, "LUSTRE", "AVAILABLE") and system.mount_name
+    assert (world.fsx_root / FSX / "sets/one/deep/b.txt").read_text() == "deep/b.txt"
+    assert given_file_systems(account, spec_with(folder, team={"fsx": "fs-0000000000000000f"})) == ()
+
+
+def test_what_its_security_group_lets_in_is_read_as_aws_says_it(
+    world: World, aws: Account, network: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    rule = {"IpProtocol": "tcp", "FromPort": 988, "ToPort": 988, "IpRanges": [{"CidrIp": "10.42.0.0/16"}]}
+    aws.ec2.authorize_security_group_ingress(GroupId=network.group, IpPermissions=[rule])
+    id = pitch_lustre(aws, network)["FileSystemId"]
+    (system,) = given_file_systems(signed_in(monkeypatch, world), spec_with(folder, team={"fsx": id}))
+    assert system.vpc_id == network.vpc
+    assert system.admits == (Admission(first=988, last=988, source="10.42.0.0/16"),)
+
+
+def test_it_is_neither_found_by_the_certificate_nor_taken_by_a_sweep(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_with(folder, team={"fsx": FSX})
+    account = signed_in(monkeypatch, world)
+    mounts.give(spec)
+    found = look_through(account, Names(spec), "arn:test", "123456789012", ())
+    assert FSX in {item.get("FileSystemId") for item in account.client("fsx").describe_file_systems()["FileSystems"]}
+    assert not [one for one in found.found if FSX in one], "somebody's, and stays"
