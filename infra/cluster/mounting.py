@@ -29,8 +29,8 @@ def gang_mounts(spec: Spec) -> tuple[GangMount, ...]:
     if spec.workload is None:
         return tuple(mounts)
     for name, mount in spec.workload.attached.items():
-        place = {"claim": mount_claim(name, mount), "sub_path": mount.path.strip("/")}
-        mounts.append(GangMount(name=name, **place, writable=mount.writable))
+        claim, folder = mount_claim(name, mount), mount.path.strip("/")
+        mounts.append(GangMount(name=name, claim=claim, sub_path=folder, writable=mount.writable))
     copies = spec.workload.staged
     return tuple(mount.model_copy(update={"staged": mount.name in copies}) for mount in mounts)
 

@@ -37,7 +37,7 @@ def _described(account: Account, id: str) -> Iterator[GivenFileSystem]:
 def _admissions(account: Account, interfaces: list[str]) -> Iterator[Admission]:
     """Yield what the security groups let in by TCP. FSx gives all interfaces of a file system the same groups."""
     ec2 = account.client("ec2")
-    groups = []
+    groups = list[str]()
     if interfaces:
         (interface,) = ec2.describe_network_interfaces(NetworkInterfaceIds=interfaces[:1])["NetworkInterfaces"]
         groups = [group["GroupId"] for group in interface["Groups"]]

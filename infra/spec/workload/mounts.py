@@ -78,5 +78,10 @@ def sound_mounts(mounts: dict[str, str | Mount]) -> dict[str, str | Mount]:
 
 def linked_prefixes(mounts: dict[str, str | Mount]) -> dict[str, str]:
     """Return name -> S3 prefix of the mounts that the campaign's own file system shows."""
-    prefixes = {name: mount if isinstance(mount, str) else mount.is_link and mount.s3 for name, mount in mounts.items()}
-    return {name: prefix for name, prefix in prefixes.items() if prefix}
+    prefixes = dict[str, str]()
+    for name, mount in mounts.items():
+        if isinstance(mount, str):
+            prefixes[name] = mount
+        elif mount.is_link and mount.s3 is not None:
+            prefixes[name] = mount.s3
+    return prefixes
