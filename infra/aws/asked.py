@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 
 from infra.aws.account import Account, every
 from infra.aws.base_image import find_base, find_steward_base
+from infra.aws.given.file_systems import given_file_systems
 from infra.aws.given.network import HTTPS, VpcLook, seen_network
 from infra.aws.given.node_image import find_base_image, find_image
 from infra.aws.quota_room import quota_questions, quota_use
@@ -49,6 +50,7 @@ def ask_aws(account: Account, spec: Spec, facts: Facts, say: Callable[[str], Non
             "sold": answer(lambda: _sold(account, spec), None),
             "reservation": answer(lambda: refused_reservation(account, spec), None),
             "network": answer(lambda: seen_network(account, spec), None),
+            "file_systems": answer(lambda: given_file_systems(account, spec), None),
             "quotas": tuple(
                 room for question in quota_questions(account, spec) if (room := answer(question, None)) is not None
             ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account, every
+from infra.aws.given.file_systems import given_file_systems
 from infra.aws.keys import try_key
 from infra.aws.zones import zones_of, zones_selling
 from infra.bake import node_image
@@ -104,6 +105,7 @@ def campaign_settings(context: Context, data_digest: str | None) -> CampaignSett
         control_plane_zones=_zones(context),
         closer_code=code_of(context),
         node_image=None if image is None else image.ami,
+        mount_names=_mount_names(context),
         protected=at_stake(context.store.state(), read_identity(context.store)),
     )
 
@@ -128,6 +130,16 @@ def _zones(context: Context) -> tuple[str, str] | None:
         return None
     zone, second = str(zones).split(",")
     return zone, second
+
+
+def _mount_names(context: Context) -> tuple[str, ...] | None:
+    """Return Lustre's names of the existing file systems that the job mounts, which never change once recorded."""
+    if context.spec.workload is None or not context.spec.workload.given_file_systems:
+        return None
+    if recorded_names := (context.store.get_json(STACK_CONFIG) or {}).get(f"{PROJECT}:mountNames"):
+        return tuple(str(recorded_names).split(","))
+    systems = given_file_systems(context.account, context.spec)
+    return tuple(f"{system.id}={system.mount_name}" for system in systems if system.mount_name)
 
 
 def key_of(account: Account, spec: Spec) -> str | None:

@@ -18,6 +18,7 @@ class GangMount(Frozen):
     claim: str = SHARED_CLAIM
     sub_path: str = ""
     """Folder of the claim's volume; empty: all of it."""
+    writable: bool = False
     staged: bool = False
     """The supervisor copies it to the node's disk, and the job reads the copy."""
 
@@ -27,7 +28,9 @@ def gang_mounts(spec: Spec) -> tuple[GangMount, ...]:
     mounts = [GangMount(name=name, sub_path=mount_folder(name)) for name in spec.links]
     if spec.workload is None:
         return tuple(mounts)
-    mounts += [GangMount(name=name, claim=mount_claim(name)) for name in spec.workload.attached]
+    for name, mount in spec.workload.attached.items():
+        claim, folder = mount_claim(name, mount), mount.path.strip("/")
+        mounts.append(GangMount(name=name, claim=claim, sub_path=folder, writable=mount.writable))
     copies = spec.workload.staged
     return tuple(mount.model_copy(update={"staged": mount.name in copies}) for mount in mounts)
 
@@ -39,7 +42,7 @@ def show(mount: GangMount, judges: bool, pod_volumes: list[dict[str, Any]], moun
         pod_volumes.append({"name": mount.claim, "persistentVolumeClaim": {"claimName": mount.claim}})
     folder = f"{STAGING_SOURCES if is_copied else MOUNTS}/{mount.name}"
     place = {"subPath": mount.sub_path} if mount.sub_path else {}
-    mounts.append({"name": mount.claim, "mountPath": folder, **place, "readOnly": True})
+    mounts.append({"name": mount.claim, "mountPath": folder, **place, "readOnly": not mount.writable})
     if is_copied:
         copy = {"mountPath": f"{MOUNTS}/{mount.name}", "subPath": f"{STAGED}/{mount.name}", "readOnly": True}
         mounts.append({"name": LOCAL_CLAIM, **copy})

@@ -17,7 +17,7 @@ from infra.errors import PermanentError, UserError
 from infra.folders import cache_root, keep
 from infra.record.objects import object_or_none
 from infra.spec.campaign import Spec
-from infra.spec.names import DATASETS_PREFIX, TEXT_TAG, buckets, data_prefix
+from infra.spec.names import DATASETS_PREFIX, MOUNTS_TAG, TEXT_TAG, buckets, data_prefix
 from infra.spec.recipe import recipe_of
 from trainer.contract import DATA_MANIFEST_NAME, DATA_SUMMARY_NAME, TOKENIZER_NAME
 from trainer.contract.frozen import Frozen
@@ -45,23 +45,24 @@ def listing(spec: Spec, progress: Callable[[str], None]) -> SourceListing:
 def refuse_unmarked(account: Account, spec: Spec) -> None:
     """Raise `UserError` for the bucket of a source or of a mount by Mountpoint that is seen not to let the nodes read
     it. One whose settings this driver may not see, such as another account's, is left to the nodes."""
-    parts = spec.data.parts if spec.data is not None else ()
-    prefixes = [part.source for part in parts if part.source.startswith("s3://")]
-    prefixes += [] if spec.workload is None else spec.workload.by_mountpoint.values()
-    homes = {prefix.removeprefix("s3://").partition("/")[0] for prefix in prefixes}
-    for bucket in sorted(homes - {buckets(spec.account, spec.region).data}):
-        if (mark := _mark(account.client("s3"), bucket)) is not None:
-            arn = f"arn:aws:s3:::{bucket}"
-            raise UserError(
-                f"s3://{bucket} does not let the campaign's nodes read it",
-                seen=mark,
-                cure=f"its owner opts in: `aws s3control tag-resource --account-id {spec.account} --resource-arn {arn} "
-                f"--tags Key={TEXT_TAG},Value=true` and `aws s3api put-bucket-abac --bucket {bucket} --abac-status "
-                f"Status=Enabled`; or {'a mount by link' if spec.data is None else 'prepare.where: driver'}",
-            )
+    texts = [part.source for part in spec.data.parts] if spec.data is not None and spec.prepares_data else []
+    mounts = [] if spec.workload is None else [*spec.workload.by_mountpoint.values()]
+    other_way = "prepare.where: driver" if texts else "leave `by: mountpoint` out"
+    for tag, prefixes in ((TEXT_TAG, texts), (MOUNTS_TAG, mounts)):
+        homes = {prefix.removeprefix("s3://").partition("/")[0] for prefix in prefixes}
+        for bucket in sorted(homes - {buckets(spec.account, spec.region).data}):
+            if (mark := _mark(account.client("s3"), bucket, tag)) is not None:
+                arn = f"arn:aws:s3:::{bucket}"
+                raise UserError(
+                    f"s3://{bucket} does not let the campaign's nodes read it",
+                    seen=mark,
+                    cure=f"its owner opts in: `aws s3control tag-resource --account-id {spec.account} --resource-arn "
+                    f"{arn} --tags Key={tag},Value=true` and `aws s3api put-bucket-abac --bucket {bucket} "
+                    f"--abac-status Status=Enabled`; or {other_way}",
+                )
 
 
-def _mark(s3: Any, bucket: str) -> str | None:
+def _mark(s3: Any, bucket: str, wanted_tag: str) -> str | None:
     """Return what the bucket lacks for its tags to open it; None for nothing, or if it cannot be seen."""
     try:
         if s3.get_bucket_abac(Bucket=bucket).get("AbacStatus", {}).get("Status") != "Enabled":
@@ -71,7 +72,7 @@ def _mark(s3: Any, bucket: str) -> str | None:
         if error.response["Error"]["Code"] != "NoSuchTagSet":
             return None
         tags = []
-    return None if any(tag["Key"] == TEXT_TAG for tag in tags) else f"it has no tag {TEXT_TAG}"
+    return None if any(tag["Key"] == wanted_tag for tag in tags) else f"it has no tag {wanted_tag}"
 
 
 def result(account: Account, bucket: str, plan: str) -> str | None:

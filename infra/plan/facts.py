@@ -124,6 +124,27 @@ class SeenNetwork(Frozen):
     """Service with an interface endpoint and private DNS -> ranges that its security groups admit by HTTPS."""
 
 
+class Admission(Frozen):
+    """A rule of a security group that lets TCP in."""
+
+    first: int
+    last: int
+    source: str
+    """A range of addresses, or the id of a prefix list."""
+
+
+class GivenFileSystem(Frozen):
+    """An existing file system that a job mounts, as AWS describes it."""
+
+    id: str
+    kind: str
+    """`LUSTRE`, or another of FSx's."""
+    lifecycle: str
+    vpc_id: str
+    mount_name: str
+    admits: tuple[Admission, ...]
+
+
 class SeenBuilders(Frozen):
     """The existing place for builders that a spec names, as AWS describes it."""
 
@@ -248,6 +269,8 @@ class Facts(Frozen):
     """Reason why the spec's reservation cannot hold the nodes; None: it can, or was not looked up."""
     network: SeenNetwork | None = None
     """The existing VPC of the spec; None: it has none, or was not looked up."""
+    file_systems: tuple[GivenFileSystem, ...] | None = None
+    """Those of a job's mounts that exist; None: not looked up."""
     quotas: tuple[QuotaRoom, ...] = ()
     """Quotas of the campaign's resources besides GPU nodes, as far as they were looked up."""
     base: Unsuitable | None = None

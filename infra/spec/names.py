@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.spec.sections import ENDPOINT_SERVICES, SECRETS_SERVICE
+from infra.spec.workload.mounts import Mount
 
 PROJECT = "bivouac"
 FOUNDATION_STACK = "foundation"
@@ -102,7 +103,7 @@ BLOCK_CAMPAIGN_TAG = "bivouac:block-for"
 """The campaign that a capacity block was bought for. It differs from the campaign tag, so that no teardown counts the
 block as the campaign's own."""
 BLOCK_OFFERING_TAG = "bivouac:block-offering"
-TEXT_TAG = "bivouac:text"
+TEXT_TAG, MOUNTS_TAG = "bivouac:text", "bivouac:mounts"
 """On a bucket of other people's: the campaigns' nodes may read its text. S3 heeds it once the bucket's ABAC is on."""
 KEY_TAG = "bivouac:key"
 """On a key of other people's: the campaigns' clusters may encrypt their secrets with it."""
@@ -187,9 +188,9 @@ def mount_folder(name: str) -> str:
     return f"mounts/{name}"
 
 
-def mount_claim(name: str) -> str:
-    """Return the claim on a mount with a volume of its own."""
-    return f"mount-{name}"
+def mount_claim(name: str, mount: Mount) -> str:
+    """Return the claim on a mount with a volume of its own. Kubernetes mounts a file system once, under one claim."""
+    return f"mount-{name}" if mount.fsx is None else f"given-{mount.fsx}"
 
 
 COPIES_PREFIX = "copies/"

@@ -75,7 +75,8 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         opts,
     )
     cluster_opts = ResourceOptions(providers=[provider, cluster.kubernetes_after(system.group)])
-    Workloads(spec, cluster, storage, [system.group, *late_addons.all], cluster_opts)
+    runs_on = [system.group, *late_addons.all]
+    Workloads(spec, cluster, storage, runs_on, cluster_opts, mount_names=settings.mount_names)
 
     bucket_names = buckets(spec.account, spec.region)
     outputs: dict[str, Any] = {

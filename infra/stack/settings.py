@@ -100,6 +100,8 @@ class CampaignSettings(_Settings):
     """SHA-256 of the code with which the closer ends this campaign. None: an older campaign, which none ends."""
     node_image: str | None = None
     """AMI of the GPU nodes. None: the newest EKS-optimized one."""
+    mount_names: Annotated[tuple[str, ...] | None, BeforeValidator(_as_tuple)] = None
+    """Lustre's own name of each existing file system among the mounts, as `fs-...=name`."""
     protected: bool = False
     """`pulumi destroy` refuses to delete what may hold checkpoints."""
 

@@ -1,4 +1,4 @@
-"""Mounts with volumes of their own over the graph: S3 by Mountpoint."""
+"""Mounts with volumes of their own over the graph: S3 by Mountpoint, and a file system that exists."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from infra.errors import UserError
 from infra.spec.campaign import Spec
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph, held
 
+FSX = "fs-0123456789abcdef0"
 MOUNTS: dict[str, Any] = {
     "plain": "s3://somebodys/plain",
     "shards": {"s3": "s3://somebodys/shards/v2/", "by": "mountpoint"},
+    "team": {"fsx": FSX, "path": "/datasets"},
+    "out": {"fsx": FSX, "path": "/out", "writable": True},
 }
 
 
@@ -27,7 +31,7 @@ def spec_with(mounts: dict[str, Any]) -> Spec:
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    return campaign_graph(spec_with(MOUNTS))
+    return campaign_graph(spec_with(MOUNTS), mount_names=f"{FSX}=abcdefgh")
 
 
 def volume(graph: Graph, claim: str) -> dict[str, Any]:
@@ -42,12 +46,26 @@ def test_a_prefix_by_mountpoint_is_a_read_only_volume_of_the_pods_own_role(graph
     assert spec["csi"]["volumeAttributes"] == attributes
     assert {"read-only", "prefix shards/v2/", "region us-east-1"} <= set(spec["mountOptions"])
     assert spec["claimRef"] == {"namespace": "campaign", "name": "mount-shards"}
-    handles = [volume(graph, name)["csi"]["volumeHandle"] for name in ("mount-shards", "shared")]
-    assert len(set(handles)) == 2, "a handle that two volumes have is mounted once"
+    handles = [volume(graph, name)["csi"]["volumeHandle"] for name in ("mount-shards", f"given-{FSX}", "shared")]
+    assert len(set(handles)) == 3, "a handle that two volumes have is mounted once"
 
 
 def test_only_the_link_becomes_one_of_the_campaigns_own_file_system(graph: Graph) -> None:
     assert {node.name for node in graph.of("DataRepositoryAssociation")} == {"data", "mount-plain"}
+
+
+def test_a_file_system_that_exists_has_one_volume_and_is_no_resource(graph: Graph) -> None:
+    csi = volume(graph, f"given-{FSX}")["csi"]
+    assert (csi["driver"], csi["volumeHandle"]) == ("fsx.csi.aws.com", FSX)
+    assert csi["volumeAttributes"] == {"dnsname": f"{FSX}.fsx.us-east-1.amazonaws.com", "mountname": "abcdefgh"}
+    assert [node.name for node in graph.of("LustreFileSystem")] == ["shared"]
+    assert FSX not in json.dumps([node.inputs for node in graph.custom if node.type.startswith("aws:fsx")])
+
+
+def test_a_file_system_that_nothing_writes_is_mounted_read_only(graph: Graph) -> None:
+    assert volume(graph, f"given-{FSX}")["mountOptions"] == ["flock"]
+    only_read = campaign_graph(spec_with({"team": MOUNTS["team"]}), mount_names=f"{FSX}=abcdefgh")
+    assert volume(only_read, f"given-{FSX}")["mountOptions"] == ["flock", "ro"]
 
 
 def test_the_trainers_role_reads_the_prefix_and_nothing_beside_it(graph: Graph) -> None:
@@ -76,6 +94,11 @@ def test_only_the_trainers_pods_may_claim_a_mount(graph: Graph, campaign: Graph)
         (found,) = [one["expression"] for one in policy["spec"]["validations"] if "claimName" in one["expression"]]
         return str(found)
 
-    claims = "['mount-shards']"
+    claims = f"['given-{FSX}', 'mount-shards']"
     assert f"'trainer' && v.persistentVolumeClaim.claimName in {claims}" in rule(graph)
-    assert "mount-" not in rule(campaign)
+    assert "given-" not in rule(campaign)
+
+
+def test_without_its_name_a_file_system_is_not_mounted_by_a_guess() -> None:
+    with pytest.raises(UserError, match=FSX):
+        campaign_graph(spec_with(MOUNTS))

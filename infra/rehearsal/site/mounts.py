@@ -1,14 +1,16 @@
-"""The S3 prefixes that a rehearsed campaign reads: files of this machine in the emulated account."""
+"""The S3 prefixes and file systems that a rehearsed campaign reads: files of this machine in the emulated account."""
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.aws.account import Account
 from infra.session.state_bucket import create_bucket
-from infra.spec.names import TEXT_TAG
+from infra.spec.names import MOUNTS_TAG, TEXT_TAG
 from infra.spec.recipe import source_folder
 from infra.spec.workload.links import INIT
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 def give(spec: Spec) -> None:
     """Put each folder's files under the prefix that it stands for, as somebody has done on AWS. Called inside the
     site."""
+    _give_file_systems(spec)
     mounts = list(_mounts_of(spec))
     if not mounts:
         return
@@ -29,12 +32,25 @@ def give(spec: Spec) -> None:
         bucket, _, key_prefix = prefix.removeprefix("s3://").partition("/")
         if bucket not in bucket_names:
             create_bucket(account, bucket)
-            s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": [{"Key": TEXT_TAG, "Value": "true"}]})
+            s3.put_bucket_tagging(
+                Bucket=bucket, Tagging={"TagSet": [{"Key": tag, "Value": "true"} for tag in (TEXT_TAG, MOUNTS_TAG)]}
+            )
             s3.put_bucket_abac(Bucket=bucket, AbacStatus={"Status": "Enabled"})
             bucket_names.add(bucket)
         for path in sorted(bucket_entry for bucket_entry in folder.glob(pattern) if bucket_entry.is_file()):
             key = "/".join(filter(None, (key_prefix.rstrip("/"), str(path.relative_to(folder)))))
             s3.upload_file(str(path), bucket, key)
+
+
+def _give_file_systems(spec: Spec) -> None:
+    """Give the emulated account the existing file systems of the mounts; each mount's folder lies where it reads."""
+    endpoint = Account(spec.region).client("fsx").meta.endpoint_url
+    for name, mount in ({} if spec.workload is None else spec.workload.attached).items():
+        if mount.fsx is not None and spec.workload is not None:
+            folder = str(Path(spec.workload.rehearsal.mounts[name]).expanduser().resolve())
+            body = json.dumps({"id": mount.fsx, "path": mount.path.strip("/"), "folder": folder}).encode()
+            with urllib.request.urlopen(f"{endpoint}/_site/filesystem", data=body) as answer:
+                answer.read()
 
 
 def _mounts_of(spec: Spec) -> Iterator[tuple[str, Path, str]]:

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Mapping
 
-BUCKET_AND_PREFIX = re.compile(r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/]+)*/?$")
+_BUCKET_AND_PREFIX = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/]+)*/?")
 _MOUNT = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 MOUNTS = "/mounts"
 """Folder of a job's container with its mounts."""
@@ -23,13 +23,20 @@ def refuse_misnamed(mounts: Mapping[str, object]) -> None:
             raise ValueError(f"{name}: a name has lower-case letters, digits and hyphens, 32 at most")
         if name == INIT:
             raise ValueError(f"{name}: the weights of `init_from` have this name")
-        if isinstance(prefix, str) and not BUCKET_AND_PREFIX.fullmatch(prefix):
+        if isinstance(prefix, str) and not _BUCKET_AND_PREFIX.fullmatch(prefix):
             raise ValueError(f"{name}: {prefix} is no s3://bucket/prefix")
+
+
+def refuse_no_prefix(prefix: str | None) -> str | None:
+    """Return an S3 prefix, or None. Raises `ValueError` for anything else."""
+    if prefix is not None and not _BUCKET_AND_PREFIX.fullmatch(prefix):
+        raise ValueError(f"{prefix} is no s3://bucket/prefix")
+    return prefix
 
 
 def refuse_no_place(place: str | None) -> str | None:
     """Return the place of weights. Raises `ValueError` if it is neither an S3 prefix nor a folder."""
-    if place is not None and "://" in place and not BUCKET_AND_PREFIX.fullmatch(place):
+    if place is not None and "://" in place and not _BUCKET_AND_PREFIX.fullmatch(place):
         raise ValueError("is neither s3://bucket/prefix nor a folder of this machine; download it to one of them")
     return place
 

@@ -1,24 +1,31 @@
-"""The folders that a job reads at `/mounts/<name>`: S3 prefixes that are read in one way or another."""
+"""The folders that a job reads at `/mounts/<name>`: S3 prefixes and existing file systems."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from infra.spec.section import Section
-from infra.spec.workload.links import BUCKET_AND_PREFIX, refuse_misnamed, refuse_unlinkable
+from infra.spec.workload.links import refuse_misnamed, refuse_no_prefix, refuse_unlinkable
 
 
 class Mount(Section):
     """One folder of `/mounts`, where an S3 prefix alone does not say all."""
 
-    s3: str = Field(pattern=BUCKET_AND_PREFIX.pattern)
+    s3: Annotated[str | None, AfterValidator(refuse_no_prefix)] = None
     """An S3 prefix, `s3://bucket/prefix`."""
     by: Literal["link", "mountpoint"] = "link"
     """How nodes read the prefix. `link`: through the shared file system, which keeps what has been read. `mountpoint`:
     from S3 itself, by Mountpoint's CSI driver, which keeps nothing and needs no room; each byte comes from S3 again.
-    The bucket's owner opts in with the tag `bivouac:text`, as for `data.prepare`."""
+    The bucket's owner opts in with the tag `bivouac:mounts`, and ABAC on."""
+    fsx: str | None = Field(default=None, pattern=r"^fs-[0-9a-f]{8,40}$")
+    """The id of an existing FSx for Lustre file system in `network.vpc_id`. It is neither made nor deleted, and its
+    security group must admit the nodes' subnet."""
+    path: str = Field(default="", pattern=r"^[^\s]*$")
+    """Folder of the file system; empty: all of it."""
+    writable: bool = False
+    """The job may write to the existing file system. All else at `/mounts` is read-only."""
     stage: Literal["none", "nvme"] = "none"
     """`nvme`: each node copies the files to its own disk before the ranks start, once, and again after it is replaced.
     """
@@ -27,17 +34,27 @@ class Mount(Section):
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Self:
+        if (self.s3 is None) == (self.fsx is None):
+            raise ValueError("give either `s3` or `fsx`")
+        if self.fsx is not None and self.by != "link":
+            raise ValueError("by: belongs to `s3`")
+        if self.s3 is not None and self.path.strip("/"):
+            raise ValueError("path: belongs to `fsx`; write the folder into the prefix")
+        if {".", ".."} & set(self.path.split("/")):
+            raise ValueError("path: names a folder from the file system's root, without `..`")
         if (self.stage == "nvme") != (self.size_gib is not None):
             raise ValueError("stage: nvme and size_gib belong together")
+        if self.writable and (self.fsx is None or self.stage != "none"):
+            raise ValueError("writable: only an existing file system that is not staged can be written to")
         return self
 
     @property
     def is_link(self) -> bool:
         """The campaign's own file system shows it."""
-        return self.by == "link"
+        return self.s3 is not None and self.by == "link"
 
     def __str__(self) -> str:
-        return f"{self.s3} by {self.by}"
+        return f"{self.s3} by {self.by}" if self.s3 is not None else f"{self.fsx}:/{self.path.strip('/')}"
 
 
 def _mount_of(value: Any) -> Any:
@@ -45,7 +62,7 @@ def _mount_of(value: Any) -> Any:
     if isinstance(value, dict):
         return Mount.model_validate(value)
     if not isinstance(value, str | Mount):
-        raise ValueError("is no mount; write s3://bucket/prefix, or a section with `s3`")
+        raise ValueError("is no mount; write s3://bucket/prefix, or a section with `s3` or `fsx`")
     return value
 
 
@@ -61,7 +78,10 @@ def sound_mounts(mounts: dict[str, str | Mount]) -> dict[str, str | Mount]:
 
 def linked_prefixes(mounts: dict[str, str | Mount]) -> dict[str, str]:
     """Return name -> S3 prefix of the mounts that the campaign's own file system shows."""
-    prefixes = {
-        name: mount if isinstance(mount, str) else mount.s3 if mount.is_link else "" for name, mount in mounts.items()
-    }
-    return {name: prefix for name, prefix in prefixes.items() if prefix}
+    prefixes = dict[str, str]()
+    for name, mount in mounts.items():
+        if isinstance(mount, str):
+            prefixes[name] = mount
+        elif mount.is_link and mount.s3 is not None:
+            prefixes[name] = mount.s3
+    return prefixes

@@ -95,7 +95,7 @@ class Workload(Section):
     mounts: Annotated[dict[str, MountSource], AfterValidator(sound_mounts)] = Field(default={})
     """Folders by name that the job reads at `/mounts/<name>`: S3 prefixes, such as `{corpus: "s3://bucket/tokens"}`, to
     which the shared file system is linked (it fetches a file when it is first read, and what changes in S3 follows), or
-    a section: an S3 prefix by Mountpoint, or a copy on each node's disks."""
+    a section: an S3 prefix by Mountpoint, an existing FSx file system, a copy on each node's disks."""
     init_from: Annotated[str | None, AfterValidator(refuse_no_place)] = None
     """Weights to start from: an S3 prefix, or a folder of this machine with 4 GiB at most, which is uploaded. The job
     finds their path in `BIVOUAC_INIT_FROM`."""
@@ -198,7 +198,16 @@ class Workload(Section):
     @property
     def by_mountpoint(self) -> dict[str, str]:
         """Name -> S3 prefix of the mounts that Mountpoint's driver makes."""
-        return {name: mount.s3 for name, mount in self.attached.items()}
+        return {name: mount.s3 for name, mount in self.attached.items() if mount.s3 is not None}
+
+    @property
+    def given_file_systems(self) -> dict[str, bool]:
+        """Id -> whether the job writes, of each existing file system among the mounts."""
+        systems = dict[str, bool]()
+        for mount in self.attached.values():
+            if mount.fsx is not None:
+                systems[mount.fsx] = systems.get(mount.fsx, False) or mount.writable
+        return systems
 
     @property
     def staged(self) -> dict[str, float]:

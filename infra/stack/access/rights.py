@@ -20,6 +20,7 @@ _CONSTANTS = {
     "job_secrets": names.JOB_SECRETS,
     "copies": names.COPIES_PREFIX,
     "text_tag": names.TEXT_TAG,
+    "mounts_tag": names.MOUNTS_TAG,
     "foundation_tag": names.FOUNDATION_TAG,
     "key_tag": names.KEY_TAG,
     "state_context": names.STATE_CONTEXT[0],

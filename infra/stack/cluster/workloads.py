@@ -87,8 +87,10 @@ class Workloads(pulumi.ComponentResource):
         storage: LustreStorage | None,
         runs_on: Sequence[pulumi.Resource],
         opts: ResourceOptions | None = None,
+        mount_names: Sequence[str] | None = None,
     ) -> None:
-        """`runs_on`: resources that a pod of ours needs to be scheduled. `storage`: None without a file system."""
+        """`runs_on`: resources that a pod of ours needs to be scheduled. `storage`: None without a file system.
+        `mount_names`: see `CampaignSettings`."""
         super().__init__("bivouac:infra:Workloads", "workloads", None, opts)
         self._cluster, self._names, self._campaign = cluster, Names(spec), spec.campaign
         self._host_network = in_host_network(spec.workload)
@@ -98,7 +100,8 @@ class Workloads(pulumi.ComponentResource):
             opts=self._child(depends_on=[]),
         )
         self._by_mpirun, self._prepares_data = by_mpirun(spec.workload), spec.prepares_data
-        self._mounts = {} if spec.workload is None else mount_volumes(spec, spec.workload)
+        lustre_names = dict(name.split("=") for name in mount_names or ())
+        self._mounts = {} if spec.workload is None else mount_volumes(spec, spec.workload, lustre_names)
         self._bounds = self._admission(spec)
         kubernetes.scheduling.v1.PriorityClass(
             "training",
@@ -139,7 +142,7 @@ class Workloads(pulumi.ComponentResource):
         mpi = spec.campaign if self._by_mpirun else None
         steward_repository = repository_url(spec.account, spec.region, STEWARD_REPOSITORY)
         policies = admission.policies(
-            self._names.prefix, repository, job_image, mpi, steward_repository, self._host_network, tuple(self._mounts)
+            self._names.prefix, repository, job_image, mpi, steward_repository, self._host_network, sorted(self._mounts)
         )
         for name, document in policies.items():
             bound = admission.binding(document)

@@ -72,10 +72,10 @@ def test_a_staged_mount_is_read_from_the_nodes_disk_and_by_the_judge_from_its_so
 
 
 def test_two_folders_of_one_file_system_share_its_claim() -> None:
-    both = [GangMount(name=name, claim="given-fs-1", sub_path=name) for name in ("a", "b")]
+    both = [GangMount(name=name, claim="given-fs-1", sub_path=name, writable=name == "b") for name in ("a", "b")]
     spec = pod(mounts=tuple(both))
     assert [row["name"] for row in spec["volumes"]].count("given-fs-1") == 1
-    assert {path: row["readOnly"] for path, row in mounts_of(spec).items()} == {"/mounts/a": True, "/mounts/b": True}
+    assert {path: row["readOnly"] for path, row in mounts_of(spec).items()} == {"/mounts/a": True, "/mounts/b": False}
 
 
 def evicted_after_s(spec: dict[str, Any], condition: str) -> float:

@@ -58,7 +58,14 @@ def test_each_stage_that_ended_is_told_by_itself(outputs: dict[Stage, dict[str, 
 
 
 def test_of_a_workload_its_code_is_kept() -> None:
-    assert stays_on_purpose(campaign(outputs=DATA, workload="a job"))[1] == "s3://data/datasets/d1/ (the job's code)"
+    job = SimpleNamespace(attached={})
+    assert stays_on_purpose(campaign(outputs=DATA, workload=job))[1] == "s3://data/datasets/d1/ (the job's code)"
+
+
+def test_what_somebody_has_and_a_job_mounted_is_named_among_what_stays() -> None:
+    job = SimpleNamespace(attached={"team": "fs-0123456789abcdef0:/sets"})
+    told = stays_on_purpose(campaign(workload=job))
+    assert told[-1] == "fs-0123456789abcdef0:/sets (somebody's, mounted at /mounts/team)"
 
 
 def test_a_node_image_of_others_is_not_told_as_kept_and_one_of_ours_is() -> None:

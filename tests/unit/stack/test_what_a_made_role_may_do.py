@@ -74,6 +74,8 @@ OPENED = {
     "trainer": [
         ask("secretsmanager:GetSecretValue", f"{SECRET}bivouac_job/token-AbC123"),
         ask("ssm:GetParameter", f"{PARAMETER}bivouac_job/key"),
+        ask("s3:GetObject", "arn:aws:s3:::shards/v2/a", {"s3:BucketTag/bivouac:mounts": "true"}),
+        ask("s3:ListBucket", "arn:aws:s3:::shards", {"s3:BucketTag/bivouac:mounts": "true"}),
     ],
     "steward": [
         ask("secretsmanager:GetSecretValue", f"{SECRET}bivouac_webhook-AbC123"),
