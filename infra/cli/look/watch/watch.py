@@ -12,7 +12,7 @@ from rich.live import Live
 
 from infra.cli.look.watch.frame import frame
 from infra.cli.look.watch.keys import pressed_keys
-from infra.cli.look.watch.snapshot import Machines, Snapshot, machines_of, source
+from infra.cli.look.watch.snapshot import GangFacts, Snapshot, machines_of, source
 from infra.errors import BivouacError, first_line
 
 READ_EVERY_S = 2.0
@@ -34,7 +34,7 @@ def watch_command(campaign: str, region: str, once: bool, console: Console) -> i
     return 0
 
 
-def _follow(read: Callable[[], Snapshot], first: Snapshot, machines: Machines, console: Console) -> Snapshot:
+def _follow(read: Callable[[], Snapshot], first: Snapshot, machines: GangFacts, console: Console) -> Snapshot:
     """Draw until the campaign has ended or somebody quits; return the newest snapshot."""
     with (
         Looks(read, first) as looks,
