@@ -16,9 +16,8 @@ from rich.text import Text
 from infra.cli.look.watch import snapshot, watch
 from infra.cli.look.watch.frame import frame, sparkline
 from infra.cli.look.watch.grid import MOST_NODES, grid
-from infra.cli.look.watch.keys import pressed_keys
 from infra.cli.look.watch.snapshot import GangFacts, RecordReader, Snapshot, machines_of
-from infra.cli.look.watch.watch import Looks
+from infra.cli.look.watch.watch import Looks, pressed_keys
 from infra.console.plain_console import PlainConsole
 from infra.record.payloads import payload_of
 from infra.report.record import Record
