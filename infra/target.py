@@ -268,9 +268,10 @@ def site_facts() -> dict[str, Any] | None:
     """Return what is emulated and what is not rehearsed; None on AWS."""
     if not in_site():
         return None
-    from infra.rehearsal.site import honesty
+    from infra.tables import table
 
-    return honesty.statement()
+    facts: dict[str, Any] = table("infra.rehearsal.site", "honesty")
+    return facts
 
 
 def missed_faults(spec: Spec) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ import hypothesis
 
 import infra  # noqa: F401  before anything imports pulumi: it sets what grpc must know of forks
 from tests.worlds.inside import pytest_collection_modifyitems
+from tests.worlds.rewriting import pytest_configure
 
-__all__ = ["pytest_collection_modifyitems"]
+__all__ = ["pytest_collection_modifyitems", "pytest_configure"]
 
 # A machine that stalls is no bug, and the same commit sees the same examples wherever it is tested.
 hypothesis.settings.register_profile("bivouac", deadline=None, derandomize=True)

@@ -16,7 +16,7 @@ from infra.archive.judged import Unproven
 from infra.archive.manifest import RECORD
 from infra.archive.settings import ArchiveConfig, Places
 from infra.archive.source import Source
-from infra.archive.unproven import Left, UnprovenCopy, left_of
+from infra.archive.unproven import Left, UnprovenCopier, left_of
 from infra.errors import BivouacError, PermanentError
 from infra.record import pod_logs, series
 from infra.record.store import CampaignStore
@@ -98,7 +98,7 @@ class OnlyCopied(Exception):
 class Leftovers:
     def __init__(self, config: ArchiveConfig, bucket: ArchiveBucket, places: Places, source: Source) -> None:
         self.config, self.bucket, self.places, self.source = config, bucket, places, source
-        self.copy = UnprovenCopy(bucket, config.campaign, config.identity, config.attempt)
+        self.copy = UnprovenCopier(bucket, config.campaign, config.identity, config.attempt)
 
     def manifest_key(self) -> str:
         """Return the key of the manifest of what will be copied beside the golden checkpoint; empty only if it is known

@@ -170,7 +170,7 @@ def _is_unchanged(path: Path, sealed_at: float) -> bool:
         return True
 
 
-class UnprovenCopy:
+class UnprovenCopier:
     """Copies unrecognised content to the archive bucket. Killed and run again, it goes on; nothing is overwritten."""
 
     def __init__(self, bucket: ArchiveBucket, campaign: str, identity: str, attempt: int) -> None:

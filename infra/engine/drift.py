@@ -38,7 +38,7 @@ _QUIET = {
 
 
 @dataclass(frozen=True)
-class PropertyChange:
+class PropertyDifference:
     """A difference of one property, by its dotted path."""
 
     path: str
@@ -53,7 +53,7 @@ class Row:
 
     urn: str
     verb: str
-    changes: tuple[PropertyChange, ...] = ()
+    changes: tuple[PropertyDifference, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -142,7 +142,7 @@ def drift_between(previous: Mapping[str, Mapping[str, Any]], current: Mapping[st
             yield Row(urn, "changed", changes)
 
 
-def _changes(quiet: Sequence[str], old: Any, new: Any, path: str = "") -> Iterator[PropertyChange]:
+def _changes(quiet: Sequence[str], old: Any, new: Any, path: str = "") -> Iterator[PropertyDifference]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
             inner = f"{path}.{key}" if path else str(key)
@@ -152,7 +152,7 @@ def _changes(quiet: Sequence[str], old: Any, new: Any, path: str = "") -> Iterat
         for number, (left, right) in enumerate(zip(old, new, strict=True)):
             yield from _changes(quiet, left, right, f"{path}[{number}]")
     elif as_document(old) != as_document(new) and not (old in _NOTHING and new in _NOTHING):
-        yield PropertyChange(path, old, new)
+        yield PropertyDifference(path, old, new)
 
 
 def as_document(value: Any) -> Any:
@@ -223,11 +223,11 @@ def _planned_row(metadata: Any) -> Row | None:
     changes = []
     for path, difference in (metadata.detailed_diff or {}).items():
         kind = str(getattr(difference.diff_kind, "value", difference.diff_kind))
-        changes.append(PropertyChange(path, at_path(old, path), at_path(new, path), kind.endswith("replace")))
+        changes.append(PropertyDifference(path, at_path(old, path), at_path(new, path), kind.endswith("replace")))
     if not changes:
         keys = set(metadata.keys or ())
         names = [*(metadata.diffs or ())] or sorted(keys)
-        changes = [PropertyChange(name, old.get(name), new.get(name), name in keys) for name in names]
+        changes = [PropertyDifference(name, old.get(name), new.get(name), name in keys) for name in names]
     return Row(metadata.urn, operation, tuple(changes))
 
 

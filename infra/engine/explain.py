@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from infra.engine.consequences import consequence
-from infra.engine.drift import SHORT, UNKNOWN, PropertyChange, Row, StackLook, as_document, short
+from infra.engine.drift import SHORT, UNKNOWN, PropertyDifference, Row, StackLook, as_document, short
 from infra.engine.refusal import Refusal
 from infra.plan.estimates.cost import HOURS_PER_MONTH
 from infra.plan.plan import Plan
@@ -40,7 +40,7 @@ class CostChange:
     usd_per_campaign: Decimal
 
 
-def difference(change: PropertyChange) -> list[str]:
+def difference(change: PropertyDifference) -> list[str]:
     """Return one line, or the differing lines of two long documents."""
     old, new = as_document(change.before), as_document(change.after)
     forces = "  (forces a replacement)" if change.replaces else ""

@@ -13,27 +13,27 @@ from trainer.contract.frozen import Frozen
 _FILE = "rehearsals.json"
 
 
-class Rehearsal(Frozen):
+class RehearsalResult(Frozen):
     digest: str
     """Of the spec for AWS."""
     at: datetime
     ended_well: bool
 
     @classmethod
-    def now(cls, spec: Spec, ended_well: bool) -> Rehearsal:
+    def now(cls, spec: Spec, ended_well: bool) -> RehearsalResult:
         return cls(digest=spec.digest(), at=datetime.now(UTC), ended_well=ended_well)
 
 
-def remember(rehearsal: Rehearsal) -> None:
+def remember(rehearsal: RehearsalResult) -> None:
     """Keep the rehearsal in this machine's cache."""
     rehearsals = _rehearsals() | {rehearsal.digest: rehearsal.model_dump(mode="json")}
     keep(cache_root() / _FILE, json.dumps(rehearsals, indent=1), lambda note: None)
 
 
-def last(spec: Spec) -> Rehearsal | None:
+def last(spec: Spec) -> RehearsalResult | None:
     """Return the newest rehearsal of this very spec; None if there is none on this machine."""
     entry = _rehearsals().get(spec.digest())
-    return None if entry is None else Rehearsal.model_validate(entry)
+    return None if entry is None else RehearsalResult.model_validate(entry)
 
 
 def sentence(spec: Spec) -> str:

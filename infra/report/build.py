@@ -11,7 +11,7 @@ from infra.report.facts import facts, spec_text
 from infra.report.golden import golden
 from infra.report.interruptions import interruptions
 from infra.report.ledger import ledger
-from infra.report.model import CertificateSummary, Happened, LookRow, PlannedStage, Report, StageTime, Training
+from infra.report.model import CertificateSummary, Happened, LookRow, PlannedStage, Report, StageRun, TrainingCurves
 from infra.report.money import money, shares
 from infra.report.plan_errors import plan_errors
 from infra.report.record import Record
@@ -75,10 +75,10 @@ def build(record: Record) -> Report:
     )
 
 
-def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training:
+def _training(record: Record, state: CampaignState, log: TrainerLog) -> TrainingCurves:
     newest_logged = max((line.step for lines in log.steps.values() for line in lines), default=0)
     end_steps = [attempt.ended.step or 0 for attempt in state.attempts if attempt.ended is not None]
-    return Training(
+    return TrainingCurves(
         losses=trainer_log.thin(trainer_log.losses(log)),
         norms=trainer_log.thin(trainer_log.norms(log)),
         alarms=trainer_log.alarms(record),
@@ -91,7 +91,7 @@ def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training
     )
 
 
-def _plan(record: Record, rows: tuple[StageTime, ...]) -> tuple[PlannedStage, ...]:
+def _plan(record: Record, rows: tuple[StageRun, ...]) -> tuple[PlannedStage, ...]:
     actual: dict[str, float] = {}
     for row in rows:
         actual[row.stage] = actual.get(row.stage, 0.0) + row.seconds

@@ -17,7 +17,7 @@ from infra.record.events import Stage
 from infra.record.meter import Billing, price
 from infra.record.payloads.attempts import AttemptRestartedInPlace, NodesAtZero
 from infra.report.causes import TimeCause
-from infra.report.model import AttemptTime, StageTime
+from infra.report.model import AttemptTime, StageRun
 from infra.report.record import Record
 from infra.report.timeline import training_finished_s
 from infra.report.trainer_log import TrainerLog
@@ -147,7 +147,7 @@ def _tally(spans: Sequence[Span], windows: Sequence[BillWindow]) -> dict[Key, in
     return tally
 
 
-def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[AttemptTime], log: TrainerLog) -> TimeLedger:
+def ledger(record: Record, stages: Sequence[StageRun], attempts: Sequence[AttemptTime], log: TrainerLog) -> TimeLedger:
     lines = tuple(line for line in record.plan.cost if line.usd_per_hour)
     windows = {line.name: _windows(record, record.reading.windows[Billing.of(line)]) for line in lines}
     bounds = paid_window(record, stages, [slot for slots in windows.values() for slot in slots])
@@ -172,7 +172,7 @@ def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[Attem
     return TimeLedger(rows, bounds, windows, lines, tallies)
 
 
-def paid_window(record: Record, stages: Sequence[StageTime], windows: Sequence[BillWindow]) -> Window | None:
+def paid_window(record: Record, stages: Sequence[StageRun], windows: Sequence[BillWindow]) -> Window | None:
     """Return the time from the first bake, or the first bill, to the end of the teardown, or to now if there is none;
     to the last bill if that is later, as after a driver's clock that was set back."""
     bakes = [row.begun_s for row in stages if row.stage == Stage.BAKE]
@@ -257,7 +257,7 @@ def _attempts(record: Record, attempts: Sequence[AttemptTime]) -> list[Span]:
     return _disjoint(rows)
 
 
-def _stages(stages: Sequence[StageTime]) -> list[Span]:
+def _stages(stages: Sequence[StageRun]) -> list[Span]:
     return _disjoint(
         Span(row.begun_s, row.ended_s, cause)
         for row in stages

@@ -14,7 +14,7 @@ from infra.report.trained import Frozen
 from infra.report.trained import Losses as Losses
 from infra.report.trained import LossPoint as LossPoint
 from infra.report.trained import Repeats as Repeats
-from infra.report.trained import Training as Training
+from infra.report.trained import TrainingCurves as TrainingCurves
 from infra.report.trained import WatchAlarm as WatchAlarm
 
 
@@ -30,7 +30,7 @@ class FactGroup(Frozen):
     facts: tuple[Fact, ...]
 
 
-class Notice(Frozen):
+class ReportProblem(Frozen):
     """A problem, for the head of the page."""
 
     level: str
@@ -54,7 +54,7 @@ class Gap(Frozen):
     why: str
 
 
-class StageTime(Frozen):
+class StageRun(Frozen):
     """One run of a stage, in seconds since the campaign began."""
 
     stage: str
@@ -169,7 +169,7 @@ class KeptResource(Frozen):
     formula: str
 
 
-class Money(Frozen):
+class MoneySpent(Frozen):
     notional: bool
     """True if nothing was billed: the amounts are what the same duration would have cost on AWS."""
     by_time_usd: Decimal
@@ -300,7 +300,7 @@ class Report(Frozen):
     """good, warning, bad, open."""
     verdict: str
     """Summary in one sentence."""
-    notices: tuple[Notice, ...]
+    notices: tuple[ReportProblem, ...]
     figures: tuple[KeyFigure, ...]
     goodput: float | None
     """Useful new training time / paid time."""
@@ -312,16 +312,16 @@ class Report(Frozen):
     facts: tuple[FactGroup, ...]
     spec: str
     """YAML text."""
-    stages: tuple[StageTime, ...]
+    stages: tuple[StageRun, ...]
     attempts: tuple[AttemptTime, ...]
     gpu_up: tuple[tuple[float, float], ...]
     """Paid times of GPU nodes, in seconds since the campaign began."""
     marks: tuple[Mark, ...]
     gaps: tuple[Gap, ...]
-    training: Training
+    training: TrainingCurves
     interruptions: tuple[Interruption, ...]
     shares: tuple[Share, ...]
-    money: Money
+    money: MoneySpent
     plan: tuple[PlannedStage, ...]
     plan_errors: tuple[PlanError, ...] = ()
     golden: Golden | None

@@ -12,7 +12,7 @@ from infra.record.meter import price
 from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
 from infra.report.causes import TimeCause
 from infra.report.ledger import TimeLedger
-from infra.report.model import Item, KeptResource, Money, Share
+from infra.report.model import Item, KeptResource, MoneySpent, Share
 from infra.report.record import Record
 from infra.spec.campaign import Capacity
 from infra.spec.names import data_prefix
@@ -52,11 +52,11 @@ def shares(record: Record, book: TimeLedger) -> tuple[Share, ...]:
     )
 
 
-def money(record: Record, book: TimeLedger, state: CampaignState) -> Money:
+def money(record: Record, book: TimeLedger, state: CampaignState) -> MoneySpent:
     unit = resolution(record)
     by_time = sum((book.usd(cause) for cause in TimeCause), Decimal(0)).quantize(unit)
     by_size = record.reading.estimated_usd.quantize(unit)
-    return Money(
+    return MoneySpent(
         notional=record.site is not None,
         by_time_usd=by_time,
         by_size_usd=by_size,

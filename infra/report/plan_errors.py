@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from statistics import median
 
-from infra.report.model import Money, PlanError, StageTime
+from infra.report.model import MoneySpent, PlanError, StageRun
 from infra.report.record import Record
 from infra.report.trainer_log import TrainerLog
 
 
-def plan_errors(record: Record, stages: tuple[StageTime, ...], cost: Money, log: TrainerLog) -> tuple[PlanError, ...]:
+def plan_errors(
+    record: Record, stages: tuple[StageRun, ...], cost: MoneySpent, log: TrainerLog
+) -> tuple[PlanError, ...]:
     """Return step time, MFU, clock and cost; `measured` is None of what the campaign has not measured.
 
     A step's time is the median of all, so that the first ones with their compilation do not count. A rehearsal has

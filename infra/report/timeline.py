@@ -16,33 +16,33 @@ from infra.record.payloads.attempts import (
 from infra.record.payloads.checkpoints import CheckpointFetched, CheckpointRefused
 from infra.record.payloads.stages import DriverTookOver, StageFailed, StageFinished, StageStarted
 from infra.record.payloads.training import TrainingFinished
-from infra.report.model import AttemptTime, Gap, Mark, StageTime
+from infra.report.model import AttemptTime, Gap, Mark, StageRun
 from infra.report.record import Record
 from infra.report.trainer_log import TrainerLog
 
 
-def stages(record: Record) -> tuple[StageTime, ...]:
+def stages(record: Record) -> tuple[StageRun, ...]:
     """Return every run of every stage but the report's. The next start cuts off a stage without an end."""
-    rows: list[StageTime] = []
+    rows: list[StageRun] = []
     start: tuple[str, float] | None = None
     for event in record.events:
         now = record.seconds(event.at)
         payload = event.payload
         if start is not None and isinstance(payload, StageStarted | DriverTookOver):
-            rows.append(StageTime(stage=start[0], begun_s=start[1], ended_s=now, ending="cut off"))
+            rows.append(StageRun(stage=start[0], begun_s=start[1], ended_s=now, ending="cut off"))
             start = None
         match payload:
             case StageStarted(stage=stage):
                 start = (str(stage), now)
             case StageFinished() if start is not None:
-                rows.append(StageTime(stage=start[0], begun_s=start[1], ended_s=now, ending="finished"))
+                rows.append(StageRun(stage=start[0], begun_s=start[1], ended_s=now, ending="finished"))
                 start = None
             case StageFailed(error=error) if start is not None:
-                row = StageTime(stage=start[0], begun_s=start[1], ended_s=now, ending="failed", error=str(error))
+                row = StageRun(stage=start[0], begun_s=start[1], ended_s=now, ending="failed", error=str(error))
                 rows.append(row)
                 start = None
     if start is not None:
-        rows.append(StageTime(stage=start[0], begun_s=start[1], ended_s=record.now_s, ending="running"))
+        rows.append(StageRun(stage=start[0], begun_s=start[1], ended_s=record.now_s, ending="running"))
     return tuple(row for row in rows if row.stage != Stage.REPORT)
 
 
@@ -77,11 +77,11 @@ def marks(record: Record) -> tuple[Mark, ...]:
     return tuple(rows)
 
 
-def gaps(rows: tuple[StageTime, ...], now_s: float, *, over: bool) -> tuple[Gap, ...]:
+def gaps(rows: tuple[StageRun, ...], now_s: float, *, over: bool) -> tuple[Gap, ...]:
     """Return times without a running stage, up to now unless the campaign is `over`; short ones are omitted."""
     rows_without: list[Gap] = []
     threshold_s = max(1.0, 0.01 * max((row.ended_s for row in rows), default=0.0))
-    newest: StageTime | None = None
+    newest: StageRun | None = None
     for row in rows:
         if newest is not None and row.begun_s - newest.ended_s >= threshold_s:
             rows_without.append(Gap(begun_s=newest.ended_s, ended_s=row.begun_s, why=_why_idle(newest)))
@@ -91,7 +91,7 @@ def gaps(rows: tuple[StageTime, ...], now_s: float, *, over: bool) -> tuple[Gap,
     return tuple(rows_without)
 
 
-def _why_idle(stage_time: StageTime) -> str:
+def _why_idle(stage_time: StageRun) -> str:
     match stage_time.ending:
         case "failed":
             return f"{stage_time.stage} had failed and nobody had continued the campaign"

@@ -53,7 +53,7 @@ class WatchAlarm(Frozen):
     did: str
 
 
-class Training(Frozen):
+class TrainingCurves(Frozen):
     losses: tuple[Losses, ...] = ()
     norms: tuple[Losses, ...] = ()
     """The norm of all gradients before clipping, in the place of the loss."""

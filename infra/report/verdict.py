@@ -10,17 +10,24 @@ from infra.plan.layout import layout
 from infra.record.events import CampaignState, Stage
 from infra.record.payloads.checkpoints import CheckpointUnrecognised, Doubt
 from infra.record.payloads.training import ArchiveFailed
-from infra.report.model import CertificateSummary, Golden, Interruption, KeyFigure, Money, Notice, StageTime, Training
+from infra.report.model import (
+    CertificateSummary,
+    Golden,
+    Interruption,
+    KeyFigure,
+    MoneySpent,
+    ReportProblem,
+    StageRun,
+    TrainingCurves,
+)
 from infra.report.record import Record
 
 Row = tuple[str, str]
 """Level and text of a notice."""
-Parts = tuple[Training, tuple[Interruption, ...], Money, Golden | None, CertificateSummary | None]
+Parts = tuple[TrainingCurves, tuple[Interruption, ...], MoneySpent, Golden | None, CertificateSummary | None]
 
 
-def status(
-    state: CampaignState, rows: tuple[StageTime, ...], certificate: CertificateSummary | None
-) -> tuple[str, str]:
+def status(state: CampaignState, rows: tuple[StageRun, ...], certificate: CertificateSummary | None) -> tuple[str, str]:
     """Return a few words and their level."""
     newest = rows[-1] if rows else None
     if certificate is not None:
@@ -66,7 +73,7 @@ def verdict(record: Record, parts: Parts, state: CampaignState, clock_s: float) 
     return "; ".join(clauses) + "."
 
 
-def _training_clause(record: Record, training: Training, state: CampaignState, clock_s: float) -> str:
+def _training_clause(record: Record, training: TrainingCurves, state: CampaignState, clock_s: float) -> str:
     shape = layout(record.spec)
     machines = f"on {shape.nodes} x {record.spec.nodes.instance_type}"
     if not state.attempts:
@@ -104,7 +111,7 @@ def _broken(broken: tuple[Interruption, ...]) -> Iterator[str]:
     yield f"{plural(len(failures), 'failure')} ({counts})"
 
 
-def _cost(money: Money) -> str:
+def _cost(money: MoneySpent) -> str:
     would = "would have cost " if money.notional else "cost "
     return f"{would}{usd(money.total_usd)}{' on AWS' if money.notional else ''} of {usd(money.planned_usd)} planned"
 
@@ -118,7 +125,9 @@ def _left(certificate: CertificateSummary) -> str:
     return ", ".join(f"{count} {name}" for count, name in counts if count)
 
 
-def notices(record: Record, parts: Parts, state: CampaignState, rows: tuple[StageTime, ...]) -> tuple[Notice, ...]:
+def notices(
+    record: Record, parts: Parts, state: CampaignState, rows: tuple[StageRun, ...]
+) -> tuple[ReportProblem, ...]:
     """Return all problems, the worst first."""
     training, broken, money, golden, certificate = parts
     notice_rows: list[Row] = [
@@ -135,7 +144,7 @@ def notices(record: Record, parts: Parts, state: CampaignState, rows: tuple[Stag
     notice_rows += [("warning", f"{name}: no price is known, it counts as nothing.") for name in money.unpriced]
     notice_rows += [("warning", f"Could not be read: {item}") for item in record.unread]
     in_order = sorted(notice_rows, key=lambda row: ("bad", "warning", "open").index(row[0]))
-    return tuple(Notice(level=level, text=text) for level, text in in_order)
+    return tuple(ReportProblem(level=level, text=text) for level, text in in_order)
 
 
 def _of_certificate(certificate: CertificateSummary | None, state: CampaignState, record: Record) -> Iterator[Row]:
@@ -212,7 +221,7 @@ def _of_doubts(record: Record) -> Iterator[Row]:
         yield "warning", f"{text[0].upper()}{text[1:]}."
 
 
-def _of_training(training: Training, broken: tuple[Interruption, ...], state: CampaignState) -> Iterator[Row]:
+def _of_training(training: TrainingCurves, broken: tuple[Interruption, ...], state: CampaignState) -> Iterator[Row]:
     end = state.attempts[-1].ended if state.attempts else None
     if state.outcome == "held":
         error = f": {end.detail if end is not None else None}" if state.attempts else ""
@@ -237,7 +246,7 @@ def _of_training(training: Training, broken: tuple[Interruption, ...], state: Ca
         yield "bad", f"Attempt {failure[0].attempt} has failed and no answer is on record yet: {failure[0].what}"
 
 
-def _of_stages(rows: tuple[StageTime, ...]) -> Iterator[Row]:
+def _of_stages(rows: tuple[StageRun, ...]) -> Iterator[Row]:
     if rows and rows[-1].ending == "failed":
         yield "bad", f"{rows[-1].stage} failed: {rows[-1].error}"
 

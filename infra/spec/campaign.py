@@ -19,7 +19,7 @@ from infra.spec.access import Access
 from infra.spec.checkpoint import Checkpoint as Checkpoint
 from infra.spec.data import Data as Data
 from infra.spec.data import MixtureSource as MixtureSource
-from infra.spec.document import Unreadable, read
+from infra.spec.document import UnreadableDocument, read
 from infra.spec.duration import Duration
 from infra.spec.names import LONGEST_TAG, NOTICES, PROJECT, Buckets, buckets, tag_value
 from infra.spec.notify import Notify
@@ -324,7 +324,7 @@ def load(path: Path) -> SpecFile:
     """Read and validate a spec; raise `SpecError` with every problem, or `UserError` if there is no such file."""
     try:
         document = read(path)
-    except Unreadable as error:
+    except UnreadableDocument as error:
         raise SpecError(path, (error.problem,)) from error
     raw, root = document.content, document.root
     if not isinstance(raw, dict):

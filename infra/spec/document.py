@@ -32,7 +32,7 @@ class Document:
     content: object
 
 
-class Unreadable(Exception):
+class UnreadableDocument(Exception):
     """The file holds no document; `problem` says why."""
 
     def __init__(self, problem: Problem) -> None:
@@ -67,12 +67,12 @@ _Loader.add_constructor(f"{_MAP}int", _integer)
 
 
 def read(path: Path) -> Document:
-    """Read a YAML file; raise `UserError` if there is none, `Unreadable` if it holds no YAML."""
+    """Read a YAML file; raise `UserError` if there is none, `UnreadableDocument` if it holds no YAML."""
     return parse(_text(_bytes(path)))
 
 
 def parse(text: str) -> Document:
-    """Parse a YAML text; raise `Unreadable`."""
+    """Parse a YAML text; raise `UnreadableDocument`."""
     try:
         loader = _Loader(text)
         try:
@@ -160,8 +160,8 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _unreadable(message: str, detail: str, cure: str, line: int = 1) -> Unreadable:
-    return Unreadable(Problem(field="(file)", line=line, message=message, seen=detail[:200], cure=cure))
+def _unreadable(message: str, detail: str, cure: str, line: int = 1) -> UnreadableDocument:
+    return UnreadableDocument(Problem(field="(file)", line=line, message=message, seen=detail[:200], cure=cure))
 
 
 def _path_text(path: Path) -> Any:

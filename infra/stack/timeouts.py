@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pulumi import CustomTimeouts
 
-from infra.spec.waits import Wait
+from infra.spec.waits import WaitBound
 
 
-def timeouts_of(wait: Wait) -> CustomTimeouts:
+def timeouts_of(wait: WaitBound) -> CustomTimeouts:
     return CustomTimeouts(create=wait.timeout, update=wait.timeout, delete=wait.timeout)

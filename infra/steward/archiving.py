@@ -19,7 +19,7 @@ from infra.record.payloads.training import ArchiveBegun, ArchiveFailed, ArchiveU
 from infra.steward import judging
 from infra.steward.judging import Judged
 from infra.steward.parts import Parts
-from infra.steward.release import Release
+from infra.steward.release import GangRelease
 
 LEAST = timedelta(minutes=30)
 TIMES = 4
@@ -36,7 +36,7 @@ def record(steward: Parts) -> None:
     committed, what the job left is copied as it is."""
     try:
         _have_a_node(steward)
-        release = Release(steward)
+        release = GangRelease(steward)
         release.begin()
 
         def pause() -> None:

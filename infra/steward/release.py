@@ -17,7 +17,7 @@ BILLS = ("pending", "running", "stopping")
 """States of an instance that EC2 may bill."""
 
 
-class Release:
+class GangRelease:
     """Gives back all but one node of the gang.
 
     The others are cordoned first, so the Job's pod starts on the node that stays. A successor reads from the Auto

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Tree:
+class RankTree:
     """Groups for sums over a node's ranks and over the nodes' first ranks."""
 
     first: int
@@ -36,7 +36,7 @@ class Tree:
     """Only the first rank of a node has it."""
 
     @classmethod
-    def grow(cls, rank: int, ranks: int, per_node: int, timeout: timedelta) -> Tree | None:
+    def grow(cls, rank: int, ranks: int, per_node: int, timeout: timedelta) -> RankTree | None:
         if per_node == 1 or per_node >= ranks or ranks % per_node:
             return None
         first_rank = rank - rank % per_node
@@ -63,7 +63,7 @@ class Gang:
     group: dist.ProcessGroup
     beside: dist.ProcessGroup | None = None
     """Group for the background threads: their exchanges wait for disks and must not mix with the loop's."""
-    tree: Tree | None = None
+    tree: RankTree | None = None
     """None where all ranks are on one node, or each on its own."""
     local_size: int = 1
     """Ranks of this node."""
@@ -76,7 +76,7 @@ class Gang:
         group, disk_group = (dist.new_group(backend="gloo", timeout=limit) for limit in (timeout, disks))
         rank, ranks, local = dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_RANK"])
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        tree = Tree.grow(rank, ranks, local_size, timeout)
+        tree = RankTree.grow(rank, ranks, local_size, timeout)
         return cls(rank, local, ranks, group, disk_group, tree, local_size, timeout)
 
     @property

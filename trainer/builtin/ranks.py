@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from trainer.builtin.failures import first_end
 from trainer.builtin.heartbeat import read_beats
-from trainer.builtin.spares import Spares, Work
+from trainer.builtin.spares import RankWork, Spares
 from trainer.errors import TrainerError
 from trainer.place import Paths
 from trainer.supervisor.place import Place
@@ -101,7 +101,7 @@ class Ranks:
             "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 serves no store of its own
             "TORCHELASTIC_RESTART_COUNT": "0",
         }
-        work = Work({**os.environ, **variables}, log, self._entrypoint, self._paths)
+        work = RankWork({**os.environ, **variables}, log, self._entrypoint, self._paths)
         if (spare := self._spares.take(work)) is not None:
             return spare
         process = self._context.Process(target=work.run)  # type: ignore[attr-defined]

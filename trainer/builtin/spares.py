@@ -18,7 +18,7 @@ from trainer.place import Paths
 from trainer.supervisor.family import end_with_parent
 
 
-class Work(NamedTuple):
+class RankWork(NamedTuple):
     """What makes a process a rank."""
 
     environment: Mapping[str, str]
@@ -62,7 +62,7 @@ class Spares:
             theirs.close()  # the process has its own, and reads the end of file when this one's is closed
         self._waiting.append((process, ours))
 
-    def take(self, work: Work) -> BaseProcess | None:
+    def take(self, work: RankWork) -> BaseProcess | None:
         """Make a waiting process a rank. Return None if none is alive."""
         while self._waiting:
             process, connection = self._waiting.pop(0)
@@ -76,7 +76,7 @@ def _wait(connection: Connection, import_ahead: Callable[[], None]) -> None:
     end_with_parent()
     import_ahead()
     try:
-        work: Work = connection.recv()
+        work: RankWork = connection.recv()
     except EOFError:  # the agent has ended
         return
     connection.close()

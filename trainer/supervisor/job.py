@@ -20,7 +20,7 @@ from trainer.supervisor.place import Place
 from trainer.supervisor.progress.record import Progress
 from trainer.supervisor.running import Running
 from trainer.supervisor.sealing import local as sealing
-from trainer.supervisor.sealing.shared import NothingSound
+from trainer.supervisor.sealing.shared import NoSoundSeal
 
 _LOOK_S, _RARELY = 1.0, 5
 """All processes are read in one look of five: that costs more than all else here."""
@@ -156,7 +156,7 @@ class Job(Running):
             return unstaged
         try:
             resume = self.sealing.resume()
-        except NothingSound as error:
+        except NoSoundSeal as error:
             return End(STORAGE, str(error), NOTHING_SOUND)
         self.progress.begin(self.generation, self.committed_step)
         environment = dict(os.environ, **self.launcher.environment(resume, str(self.run_folder)))

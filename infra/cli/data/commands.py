@@ -78,7 +78,7 @@ def checkpoints_prune(
 
 
 @checkpoints.command("import")
-@runs("data.checkpoints_import:import_command")
+@runs("data.checkpoints:import_command")
 def checkpoints_import(
     folder: Annotated[Path, typer.Argument(help="Folder of a tag that DeepSpeed saved, such as global_step100.")],
     tier: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of a tier, new or old: OUT/<campaign>/step-...")],

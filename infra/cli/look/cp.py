@@ -21,20 +21,20 @@ from infra.errors import UserError
 _PLACE = re.compile(r"(?P<rank>\d+):(?P<path>.+)")
 
 
-class Place(NamedTuple):
+class CopyEnd(NamedTuple):
     rank: int | None
     """None: this machine."""
     path: str
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> CopyEnd:
         match = _PLACE.fullmatch(text)
         return cls(None, text) if match is None else cls(int(match["rank"]), match["path"])
 
 
 def cp_command(campaign: str, region: str, source: str, destination: str, console: Console) -> int:
     """Copy; exit code 0 when every byte has been compared."""
-    begin, end = Place.parse(source), Place.parse(destination)
+    begin, end = CopyEnd.parse(source), CopyEnd.parse(destination)
     if (begin.rank is None) == (end.rank is None):
         raise UserError(
             "one side must be a rank, the other one this machine",

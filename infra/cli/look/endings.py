@@ -58,7 +58,7 @@ class Way(NamedTuple):
     """What it sees next."""
 
 
-class Row(NamedTuple):
+class EndingRow(NamedTuple):
     """A way, and what `decide` makes of it."""
 
     how: str
@@ -69,27 +69,27 @@ class Row(NamedTuple):
     """Limits of `recovery` that it counts against: with none left, the steward ends the training instead."""
 
 
-def rows(recovery: Recovery) -> list[Row]:
+def rows(recovery: Recovery) -> list[EndingRow]:
     """Return the table under these limits."""
     return [_row(way, recovery) for way in _ways(recovery)]
 
 
-def causes(failure: str, recovery: Recovery) -> list[Row]:
+def causes(failure: str, recovery: Recovery) -> list[EndingRow]:
     """Return the rows of a class; none for one that this version does not know."""
     return [row for row in rows(recovery) if row.failure == failure]
 
 
-def _row(way: Way, recovery: Recovery) -> Row:
+def _row(way: Way, recovery: Recovery) -> EndingRow:
     end = decide(way.running, _policy(recovery), History())
     if not isinstance(end, EndAttempt):
-        return Row(way.how, None, DEEDS[end.kind], ())
+        return EndingRow(way.how, None, DEEDS[end.kind], ())
     actions = _actions(way, end, _policy(recovery))
     if_held, if_not = _words(actions), _words(_actions(way, end, _policy(recovery, on_stop="teardown")))
     follows = if_held if if_held == if_not else f"{if_held} (`on_stop: hold`), else {if_not}"
     if isinstance(actions[-1], Finish):
-        return Row(way.how, end.failure, follows, ())
+        return EndingRow(way.how, end.failure, follows, ())
     limits = [name for name in LIMITS if isinstance(_actions(way, end, _policy(recovery, least=name))[-1], Finish)]
-    return Row(way.how, end.failure, follows, tuple(limits))
+    return EndingRow(way.how, end.failure, follows, tuple(limits))
 
 
 def _words(actions: Sequence[Action]) -> str:

@@ -39,7 +39,7 @@ def grant(
     """Print what an admin of an existing cluster applies once, each object with its reason. Offline."""
 
 
-@runs("prepare.offers:offers_command")
+@runs("prepare.block:offers_command")
 def offers(
     path: SpecPath,
     types: Annotated[list[str] | None, typer.Option("--type", help="Another instance type; may be repeated.")] = None,

@@ -117,7 +117,7 @@ def first_spec(answers: Answers) -> tuple[str, Checked]:
     return text, _check_text(text)
 
 
-class Question(NamedTuple):
+class SpecQuestion(NamedTuple):
     """An answer that a campaign on AWS needs, and that has no default or one worth a look."""
 
     option: str
@@ -130,15 +130,15 @@ class Question(NamedTuple):
 
 
 QUESTIONS = (
-    Question("account", "account", "AWS account (12 digits)", "123456789012"),
-    Question("zone", "zone", "Availability zone", "", "{region}a"),
-    Question("instance_type", "nodes.instance_type", "Instance type of the GPU nodes", "", "p5.48xlarge"),
-    Question("email", "money.alarm_email", "Email address for alarms of the budget", "a@example.com"),
-    Question(
+    SpecQuestion("account", "account", "AWS account (12 digits)", "123456789012"),
+    SpecQuestion("zone", "zone", "Availability zone", "", "{region}a"),
+    SpecQuestion("instance_type", "nodes.instance_type", "Instance type of the GPU nodes", "", "p5.48xlarge"),
+    SpecQuestion("email", "money.alarm_email", "Email address for alarms of the budget", "a@example.com"),
+    SpecQuestion(
         "api_cidr", "network.api_allowed_cidrs",
         "Range that you come from, as 203.0.113.7/32 (see https://checkip.amazonaws.com)", "203.0.113.7/32",
     ),
-    Question("data", "data", "Where the text lies (folder, file or s3://bucket/prefix)", "s3://bucket/prefix"),
+    SpecQuestion("data", "data", "Where the text lies (folder, file or s3://bucket/prefix)", "s3://bucket/prefix"),
 )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def ask_answers(answers: Answers, console: Console) -> Answers:
     return answers
 
 
-def problems_of(answers: Answers, question: Question) -> list[Finding]:
+def problems_of(answers: Answers, question: SpecQuestion) -> list[Finding]:
     """Return the errors that `bivouac check` finds in one answer; examples stand for those that are not given yet."""
     examples: dict[str, Any] = {item.option: item.example for item in QUESTIONS if not getattr(answers, item.option)}
     findings = _check_text(text_of(replace(answers, **examples).with_defaults())).findings

@@ -18,7 +18,7 @@ from infra.console.plain_console import say
 from infra.console.tables import Listing
 from infra.errors import UserError
 from infra.folders import keep, own_module, refuse_unwritable, results_folder
-from infra.record.rehearsals import Rehearsal, remember
+from infra.record.rehearsals import RehearsalResult, remember
 from infra.spec.campaign import Spec, load
 from infra.spec.document import read
 from infra.spec.rehearsed import ACCOUNT, REGION, Derived, derive, name_of
@@ -49,7 +49,7 @@ def rehearse_command(
     code = run_command(small, True, console, as_json=as_json)
     missed_faults = target.missed_faults(load(small).spec)
     keep(folder / NOTES, notes(real.campaign, derivation, code, missed_faults), console.print)
-    remember(Rehearsal.now(real, ended_well=code == 0))
+    remember(RehearsalResult.now(real, ended_well=code == 0))
     if not as_json:
         say(console, f"what it showed, and what it cannot show: {folder / NOTES}")
     return code

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import NamedTuple
 
 from infra.plan.checks.finding import Case, Draft, error, warning
-from infra.plan.estimates import losses, timeouts, work
+from infra.plan.estimates import losses, work
 from infra.spec import duration
+from infra.spec.campaign import Spec
 from infra.spec.sections import LIMITS_WINDOW
 
 PLAUSIBLE_MFU = 0.65
@@ -19,7 +21,7 @@ MOST_CHANCE, SMALL_CHANCE = 0.05, 0.01
 def timeout_order(case: Case) -> Iterator[Draft]:
     """Timeouts ascend from the ranks to the deadline: heartbeat, collective and first step < hang < startup < deadline,
     collective < save < deadline, capacity and blind < deadline. In another order the nearer one never heals."""
-    for rung in timeouts.rungs(case.spec):
+    for rung in rungs(case.spec):
         if not rung.stands:
             longest = duration.text(rung.wider.lasts)
             yield error(
@@ -120,3 +122,52 @@ def fault_after_checkpoint(case: Case) -> Iterator[Draft]:
 
 def _seconds(amount: float) -> str:
     return f"{max(1, round(amount))}"
+
+
+class Timeout(NamedTuple):
+    """One timeout of a spec, by its field."""
+
+    field: str
+    lasts: timedelta
+
+
+class Rung(NamedTuple):
+    """Two timeouts of which the first must be shorter."""
+
+    nearer: Timeout
+    wider: Timeout
+
+    @property
+    def stands(self) -> bool:
+        return self.nearer.lasts < self.wider.lasts
+
+
+def rungs(spec: Spec) -> Iterator[Rung]:
+    """Yield every pair of timeouts that must ascend, the nearest to the ranks first. Timeouts that the spec does not
+    give and that follow from others are left out: they are made to fit.
+
+    A rank's exchange and a pod's heartbeat end before the steward calls a hang; a hang before a start, which a restart
+    needs; all of them before the deadline, at which AWS's schedule takes the nodes whoever lives. A timeout that is not
+    shorter than the next wider one never heals anything: the wider one has acted by then.
+    """
+    recovery = spec.recovery
+    hang = Timeout("recovery.hang_timeout", recovery.hang_timeout)
+    startup = Timeout("recovery.startup_timeout", recovery.startup_timeout)
+    deadline = Timeout("money.deadline", spec.money.deadline)
+    yield Rung(Timeout("recovery.heartbeat_timeout", recovery.heartbeat_timeout), hang)
+    if (training := spec.training) is not None:
+        yield Rung(Timeout("training.collective_timeout_s", timedelta(seconds=training.collective_timeout_s)), hang)
+        if training.first_step_timeout_s is not None:
+            first_step = timedelta(seconds=training.first_step_timeout_s)
+            yield Rung(Timeout("training.first_step_timeout_s", first_step), hang)
+    yield Rung(hang, startup)
+    yield Rung(startup, deadline)
+    if training is not None and training.save_timeout_s is not None:
+        save = Timeout("training.save_timeout_s", timedelta(seconds=training.save_timeout_s))
+        collective = timedelta(seconds=training.collective_timeout_s)
+        yield Rung(Timeout("training.collective_timeout_s", collective), save)
+        yield Rung(save, deadline)
+    if recovery.capacity_timeout is not None:
+        yield Rung(Timeout("recovery.capacity_timeout", recovery.capacity_timeout), deadline)
+    if "blind_timeout" in recovery.model_fields_set:
+        yield Rung(Timeout("recovery.blind_timeout", recovery.blind_timeout), deadline)

@@ -53,7 +53,7 @@ def blobs_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     return [*([manifest["config"]] if "config" in manifest else []), *manifest.get("layers", [])]
 
 
-class Registry:
+class EcrRegistry:
     def __init__(self, world: World) -> None:
         from moto.s3.models import s3_backends
 
@@ -235,7 +235,7 @@ class Registry:
 
 def install(world: World) -> None:
     """Give moto's ECR contents, and push the base images."""
-    registry = Registry(world)
+    registry = EcrRegistry(world)
     names = (
         "initiate_layer_upload",
         "complete_layer_upload",

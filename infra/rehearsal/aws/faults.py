@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from infra.rehearsal.aws.iam.access import arn_of_key
-from infra.rehearsal.aws.world import Call, Effect, Fault, World
+from infra.rehearsal.aws.world import Call, Effect, FaultAnswer, World
 from trainer.contract.frozen import Frozen
 
 
@@ -74,11 +74,11 @@ class Faults:
             for number in list(self._rules) if numbers is None else numbers:
                 self._rules.pop(number, None)
 
-    def hook(self, call: Call) -> Fault | None:
+    def hook(self, call: Call) -> FaultAnswer | None:
         with self._lock:
             for number, rule in self._rules.items():
                 if self._hits_rule(number, rule, call):
-                    return Fault(
+                    return FaultAnswer(
                         rule.code, rule.message, rule.status, rule.effect, rule.delay_s, rule.keep_bytes, rule.lag_s
                     )
         return None

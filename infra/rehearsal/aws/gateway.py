@@ -27,7 +27,7 @@ from infra.rehearsal.aws.iam.arns import needs
 from infra.rehearsal.aws.iam.signing import Message, Signature, read_signature
 from infra.rehearsal.aws.operations import AwsError
 from infra.rehearsal.aws.strict.admission import Admission, ServiceCall
-from infra.rehearsal.aws.world import Call, Fault, World
+from infra.rehearsal.aws.world import Call, FaultAnswer, World
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class Gateway:
             return refusal(environ, model, operation, internal_failure)(environ, start_response)
 
     def _answer(
-        self, call: ServiceCall, fault: Fault | None, environ: Environ, start_response: StartResponse
+        self, call: ServiceCall, fault: FaultAnswer | None, environ: Environ, start_response: StartResponse
     ) -> Iterable[bytes]:
         """Serve an admitted request, with what its fault does to the answer."""
         service, operation = call.service, call.operation
@@ -147,7 +147,7 @@ class Gateway:
             self.past[question] = (time.monotonic(), answer)
         return answer
 
-    def _fault(self, signature: Signature, operation: str, environ: Environ) -> Fault | None:
+    def _fault(self, signature: Signature, operation: str, environ: Environ) -> FaultAnswer | None:
         """Return the call's fault after its delay; `refuse` raises, `drop` closes the connection."""
         agent = environ.get("HTTP_USER_AGENT", "")
         call = Call(signature.service, operation, signature.access_key, environ["PATH_INFO"], agent)

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from infra.rehearsal.aws.ec2.instances import LIVE
 from infra.rehearsal.aws.operations import wrap
-from infra.rehearsal.aws.world import Launch, LaunchRefused, SiteControlPlane, World
+from infra.rehearsal.aws.world import InstanceLaunch, LaunchRefused, SiteControlPlane, World
 from trainer.contract.frozen import Frozen
 
 Kind = Literal["cluster", "node-group", "add-on", "file-system", "image", "instance", "node"]
@@ -115,13 +115,13 @@ class Troubles:
         return None
 
 
-class Capacity:
+class CapacityTroubles:
     """A launch hook that refuses launches beyond the shortages' places."""
 
     def __init__(self, world: World) -> None:
         self.world, self.rules = world, Rules(Shortage)
 
-    def hook(self, launch: Launch) -> None:
+    def hook(self, launch: InstanceLaunch) -> None:
         for rule, struck_at in list(self.rules.standing.values()):
             expired = rule.seconds is not None and time.monotonic() - struck_at > rule.seconds
             hit = fnmatchcase(launch.instance_type, rule.instance_type)
@@ -178,7 +178,7 @@ def _lay_hands(world: World, query: str) -> tuple[int, dict[str, Any]]:
 
 def install(world: World) -> None:
     world.troubles = Troubles()
-    capacity = Capacity(world)
+    capacity = CapacityTroubles(world)
     world.launch_hooks.append(capacity.hook)
     wrap(InstanceTypeOfferingBackend, "describe_instance_type_offerings", capacity.offerings)
     world.routes["/_site/troubles"] = world.troubles.rules.route

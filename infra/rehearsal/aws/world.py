@@ -84,7 +84,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Fault:
+class FaultAnswer:
     """An answer instead of the service's own; `code` is the AWS error code, for instance ThrottlingException."""
 
     code: str
@@ -97,7 +97,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Launch:
+class InstanceLaunch:
     """One instance about to start."""
 
     instance_type: str
@@ -122,8 +122,8 @@ class LaunchRefused(Exception):
         self.code, self.message = code, message
 
 
-LaunchHook = Callable[[Launch], None]
-FaultHook = Callable[[Call], Fault | None]
+LaunchHook = Callable[[InstanceLaunch], None]
+FaultHook = Callable[[Call], FaultAnswer | None]
 
 
 def start_machine(settings: dict[str, Any]) -> SiteMachine:

@@ -24,7 +24,7 @@ from infra.rehearsal.kubernetes.identities import bootstrap_roles, write_identit
 from infra.rehearsal.kubernetes.jobset import JobSetChart
 from infra.rehearsal.kubernetes.kueue import KueueChart
 from infra.rehearsal.kubernetes.monitoring import MonitoringChart
-from infra.rehearsal.kubernetes.releases import Chart, ReleaseController
+from infra.rehearsal.kubernetes.releases import ChartInstaller, ReleaseController
 
 __all__ = ["ControlPlane", "ControlPlaneConfig"]
 
@@ -57,7 +57,7 @@ class ControlPlane:
         self._jobset = JobSetChart(config, self._authority)
         self._monitoring = MonitoringChart(config, self.client)
         self._kueue = KueueChart(config, self._authority)
-        charts: dict[str, Chart] = {
+        charts: dict[str, ChartInstaller] = {
             "jobset": self._jobset,
             "kube-prometheus-stack": self._monitoring,
             "kueue": self._kueue,

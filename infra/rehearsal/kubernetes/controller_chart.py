@@ -17,7 +17,7 @@ from infra.rehearsal.kubernetes.component import Component, await_ready
 from infra.rehearsal.kubernetes.config import ControlPlaneConfig
 from infra.rehearsal.kubernetes.identities import write_kubeconfig
 from infra.rehearsal.kubernetes.pki import Authority
-from infra.rehearsal.kubernetes.releases import Release
+from infra.rehearsal.kubernetes.releases import HelmRelease
 
 
 class ControllerChart:
@@ -39,7 +39,7 @@ class ControllerChart:
     def version(self) -> str:
         return self.read("VERSION").strip()
 
-    def install(self, release: Release, stopping: threading.Event) -> None:
+    def install(self, release: HelmRelease, stopping: threading.Event) -> None:
         definitions = list(self.definitions())
         # One at a time: a single one may have 700 KB.
         for definition in definitions:
@@ -79,7 +79,7 @@ class ControllerChart:
         """Return the configurations, at the controller's own address."""
         raise NotImplementedError
 
-    def settings(self, release: Release) -> dict[str, Any]:
+    def settings(self, release: HelmRelease) -> dict[str, Any]:
         """Return what differs from `own_settings`."""
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class ControllerChart:
             "health": {"healthProbeBindAddress": f"{self._config.loopback}:{self.health_port}"},
         }
 
-    def _controller(self, release: Release) -> Component:
+    def _controller(self, release: HelmRelease) -> Component:
         config, process = self._config, f"{self.name}-controller"
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{release.namespace}", "system:authenticated"]
         login = self._authority.client(process, self._user(release.namespace), groups)

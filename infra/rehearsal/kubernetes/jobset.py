@@ -9,7 +9,7 @@ import yaml
 
 from infra.errors import PermanentError
 from infra.rehearsal.kubernetes.controller_chart import ControllerChart
-from infra.rehearsal.kubernetes.releases import Release
+from infra.rehearsal.kubernetes.releases import HelmRelease
 
 
 class JobSetChart(ControllerChart):
@@ -29,7 +29,7 @@ class JobSetChart(ControllerChart):
                 webhook["clientConfig"] = self.client_config(webhook["clientConfig"]["service"]["path"])
             yield configuration
 
-    def settings(self, release: Release) -> dict[str, Any]:
+    def settings(self, release: HelmRelease) -> dict[str, Any]:
         return {"apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration"}
 
 

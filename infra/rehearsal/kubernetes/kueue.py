@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from infra.rehearsal.kubernetes.controller_chart import ControllerChart
-from infra.rehearsal.kubernetes.releases import Release
+from infra.rehearsal.kubernetes.releases import HelmRelease
 
 FRAMEWORKS = ("jobset.x-k8s.io/jobset",)
 """Kinds of jobs that are queued here: those whose controller a rehearsal has."""
@@ -46,7 +46,7 @@ class KueueChart(ControllerChart):
             configuration["webhooks"] = hooks
             yield configuration
 
-    def settings(self, release: Release) -> dict[str, Any]:
+    def settings(self, release: HelmRelease) -> dict[str, Any]:
         """Return the module's own, with the release's `managerConfig` over it, as its Helm chart does."""
         words = (release.values.get("managerConfig") or {}).get("controllerManagerConfigYaml", "{}")
         return {

@@ -29,7 +29,7 @@ from infra.folders import share_dir
 from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.component import Component
 from infra.rehearsal.kubernetes.config import ControlPlaneConfig
-from infra.rehearsal.kubernetes.releases import Release
+from infra.rehearsal.kubernetes.releases import HelmRelease
 
 PROMETHEUS_PORT, ALERTMANAGER_PORT = 9090, 9093
 _START_S, _DISCOVER_EVERY_S = 60.0, 1.0
@@ -48,7 +48,7 @@ class MonitoringChart:
     def version(self) -> str:
         return "Prometheus and Alertmanager, without their operator,"
 
-    def install(self, release: Release, stopping: threading.Event) -> None:
+    def install(self, release: HelmRelease, stopping: threading.Event) -> None:
         self.kill()
         self._folder.mkdir(exist_ok=True)
         kubectl.apply(self._config, self._services(release))
@@ -104,7 +104,7 @@ class MonitoringChart:
         for component in self.components:
             component.kill()
 
-    def _prometheus(self, release: Release) -> Component:
+    def _prometheus(self, release: HelmRelease) -> Component:
         config, spec = self._config, release.values["prometheus"]["prometheusSpec"]
         rules = self._write("rules.json", _rules(release.values))
         document = {
@@ -158,7 +158,7 @@ class MonitoringChart:
         files = [{"files": [str(self._folder / "targets.json")], "refresh_interval": "5s"}]
         return {**rest, "file_sd_configs": files, "relabel_configs": [here, *job.get("relabel_configs", [])]}
 
-    def _services(self, release: Release) -> list[dict[str, Any]]:
+    def _services(self, release: HelmRelease) -> list[dict[str, Any]]:
         """Return the chart's services, with the address at which the site runs what is behind them."""
         objects = list[dict[str, Any]]()
         for part, port in (("prometheus", PROMETHEUS_PORT), ("alertmanager", ALERTMANAGER_PORT)):

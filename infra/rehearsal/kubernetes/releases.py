@@ -25,7 +25,7 @@ ReleaseState = Literal["running", "recorded", "failed"]
 
 
 @dataclass(frozen=True)
-class Release:
+class HelmRelease:
     namespace: str
     name: str
     chart: str
@@ -36,25 +36,25 @@ class Release:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Chart(Protocol):
+class ChartInstaller(Protocol):
     """A chart's implementation in a rehearsal. Methods raise BivouacError; `install` is repeated until it works."""
 
     @property
     def version(self) -> str: ...
-    def install(self, release: Release, stopping: threading.Event) -> None: ...
+    def install(self, release: HelmRelease, stopping: threading.Event) -> None: ...
     def alive(self) -> bool: ...
     def restart(self) -> None: ...
     def remove(self) -> None: ...
 
 
-def decode_release(secret: Secret) -> Release:
+def decode_release(secret: Secret) -> HelmRelease:
     """Decode the `release` key: base64 of base64 of (gzipped) JSON. Raises ValueError, KeyError or OSError."""
     meta, data = secret.metadata or ObjectMeta(), secret.data or {}
     labels = meta.labels or {}
     raw = base64.b64decode(base64.b64decode(data["release"]))
     document: dict[str, Any] = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
     metadata = document["chart"]["metadata"]
-    return Release(
+    return HelmRelease(
         namespace=str(meta.namespace),
         name=labels["name"],
         chart=metadata["name"],
@@ -69,10 +69,10 @@ def decode_release(secret: Secret) -> Release:
 class ReleaseController:
     """Thread that matches running controllers to release secrets; level-triggered."""
 
-    def __init__(self, client: Callable[[], Client], charts: Mapping[str, Chart], log: logging.Logger) -> None:
+    def __init__(self, client: Callable[[], Client], charts: Mapping[str, ChartInstaller], log: logging.Logger) -> None:
         self._client, self._charts, self._log = client, charts, log
-        self._installed: dict[str, Release] = {}
-        self._states: dict[tuple[str, str], tuple[Release, ReleaseState]] = {}
+        self._installed: dict[str, HelmRelease] = {}
+        self._states: dict[tuple[str, str], tuple[HelmRelease, ReleaseState]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="release-controller", daemon=True)
 
@@ -107,7 +107,7 @@ class ReleaseController:
         for release in deployed:
             self._bring_up(client, release)
 
-    def _bring_up(self, client: Client, release: Release) -> None:
+    def _bring_up(self, client: Client, release: HelmRelease) -> None:
         key = (release.namespace, release.name)
         previous_state = self._states.get(key)
         chart = self._charts.get(release.chart)
@@ -127,9 +127,9 @@ class ReleaseController:
         self._annotate(client, release, f"running {chart.version}" if chart else "recorded")
         self._log.info("release %s/%s (chart %s %s): %s", *key, release.chart, release.chart_version, state)
 
-    def _deployed_releases(self, client: Client) -> list[Release]:
+    def _deployed_releases(self, client: Client) -> list[HelmRelease]:
         """Return the newest deployed revision of every release."""
-        releases: dict[tuple[str, str], Release] = {}
+        releases: dict[tuple[str, str], HelmRelease] = {}
         labels: dict[str, Any] = {"owner": "helm", "status": "deployed"}
         for secret in client.list(Secret, namespace="*", labels=labels, fields={"type": "helm.sh/release.v1"}):
             try:
@@ -142,6 +142,6 @@ class ReleaseController:
                 releases[key] = release
         return list(releases.values())
 
-    def _annotate(self, client: Client, release: Release, state: str) -> None:
+    def _annotate(self, client: Client, release: HelmRelease, state: str) -> None:
         patch = {"metadata": {"annotations": {STATE_ANNOTATION: state}}}
         client.patch(Secret, release.secret, patch, namespace=release.namespace, patch_type=PatchType.MERGE)

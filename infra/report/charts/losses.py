@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from markupsafe import Markup
 
 from infra.report.charts.svg import WIDTH, Scale, drawing, line, rect, tag, text, text_width, ticks
-from infra.report.model import Evaluated, Losses, LossPoint, Report, Training
+from infra.report.model import Evaluated, Losses, LossPoint, Report, TrainingCurves
 
 LEFT, RIGHT, TOP = 46.0, 20.0, 24.0
 MOST_RESTARTS = 4
@@ -87,7 +87,7 @@ def restarts(report: Report) -> list[Markup]:
     return pictures[:MOST_RESTARTS]
 
 
-def _restart(training: Training, restart: Losses, low_step: int, high_step: int) -> Markup:
+def _restart(training: TrainingCurves, restart: Losses, low_step: int, high_step: int) -> Markup:
     bottom = 190.0
     several = [*(series for series in training.losses if series.attempt < restart.attempt), restart]
     drawn = [(series, [p for p in series.points if low_step <= p.step <= high_step]) for series in several]

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from infra.console.words import clock
 from infra.report.charts.svg import WIDTH, Scale, drawing, line, rect, tag, text, text_width, time_label, time_ticks
-from infra.report.model import AttemptTime, Mark, Report, StageTime
+from infra.report.model import AttemptTime, Mark, Report, StageRun
 
 LEFT, RIGHT, ROW, BAR, LANE = 124.0, 24.0, 27.0, 15.0, 18.0
 MOST_ROWS, MOST_WORDS, MOST_LANES = 12, 5, 4
@@ -72,7 +72,7 @@ def _axis(x_axis: Scale, end: float, top: float, bottom: float) -> Iterator[Mark
     yield text((LEFT + WIDTH - RIGHT) / 2, bottom + 36, "time since the first stage began", "axisname", "middle")
 
 
-def _stage(runs: list[StageTime], x_axis: Scale, y: float) -> Iterator[Markup]:
+def _stage(runs: list[StageRun], x_axis: Scale, y: float) -> Iterator[Markup]:
     for run in runs:
         kind = {"failed": "failed", "cut off": "cut", "running": "open"}.get(run.ending, "")
         title = f"{run.stage}: {clock(run.seconds)}{_ENDINGS[run.ending]}"

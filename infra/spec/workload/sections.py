@@ -43,7 +43,7 @@ class JobCheckpoints(Section):
     """Sealed checkpoints that stay on each node's disk, with tier `local`."""
 
 
-class Progress(Section):
+class JobProgress(Section):
     """How the job's steps are known."""
 
     by: Literal["lines", "client"] = "lines"

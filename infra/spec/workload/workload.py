@@ -15,7 +15,15 @@ from infra.spec.section import Section
 from infra.spec.workload.git_reference import JobSource
 from infra.spec.workload.links import INIT, refuse_no_place, refuse_unlinkable
 from infra.spec.workload.mounts import Mount, MountSource, linked_prefixes, sound_mounts
-from infra.spec.workload.sections import Estimates, Evaluate, Export, JobCheckpoints, Progress, Resources, SmallMachine
+from infra.spec.workload.sections import (
+    Estimates,
+    Evaluate,
+    Export,
+    JobCheckpoints,
+    JobProgress,
+    Resources,
+    SmallMachine,
+)
 from infra.spec.workload.variables import are_variables, leaves_ours, refuse_twice
 
 GIB = 2**30
@@ -90,7 +98,7 @@ class Workload(Section):
     the job prints a value, `[secret]` stands for it."""
     checkpoints: JobCheckpoints = JobCheckpoints()
     """Format and retention of the job's own checkpoints."""
-    progress: Progress = Progress()
+    progress: JobProgress = JobProgress()
     """How the job's steps are known."""
     mounts: Annotated[dict[str, MountSource], AfterValidator(sound_mounts)] = Field(default={})
     """Folders by name that the job reads at `/mounts/<name>`: S3 prefixes, such as `{corpus: "s3://bucket/tokens"}`, to

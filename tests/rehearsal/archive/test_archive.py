@@ -24,7 +24,7 @@ from infra.aws.parts import Altered, PartTransfers
 from infra.aws.transfer import MIB, Transfer
 from infra.errors import PermanentError
 from infra.rehearsal.aws.world import World
-from infra.rehearsal.site import honesty
+from infra.tables import table
 from tests.manifests import manifest_of, seal, shard_at
 from trainer.contract import Manifest, attempt_folder, step_folder
 
@@ -140,7 +140,7 @@ def test_a_model_of_an_emulated_world_says_so_in_its_card(site: SimpleNamespace)
     golden = Manifest.model_validate_json((commit(site, loss=2.25) / "manifest.json").read_bytes())
     records = {f"{RECORD}/spec.json": b'{"owner": "ann"}'}
     assert "rehearsal" not in model_card(golden, 2.25, {}, records)
-    emulated = {**records, f"{RECORD}/site.json": json.dumps(honesty.statement()).encode()}
+    emulated = {**records, f"{RECORD}/site.json": json.dumps(table("infra.rehearsal.site", "honesty")).encode()}
     assert "on one machine without GPU: a rehearsal" in model_card(golden, 2.25, {}, emulated)
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from infra.aws.account import Account
 from infra.aws.cost_tag import Counting, activate, cost_tag
-from infra.cli.prepare.offers import offers_command
+from infra.cli.prepare.block import offers_command
 from infra.errors import LeaseLost
 from infra.spec.names import CAMPAIGN_TAG
 from tests.example import example_spec

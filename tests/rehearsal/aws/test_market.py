@@ -19,8 +19,7 @@ from infra.aws import block_purchase
 from infra.aws.account import Account
 from infra.aws.market import block_offerings
 from infra.aws.price_list import compare, describe_types
-from infra.cli.prepare.block import buy_command
-from infra.cli.prepare.offers import offers_command
+from infra.cli.prepare.block import buy_command, offers_command
 from infra.errors import TemporaryError, UserError
 from infra.plan import catalogue
 from infra.plan.catalogue.reading import read

@@ -21,8 +21,7 @@ from infra.bake.foundation import foundation
 from infra.campaign import provision, teardown
 from infra.campaign.stages import StageStep, run_step
 from infra.cli.end.sweep import sweep_command
-from infra.cli.prepare.block import buy_command
-from infra.cli.prepare.offers import offers_command
+from infra.cli.prepare.block import buy_command, offers_command
 from infra.inventory import certify
 from infra.preview import preview
 from infra.preview.read_only import read_only_context

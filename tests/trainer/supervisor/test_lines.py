@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainer.supervisor.progress.lines import Reader
+from trainer.supervisor.progress.lines import LineReader
 
 BAR = r"(?P<step>\d+)/\d+ \["
 RED = "\x1b[31m"
@@ -37,7 +37,7 @@ RED = "\x1b[31m"
 def test_a_line_has_step_and_figures(
     pattern: str | None, line: str, step: int | None, figures: dict[str, float]
 ) -> None:
-    read = Reader(pattern).read(line)
+    read = LineReader(pattern).read(line)
     assert read is not None and (read.step, read.figures) == (step, figures)
 
 
@@ -67,11 +67,11 @@ def test_a_line_has_step_and_figures(
     ],
 )
 def test_a_line_without_a_step_and_a_loss_says_nothing(pattern: str | None, line: str) -> None:
-    assert Reader(pattern).read(line) is None
+    assert LineReader(pattern).read(line) is None
 
 
 def said(pattern: str | None, *lines: str) -> Any:
-    reader = Reader(pattern)
+    reader = LineReader(pattern)
     read = [reader.read(line) for line in lines][-1]
     assert read is not None
     return read

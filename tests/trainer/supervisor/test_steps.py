@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from trainer.supervisor.progress.lines import Reader
+from trainer.supervisor.progress.lines import LineReader
 from trainer.supervisor.progress.steps import Laps, Steps
 
 WORDS = r"step:? +(?P<step>\d+)"
@@ -17,7 +17,7 @@ BAR = r"(?P<step>\d+)/\d+ \["
 
 def told(lines: Iterable[str], pattern: str | None = None, steps: int = 40, offered: int = 0) -> list[int]:
     """Each step as it rose."""
-    reader, counter = Reader(pattern), Steps(steps, offered)
+    reader, counter = LineReader(pattern), Steps(steps, offered)
     read = (reader.read(line) for line in lines)
     counted = (counter.count(line) for line in read if line is not None)
     return [step for step in counted if step is not None]
@@ -106,7 +106,7 @@ def test_batches_of_an_evaluation_are_no_steps() -> None:
 
 def test_an_evaluation_that_looks_like_the_training_counts_and_stops_no_step() -> None:
     parts = [plain(1, 20), plain(1, 8), plain(21, 40)]
-    reader, counter = Reader(), Steps(40)
+    reader, counter = LineReader(), Steps(40)
     rises = [sum(counter.count(line) is not None for text in part if (line := reader.read(text))) for part in parts]
     assert rises[0] == 20 and rises[2] >= 18
 
@@ -147,7 +147,7 @@ def test_a_job_that_prints_only_evaluations_has_their_steps() -> None:
 
 
 def test_after_a_resume_the_epochs_that_are_over_count() -> None:
-    reader, counter = Reader(WORDS), Steps(40, 1, Laps(20, 10, 10))
+    reader, counter = LineReader(WORDS), Steps(40, 1, Laps(20, 10, 10))
     lines = [reader.read(f"Epoch {epoch}: step {n}/10") for epoch in (2, 3) for n in range(1, 11)]
     assert [counter.count(line) for line in lines if line is not None] == list(range(21, 41))
 
@@ -196,7 +196,7 @@ def test_a_number_that_waits_is_believed_with_one_near_to_it() -> None:
 
 
 def counted(lines: Iterable[str], pattern: str | None = None, steps: int = 40) -> Steps:
-    reader, counter = Reader(pattern), Steps(steps)
+    reader, counter = LineReader(pattern), Steps(steps)
     for text in lines:
         if (line := reader.read(text)) is not None:
             counter.count(line)
@@ -269,7 +269,7 @@ def test_a_line_that_names_a_far_epoch_stops_nothing() -> None:
 def test_the_first_number_after_a_resume_is_counted_from_what_was_known(
     before: Laps | None, first: int, step: int
 ) -> None:
-    counter, reader = Steps(400, 2, before), Reader()
+    counter, reader = Steps(400, 2, before), LineReader()
     line = reader.read(f'{{"step": {first}}}')
     assert line is not None and counter.count(line) == step
 

@@ -15,7 +15,7 @@ from infra.bake.image_inventory import BakedImage
 from infra.cli.data import checkpoints, checkpoints_text
 from infra.cli.end import orphans as orphans_command
 from infra.cli.end import sweep
-from infra.cli.prepare import addons, images, offers
+from infra.cli.prepare import addons, block, images
 from infra.cli.prepare import catalogue as catalogue_command
 from infra.cli.rendering import _figures
 from infra.console.tables import Listing
@@ -98,7 +98,7 @@ def test_offers_show_every_id_whole() -> None:
         usd_per_hour=Decimal("113.9328"), usd=Decimal("1234567.89"), starts=DAY, ends=DAY, id="cb-0123456789abcdef0",
         fits=True, note="sold as a whole [/b], paid at once, and it cannot be given back whatever becomes of it",
     )  # fmt: skip
-    text = shown(offers.table([choice], "2 nodes for x"))
+    text = shown(block.table([choice], "2 nodes for x"))
     for word in ("p6-b200.48xlarge", "us-west-2-lax-1a", "cb-0123456789abcdef0", "1,234,567.89", "2026-11-01 00:00Z"):
         assert word in text
     assert "[/b]," in text.split()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from infra.engine.consequences import consequence
-from infra.engine.drift import PropertyChange, Row, StackLook, drift_between
+from infra.engine.drift import PropertyDifference, Row, StackLook, drift_between
 from infra.engine.explain import difference
 from infra.engine.refusal import CampaignProgress, refusals
 
@@ -60,21 +60,21 @@ def test_a_postponement_by_the_driver_is_no_drift_of_the_launch_and_is_one_of_th
 
 def test_a_replacement_of_what_holds_state_is_refused_with_the_property_that_forces_it() -> None:
     row = Row(urn("aws:fsx/lustreFileSystem:LustreFileSystem", "shared"), "replace",
-              (PropertyChange("storageCapacity", 2400, 1200, True),))  # fmt: skip
+              (PropertyDifference("storageCapacity", 2400, 1200, True),))  # fmt: skip
     assert "storageCapacity (2400 -> 1200)" in refused(row, IDLE)
     assert not refused(row, IDLE, broken=frozenset({row.urn})), "what never came to life may be made anew"
     assert not refused(row, CampaignProgress(begun=False, training=False, falling=False))
 
 
 def test_nodes_that_train_are_not_rolled_but_may_be_resized() -> None:
-    rolls = Row(urn(GROUP, "gpu-nodes"), "update", (PropertyChange("launchTemplate.version", "1", "2"),))
-    sizes = Row(urn(GROUP, "gpu-nodes"), "update", (PropertyChange("scalingConfig.maxSize", 2, 3),))
+    rolls = Row(urn(GROUP, "gpu-nodes"), "update", (PropertyDifference("launchTemplate.version", "1", "2"),))
+    sizes = Row(urn(GROUP, "gpu-nodes"), "update", (PropertyDifference("scalingConfig.maxSize", 2, 3),))
     assert "launchTemplate.version would restart its nodes" in refused(rolls, TRAINING)
     assert not refused(rolls, IDLE) and not refused(sizes, TRAINING)
 
 
 def test_a_cluster_that_was_upgraded_by_hand_is_not_taken_back() -> None:
-    row = Row(urn("aws:eks/cluster:Cluster", "cluster"), "update", (PropertyChange("version", "1.37", "1.36"),))
+    row = Row(urn("aws:eks/cluster:Cluster", "cluster"), "update", (PropertyDifference("version", "1.37", "1.36"),))
     assert "does not go back to 1.36" in refused(row, IDLE)
 
 
@@ -99,12 +99,12 @@ def test_a_lost_file_system_is_made_anew_where_s3_has_a_copy_of_a_checkpoint() -
 def test_two_long_documents_are_told_by_the_lines_in_which_they_differ() -> None:
     old = {"Statement": [{"Effect": "Allow", "Action": f"s3:Get{n}", "Resource": "*"} for n in range(20)]}
     new = json.loads(json.dumps(old).replace("s3:Get7", "s3:Delete7"))
-    lines = difference(PropertyChange("policy", json.dumps(old), json.dumps(new)))
+    lines = difference(PropertyDifference("policy", json.dumps(old), json.dumps(new)))
     assert [line.strip() for line in lines] == ["policy:", '-   "Action": "s3:Get7",', '+   "Action": "s3:Delete7",']
 
 
 def test_a_changed_tag_has_no_consequence_but_a_lost_schedule_has() -> None:
-    cluster = Row(urn("aws:eks/cluster:Cluster", "cluster"), "changed", (PropertyChange("tags.owner", "a", "b"),))
+    cluster = Row(urn("aws:eks/cluster:Cluster", "cluster"), "changed", (PropertyDifference("tags.owner", "a", "b"),))
     assert consequence(cluster) == ""
     assert "nothing stops the GPU nodes" in consequence(
         Row(urn("aws:scheduler/schedule:Schedule", "deadline"), "deleted")

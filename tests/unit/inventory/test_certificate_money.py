@@ -10,7 +10,8 @@ from infra.inventory import certify
 from infra.record.events import Stage
 from infra.record.payloads import payload_of
 from infra.record.payloads.stages import ResidueSwept, StageFinished
-from tests.unit.inventory.test_certificate import Clock, campaign, looks, store
+from tests.unit.inventory.test_certificate import looks
+from tests.unit.inventory.test_certificate_looks import Clock, campaign, store
 
 
 def test_both_parts_of_the_cost_and_all_that_was_swept_are_in_it(

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from infra.engine.drift import PropertyChange, Row, StackLook
+from infra.engine.drift import PropertyDifference, Row, StackLook
 from infra.engine.explain import CostChange
 from infra.errors import UserError
 from infra.plan.checks.finding import Level
@@ -23,15 +23,19 @@ from tests.root import ROOT
 URN = "urn:pulumi:campaign-x::bivouac::bivouac:infra:{0}${1}::{2}"
 
 
-def row(component: str, kind: str, name: str, verb: str, *changes: PropertyChange) -> Row:
+def row(component: str, kind: str, name: str, verb: str, *changes: PropertyDifference) -> Row:
     return Row(URN.format(component, kind, name), verb, changes)
 
 
 CLUSTER = row(
-    "Cluster", "aws:eks/cluster:Cluster", "cluster", "replace", PropertyChange("vpcConfig.subnetIds", "a", "b", True)
+    "Cluster",
+    "aws:eks/cluster:Cluster",
+    "cluster",
+    "replace",
+    PropertyDifference("vpcConfig.subnetIds", "a", "b", True),
 )
 SUBNET = row("Network", "aws:ec2/subnet:Subnet", "gpu", "create")
-ROLE = row("Identity", "aws:iam/rolePolicy:RolePolicy", "steward", "update", PropertyChange("policy", "old", "new"))
+ROLE = row("Identity", "aws:iam/rolePolicy:RolePolicy", "steward", "update", PropertyDifference("policy", "old", "new"))
 
 
 def a_preview(*found: RuleFinding, rows: tuple[Row, ...] = (CLUSTER, SUBNET, ROLE), **more: Any) -> Preview:
@@ -84,7 +88,7 @@ def test_twice_the_nodes_change_the_lines_that_depend_on_them() -> None:
 
 def test_a_comment_stays_within_githubs_limit_and_says_that_it_was_cut() -> None:
     many = tuple(
-        row("Network", "aws:ec2/subnet:Subnet", f"s{n}", "update", PropertyChange("p", "x" * 80, "y" * 80))
+        row("Network", "aws:ec2/subnet:Subnet", f"s{n}", "update", PropertyDifference("p", "x" * 80, "y" * 80))
         for n in range(900)
     )
     text = markdown.comment(a_preview(rows=many))

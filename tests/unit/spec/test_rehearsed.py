@@ -15,7 +15,7 @@ from infra.errors import UserError
 from infra.plan.checks import check, failed
 from infra.plan.survey import survey
 from infra.record import rehearsals
-from infra.record.rehearsals import Rehearsal, remember, sentence
+from infra.record.rehearsals import RehearsalResult, remember, sentence
 from infra.spec.campaign import Spec, SpecFile, load
 from infra.spec.rehearsed import Derived, derive, name_of
 from tests.root import ROOT
@@ -295,9 +295,9 @@ def test_a_run_says_when_this_very_spec_was_rehearsed(tmp_path: Path, monkeypatc
     monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path))
     spec, other = Spec.model_validate(document()), Spec.model_validate(document(purpose="another one"))
     assert "has not been rehearsed" in sentence(spec)
-    remember(Rehearsal(digest=spec.digest(), at=datetime(2026, 1, 2, 3, 4, tzinfo=UTC), ended_well=False))
+    remember(RehearsalResult(digest=spec.digest(), at=datetime(2026, 1, 2, 3, 4, tzinfo=UTC), ended_well=False))
     assert "2026-01-02 03:04 UTC" in sentence(spec) and "did not end well" in sentence(spec)
-    remember(Rehearsal.now(spec, ended_well=True))
+    remember(RehearsalResult.now(spec, ended_well=True))
     assert "it ended well" in sentence(spec) and "has not been rehearsed" in sentence(other)
     (tmp_path / "rehearsals.json").write_text("{broken")
     assert rehearsals.last(spec) is None

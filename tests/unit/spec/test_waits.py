@@ -6,11 +6,11 @@ import boto3
 import pytest
 
 from infra.spec import waits
-from infra.spec.waits import WAITS, Wait
+from infra.spec.waits import WAITS, WaitBound
 
 
 @pytest.mark.parametrize("wait", [one for one in WAITS if one.waiters], ids=lambda one: one.what)
-def test_no_waiter_of_aws_waits_longer_than_we_do(wait: Wait) -> None:
+def test_no_waiter_of_aws_waits_longer_than_we_do(wait: WaitBound) -> None:
     for waiter in wait.waiters:
         service, name = waiter.split(".")
         client = boto3.client(service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")

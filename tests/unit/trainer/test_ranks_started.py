@@ -19,7 +19,7 @@ import pytest
 from tests import waiting
 from trainer.builtin.heartbeat import Heartbeat, forget_beats
 from trainer.builtin.ranks import Ranks
-from trainer.builtin.spares import Spares, Work
+from trainer.builtin.spares import RankWork, Spares
 from trainer.contract import ExitCode
 from trainer.place import Paths
 from trainer.supervisor.place import Place
@@ -106,7 +106,7 @@ def test_a_spare_ends_with_its_agent_and_a_dead_one_is_not_taken(tmp_path: Path)
     spares._waiting.pop()[1].close()
     idle.join()
     assert idle.exitcode == 0
-    assert spares.take(Work({}, tmp_path / "log", _sleep, paths)) is None
+    assert spares.take(RankWork({}, tmp_path / "log", _sleep, paths)) is None
 
 
 def test_ranks_train_on_where_no_spare_can_be_started(

@@ -28,7 +28,7 @@ from trainer.contract.sealed import serialize
 from trainer.supervisor import launcher, seal
 from trainer.supervisor.pack import pack
 from trainer.supervisor.place import Place
-from trainer.supervisor.progress.lines import Reader
+from trainer.supervisor.progress.lines import LineReader
 from trainer.supervisor.redact import take_secrets
 
 IDENTITY = seal.Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
@@ -162,7 +162,7 @@ def test_a_manifest_is_the_contracts_to_the_byte(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_line_tells_step_and_figures(pattern: str | None, line: str, told: Any) -> None:
-    read = Reader(pattern).read(line)
+    read = LineReader(pattern).read(line)
     assert (None if read is None else (read.step, read.figures)) == told
 
 

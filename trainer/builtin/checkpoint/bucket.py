@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trainer.buckets.prefix import Prefix
 from trainer.builtin.checkpoint.fetching import fetch_into
-from trainer.builtin.checkpoint.retention import Claim, Steps, claim_of
+from trainer.builtin.checkpoint.retention import Claim, TierSteps, claim_of
 from trainer.contract import (
     COMMITTED_NAME,
     Manifest,
@@ -32,7 +32,7 @@ _FENCE = "fence"
 
 
 @dataclass(frozen=True)
-class BucketTier(Steps):
+class BucketTier(TierSteps):
     """One campaign's prefix."""
 
     url: str

@@ -16,7 +16,7 @@ from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine, Snapshot
 from trainer.builtin.checkpoint.fence import check_fence
 from trainer.builtin.checkpoint.neighbour import Neighbours, keep_for
 from trainer.builtin.checkpoint.room import state_bytes, with_room
-from trainer.builtin.checkpoint.tiers import AnyTiers, Limits, SharedTier
+from trainer.builtin.checkpoint.tiers import AnyTiers, KeptLimits, SharedTier
 from trainer.builtin.checkpoint.writing import Unchanged, Worker, Writing, merge, random_state_of, rng_state
 from trainer.builtin.gang import Gang
 from trainer.contract import CheckpointConfig, Consumed, Manifest, ParallelConfig, Shard, attempt_folder
@@ -270,7 +270,7 @@ class Committer:
         check_fence(self._tiers.shared.marks, self._identity.attempt)
         if manifest.attempt == self._identity.attempt:
             tier.drop_other_attempts(manifest)
-        limits = Limits(self._config.keep_hours, int(self._config.keep_free_gib * 2**30))
+        limits = KeptLimits(self._config.keep_hours, int(self._config.keep_free_gib * 2**30))
         tier.retain(keep, manifest.step, pins, self._identity.attempt, self._began, limits)
 
     def _replicate_or_say(self, manifest: Manifest) -> None:

@@ -33,14 +33,14 @@ def claim_of(step: int, content: bytes, campaign: str, identity: str) -> Claim:
 
 
 @dataclass(frozen=True)
-class Limits:
+class KeptLimits:
     """Limits on the steps that a tier keeps, besides their number."""
 
     hours: float | None = None
     free_bytes: int = 0
 
 
-class Steps(ABC):
+class TierSteps(ABC):
     """The steps of one campaign on one tier."""
 
     @abstractmethod
@@ -73,7 +73,7 @@ class Steps(ABC):
         protected_steps: Collection[int],
         attempt: int,
         start_step: int,
-        limits: Limits = Limits(),
+        limits: KeptLimits = KeptLimits(),
     ) -> list[int]:
         """Drop steps older than the `keep` newest committed ones up to `newest`. Return the dropped steps.
 

@@ -26,8 +26,8 @@ from trainer.builtin.checkpoint.files import (
     sync_folder,
 )
 from trainer.builtin.checkpoint.retention import Claim as Claim
-from trainer.builtin.checkpoint.retention import Limits as Limits
-from trainer.builtin.checkpoint.retention import Steps, claim_of
+from trainer.builtin.checkpoint.retention import KeptLimits as KeptLimits
+from trainer.builtin.checkpoint.retention import TierSteps, claim_of
 from trainer.contract import (
     COMMITTED_NAME,
     Manifest,
@@ -46,7 +46,7 @@ _MANIFEST_LIMIT_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True)
-class Tier(Steps):
+class Tier(TierSteps):
     """One tier's folder of one campaign; the folder has the campaign's name."""
 
     name: str

@@ -23,7 +23,7 @@ FROZEN = ("T", "t")
 """States in proc(5) of a process that a signal or a debugger has stopped."""
 
 
-class Process(Protocol):
+class EndedProcess(Protocol):
     @property
     def exitcode(self) -> int | None: ...
 
@@ -47,7 +47,7 @@ def forget(run: Path) -> None:
     (run / FOLDER).mkdir(parents=True, exist_ok=True)
 
 
-def note(run: Path, first_rank: int, processes: Sequence[Process]) -> None:
+def note(run: Path, first_rank: int, processes: Sequence[EndedProcess]) -> None:
     """Note the ranks' states, once, if one has failed. The agent then ends the others: a frozen one
     would then be found killed, and one that waits would leave neither words nor a dump."""
     if (run / _NAME).exists() or not any(process.exitcode for process in processes):
@@ -86,5 +86,5 @@ def state_of(pid: int) -> str:
         return ""
 
 
-def _may_end(process: Process) -> bool:
+def _may_end(process: EndedProcess) -> bool:
     return process.exitcode is None and process.pid is not None and state_of(process.pid) not in FROZEN

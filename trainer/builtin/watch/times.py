@@ -23,7 +23,7 @@ _EVERY = 8
 """Steps between two looks at the ranks."""
 
 
-class Throughput:
+class ThroughputDetector:
     name = "throughput"
 
     def __init__(self) -> None:

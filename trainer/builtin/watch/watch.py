@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from trainer.builtin.watch.detectors import Alarm, Detector, Layers, Outlier, Precision, Seen, Series, Weights
 from trainer.builtin.watch.drift import Divergence, Drift
-from trainer.builtin.watch.times import Straggler, Throughput
+from trainer.builtin.watch.times import Straggler, ThroughputDetector
 from trainer.contract import WatchConfig
 
 _FORMAT = 3
@@ -61,7 +61,7 @@ class Watch:
         }
         norm_detector = self._detectors.get("norm")
         self._norm: Series = norm_detector if isinstance(norm_detector, Series) else norm_series(config.window)
-        self._throughput, self._straggler = Throughput(), Straggler()
+        self._throughput, self._straggler = ThroughputDetector(), Straggler()
         self._slow_until = 0
         """First step that has the whole learning rate again."""
         self.sound_step = -1

@@ -50,7 +50,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Window:
+class ShuffleWindow:
     """Samples of one source that are shuffled together and hence needed at the same time."""
 
     source: int
@@ -82,7 +82,7 @@ class Order:
                 sample[selection], epoch[selection] = walk.samples_at(draw[selection])
         return Drawn(source, sample, epoch)
 
-    def windows(self, position: int) -> Iterator[Window]:
+    def windows(self, position: int) -> Iterator[ShuffleWindow]:
         """Yield the windows that positions from `position` on need, in the order of need, without end."""
         walkers = [walk.windows(self._drawn_before(position, source)) for source, walk in enumerate(self._walks)]
         pending = [next(walker) for walker in walkers]
@@ -90,7 +90,7 @@ class Order:
             begins = [draw * ROUND // quota for (draw, _, _), quota in zip(pending, self._quotas, strict=True)]
             index = begins.index(min(begins))
             _, draws, samples = pending[index]
-            yield Window(index, begins[index], draws * ROUND // self._quotas[index], tuple(samples))
+            yield ShuffleWindow(index, begins[index], draws * ROUND // self._quotas[index], tuple(samples))
             pending[index] = next(walkers[index])
 
     def _draws(self, places: Values) -> tuple[NDArray[np.int64], Values]:

@@ -54,7 +54,7 @@ class Smi:
 
 
 @dataclass(frozen=True)
-class Links:
+class NvLinks:
     """NVLinks of one GPU: link -> GB/s, 0 when it is inactive."""
 
     gpu: int
@@ -169,7 +169,7 @@ def _is(element: ElementTree.Element, path: str, word: str) -> bool | None:
     return None if text is None else text == word
 
 
-def parse_links(text: str) -> tuple[Links, ...]:
+def parse_links(text: str) -> tuple[NvLinks, ...]:
     """Parse `nvidia-smi nvlink -s`; empty if no GPU has links."""
     speeds_by_gpu: dict[int, dict[int, float]] = {}
     gpu = -1
@@ -179,7 +179,7 @@ def parse_links(text: str) -> tuple[Links, ...]:
             speeds_by_gpu[gpu] = {}
         elif gpu >= 0 and (link := _SPEED.match(line)):
             speeds_by_gpu[gpu][int(link.group(1))] = float(link.group(2) or 0)
-    return tuple(Links(number, speeds) for number, speeds in speeds_by_gpu.items())
+    return tuple(NvLinks(number, speeds) for number, speeds in speeds_by_gpu.items())
 
 
 def parse_link_errors(text: str) -> dict[tuple[int, int, str], int]:

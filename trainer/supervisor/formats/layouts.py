@@ -22,7 +22,7 @@ from typing import Callable, Iterable, NamedTuple, Sequence
 
 from trainer.supervisor.formats import content
 from trainer.supervisor.formats.names import EPOCH, PLAIN, STEP, TIME, Number, number_of
-from trainer.supervisor.formats.tree import Finished, Listing, listing
+from trainer.supervisor.formats.tree import Finished, FolderListing, listing
 
 MEGATRON_TRACKER, DEEPSPEED_TRACKER, NANOTRON_TRACKER = "latest_checkpointed_iteration.txt", "latest", "latest.txt"
 PATH_FILE = "last_checkpoint"
@@ -80,7 +80,7 @@ class View(NamedTuple):
     """A folder of the job, its entries, and the ranks that write (0: not known)."""
 
     path: Path
-    entries: Listing
+    entries: FolderListing
     top: bool
     ranks: int
     alone: bool
@@ -192,7 +192,7 @@ def _dcp(view: View) -> Candidate | None:
     return Candidate("dcp", view.path, ready, files, settles=bool(parts) or view.number is None)
 
 
-def _is_dcp(entries: Listing) -> bool:
+def _is_dcp(entries: FolderListing) -> bool:
     return ".metadata" in entries.files or any(name.endswith(".distcp") for name in entries.files)
 
 

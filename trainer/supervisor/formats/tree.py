@@ -14,7 +14,7 @@ _SETTLED_NS = 2 * 10**9
 """Two changes of a folder within one tick of its clock have one time: a listing counts for later only if the folder
 had not changed for longer."""
 _MOST = 20_000
-_listings: dict[Path, tuple[int, Listing]] = {}
+_listings: dict[Path, tuple[int, FolderListing]] = {}
 
 
 class Finished(NamedTuple):
@@ -38,7 +38,7 @@ class Finished(NamedTuple):
         return self.files[0] if self.files else self.root
 
 
-class Listing(NamedTuple):
+class FolderListing(NamedTuple):
     files: frozenset[str]
     folders: frozenset[str]
     links: frozenset[str]
@@ -50,10 +50,10 @@ def is_ours(name: str) -> bool:
     return bool(_OURS.match(name))
 
 
-_NOTHING = Listing(frozenset(), frozenset(), frozenset(), frozenset())
+_NOTHING = FolderListing(frozenset(), frozenset(), frozenset(), frozenset())
 
 
-def listing(folder: Path) -> Listing:
+def listing(folder: Path) -> FolderListing:
     """Return the entries of a folder, none of one that is gone. Raises `OSError` where it cannot be read."""
     try:
         changed_ns = os.stat(str(folder)).st_mtime_ns
@@ -74,7 +74,7 @@ def listing(folder: Path) -> Listing:
     return entries
 
 
-def _scan(folder: Path) -> Listing:
+def _scan(folder: Path) -> FolderListing:
     files: set[str] = set()
     folders: set[str] = set()
     links: set[str] = set()
@@ -87,4 +87,4 @@ def _scan(folder: Path) -> Listing:
                 folders.add(entry.name)
             else:
                 (files if entry.is_file(follow_symlinks=False) else other_names).add(entry.name)
-    return Listing(frozenset(files), frozenset(folders), frozenset(links), frozenset(other_names))
+    return FolderListing(frozenset(files), frozenset(folders), frozenset(links), frozenset(other_names))

@@ -53,7 +53,7 @@ class Line(NamedTuple):
     """Key under which `step` stands in a record."""
 
 
-class Reader:
+class LineReader:
     """Reads lines. `pattern`: a regular expression with a group `step`, and `loss`, `tokens`, `epoch` and `rank` if it
     has them. Without a pattern, and for a loss that the pattern does not look for: JSON, or Python's form of it."""
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, Mapping
 
 from trainer.supervisor import activity
 from trainer.supervisor.place import Place
-from trainer.supervisor.progress.lines import LARGEST, Figures, Line, Reader
+from trainer.supervisor.progress.lines import LARGEST, Figures, Line, LineReader
 from trainer.supervisor.progress.messages import TOLD, Inbox, Outbox, folder_of
 from trainer.supervisor.progress.resume import Memory
 from trainer.supervisor.progress.steps import Laps, Steps
@@ -40,7 +40,7 @@ class Progress:
         self.by_client = config.get("progress") == "client"
         self._is_exact = config.get("ends") == "exact"
         self._tells_checkpoints = config["checkpoints"]["format"] == "client"
-        self._reader = Reader(config.get("pattern"))
+        self._reader = LineReader(config.get("pattern"))
         self._memory = Memory(tier, str(config.get("config_digest", "")))
         self._events = Allowance(_STEPS_PER_S, _STEPS)
         self._alone = threading.RLock()

@@ -126,7 +126,7 @@ class Asked(NamedTuple):
     """Paths of node 0's files below `root`, where that also holds other things; empty: all of it is the checkpoint."""
 
 
-class Parts:
+class FarParts:
     def __init__(self, shared_folder: SharedFolder, place: Place) -> None:
         self._far, self._place = shared_folder, place
         self._folder = f"{_PARTS}/attempt-{place.attempt:04d}"

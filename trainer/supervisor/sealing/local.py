@@ -23,8 +23,8 @@ from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
 from trainer.supervisor.sealing.copying import side_by_side
 from trainer.supervisor.sealing.disks import Disks, Stopped
-from trainer.supervisor.sealing.far import Asked, Parts, Row, SharedFolder, merge_rows
-from trainer.supervisor.sealing.shared import AGAIN_S, Sealing, Told, Version
+from trainer.supervisor.sealing.far import Asked, FarParts, Row, SharedFolder, merge_rows
+from trainer.supervisor.sealing.shared import AGAIN_S, JobState, Sealing, Version
 from trainer.supervisor.sealing.survey import Mark, survey
 
 LOCAL = "/local-checkpoints"
@@ -45,11 +45,13 @@ class _Begun(NamedTuple):
 
 
 class LocalSealing(Sealing):
-    def __init__(self, config: Mapping[str, Any], place: Place, tier: Path, job: Told, ranks: int, disk: Path) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], place: Place, tier: Path, job: JobState, ranks: int, disk: Path
+    ) -> None:
         """`disk`: the campaign's folder on this node's disk."""
         super().__init__(config, place, tier, job, ranks)
         self.disk, self.far = disk, SharedFolder(tier)
-        self.parts = Parts(self.far, place)
+        self.parts = FarParts(self.far, place)
         self._begun: dict[int, _Begun] = {}
         self._given: dict[int, int] = {}
         """Steps that are not committed and of which this node's files lie on the shared tier -> which sealing it is."""
@@ -286,7 +288,9 @@ class LocalSealing(Sealing):
         return bool(address) and activity.serves(address)
 
 
-def make_sealing(config: Mapping[str, Any], place: Place, tier: Path, local: Path, job: Told, ranks: int) -> Sealing:
+def make_sealing(
+    config: Mapping[str, Any], place: Place, tier: Path, local: Path, job: JobState, ranks: int
+) -> Sealing:
     """Return the sealing of a job by the tier that it writes to."""
     if config["checkpoints"].get("tier") != "local":
         return Sealing(config, place, tier, job, ranks)

@@ -27,11 +27,11 @@ Version = Tuple[Path, Dict[str, Mark]]
 """A checkpoint's root and files as they stood: another one, once the job has written it again."""
 
 
-class NothingSound(Exception):
+class NoSoundSeal(Exception):
     """The tier has sealed checkpoints, and none may be used: a start from the beginning would be a person's choice."""
 
 
-class Told(Protocol):
+class JobState(Protocol):
     """What is known of the job that runs."""
 
     stopping: str
@@ -45,7 +45,7 @@ class Told(Protocol):
 
 
 class Sealing:
-    def __init__(self, config: Mapping[str, Any], place: Place, tier: Path, job: Told, ranks: int) -> None:
+    def __init__(self, config: Mapping[str, Any], place: Place, tier: Path, job: JobState, ranks: int) -> None:
         """`tier`: the campaign's folder on the shared tier. `ranks`: of one node, 0 if they are not known."""
         self.config, self.place, self.tier, self.job = config, place, tier, job
         self.checkpoints = config["checkpoints"]
@@ -91,7 +91,7 @@ class Sealing:
 
     def choose(self) -> dict[str, Any]:
         """Lay the newest sound step back where the job's framework looks for it, and remove later ones: they are
-        damaged or were never sealed, and the job would write over them or take them up. Raises `NothingSound`."""
+        damaged or were never sealed, and the job would write over them or take them up. Raises `NoSoundSeal`."""
         self.tidy()
         self.refused, self._sealed_as = {}, None
         self.told.clear()  # by ranks that are gone
@@ -102,7 +102,7 @@ class Sealing:
             return {"step": step, "path": str(path)}
         if self.refused:
             newest, fault = max(self.refused.items())
-            raise NothingSound(f"none of its {len(self.refused)} sealed checkpoints is sound; step {newest}: {fault}")
+            raise NoSoundSeal(f"none of its {len(self.refused)} sealed checkpoints is sound; step {newest}: {fault}")
         self.laid_back(None)
         self.job.emit("started_fresh", step=0)
         return {"step": -1, "path": ""}

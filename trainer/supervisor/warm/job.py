@@ -26,7 +26,7 @@ from trainer.supervisor.in_place.meeting import Meeting, Word
 from trainer.supervisor.job import Job
 from trainer.supervisor.launcher import Launcher, Warm
 from trainer.supervisor.place import Place
-from trainer.supervisor.sealing.shared import NothingSound
+from trainer.supervisor.sealing.shared import NoSoundSeal
 from trainer.supervisor.warm import ranks
 
 MOST = 3
@@ -86,7 +86,7 @@ class WarmJob(Job):
         try:
             end = Generations(self, self.place.node_name, self._meeting, MOST).run()
             self._trouble = end if end.reason == PEER_LOST else None
-        except NothingSound as error:
+        except NoSoundSeal as error:
             self._trouble = End(STORAGE, str(error), NOTHING_SOUND)
         except OSError as error:
             if not self._over.is_set():

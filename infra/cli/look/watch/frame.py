@@ -11,7 +11,7 @@ from rich.text import Text
 
 from infra.cli.look.status import stage_text
 from infra.cli.look.watch.grid import grid
-from infra.cli.look.watch.snapshot import Machines, Snapshot
+from infra.cli.look.watch.snapshot import GangFacts, Snapshot
 from infra.console.visible import visible
 from infra.console.words import clock, plural, share, usd
 from infra.record.payloads.checkpoints import CheckpointCopied
@@ -29,7 +29,7 @@ STALE = timedelta(seconds=30)
 Row = tuple[str, Text]
 
 
-def frame(snapshot: Snapshot, now: datetime, width: int, machines: Machines, trouble: str = "") -> Table:
+def frame(snapshot: Snapshot, now: datetime, width: int, machines: GangFacts, trouble: str = "") -> Table:
     """Return a frame that is no wider than `width`. `trouble`: why the record cannot be read now.
 
     A low terminal cuts the end off: alerts come first, and the oldest events last.
@@ -76,7 +76,7 @@ def _age(now: datetime, then: datetime) -> float:
     return max((now - then).total_seconds(), 0.0)
 
 
-def _rows(snapshot: Snapshot, now: datetime, body: int, machines: Machines) -> Iterator[Row]:
+def _rows(snapshot: Snapshot, now: datetime, body: int, machines: GangFacts) -> Iterator[Row]:
     yield from _loss(snapshot, body)
     yield from _training(snapshot, now, body, machines)
     if snapshot.page is not None and snapshot.page.goodput is not None:
@@ -118,7 +118,7 @@ def sparkline(values: Mapping[int, float], width: int) -> str:
     return "".join(" " if mean is None else _BARS[round(top * (mean - least) / (spread or 1))] for mean in means)
 
 
-def _training(snapshot: Snapshot, now: datetime, body: int, machines: Machines) -> Iterator[Row]:
+def _training(snapshot: Snapshot, now: datetime, body: int, machines: GangFacts) -> Iterator[Row]:
     state, training = snapshot.state, snapshot.training
     if hold := state.hold:
         yield "held", Text(visible(f"until {hold.until}: {hold.cause}", lines=False), "bold red")
@@ -152,7 +152,7 @@ def _training(snapshot: Snapshot, now: datetime, body: int, machines: Machines) 
     yield "ends", ends if ends else Text("not known", "dim")
 
 
-def _mfu(machines: Machines, pace: float) -> Text:
+def _mfu(machines: GangFacts, pace: float) -> Text:
     if machines.mfu_seconds is None:
         return Text("MFU not known for this precision and job", "dim")
     mfu = machines.mfu_seconds / pace

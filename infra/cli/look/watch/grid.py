@@ -15,27 +15,27 @@ MOST_NODES = 32
 _MOST_TROUBLES = 4
 
 
-class Mark(NamedTuple):
+class NodeMark(NamedTuple):
     sign: str
     word: str
     style: str = ""
 
 
-_WELL = Mark("■", "trains", "green")
-_SILENT = Mark("?", "silent", "bold yellow")
-_SICK = Mark("!", "not well", "bold red")
+_WELL = NodeMark("■", "trains", "green")
+_SILENT = NodeMark("?", "silent", "bold yellow")
+_SICK = NodeMark("!", "not well", "bold red")
 _OF_PHASE = {
-    Phase.STARTING: Mark("s", "starts", "cyan"),
-    Phase.RESTORING: Mark("r", "restores", "cyan"),
-    Phase.SAVING: Mark("w", "saves", "blue"),
-    Phase.EVALUATING: Mark("e", "evaluates", "blue"),
-    Phase.FINISHING: Mark("f", "finishes", "blue"),
+    Phase.STARTING: NodeMark("s", "starts", "cyan"),
+    Phase.RESTORING: NodeMark("r", "restores", "cyan"),
+    Phase.SAVING: NodeMark("w", "saves", "blue"),
+    Phase.EVALUATING: NodeMark("e", "evaluates", "blue"),
+    Phase.FINISHING: NodeMark("f", "finishes", "blue"),
 }
 _OF_POD = {
-    "Pending": Mark(".", "not started"),
-    "Failed": Mark("x", "failed", "bold red"),
-    "Missing": Mark("-", "missing", "bold red"),
-    "Succeeded": Mark("d", "done", "green"),
+    "Pending": NodeMark(".", "not started"),
+    "Failed": NodeMark("x", "failed", "bold red"),
+    "Missing": NodeMark("-", "missing", "bold red"),
+    "Succeeded": NodeMark("d", "done", "green"),
 }
 
 
@@ -64,13 +64,13 @@ def _place(pod: Mapping[str, Any]) -> int:
     return int(pod.get("index", 0) if rank is None else rank)
 
 
-def _marks(pod: Mapping[str, Any], ranks_per_node: int) -> list[Mark]:
+def _marks(pod: Mapping[str, Any], ranks_per_node: int) -> list[NodeMark]:
     first_rank, sick_ranks = _place(pod) * ranks_per_node, pod.get("ranks") or {}
     mark = _mark(pod)
     return [_SICK if str(first_rank + number) in sick_ranks else mark for number in range(ranks_per_node)]
 
 
-def _mark(pod: Mapping[str, Any]) -> Mark:
+def _mark(pod: Mapping[str, Any]) -> NodeMark:
     if pod.get("phase") != "Running":
         return _OF_POD.get(str(pod.get("phase")), _SILENT)
     if pod.get("silent_s"):

@@ -42,7 +42,7 @@ class PageFigures(BaseModel):
     series: tuple[Losses, ...] = Field(default=(), validation_alias=AliasPath("training", "losses"))
 
 
-class Machines(NamedTuple):
+class GangFacts(NamedTuple):
     """What the spec and the catalogue say of the gang."""
 
     ranks_per_node: int = 1
@@ -90,32 +90,32 @@ class Snapshot:
         return dict(sorted({**page_losses, **self.live_losses}.items()))
 
 
-def machines_of(spec: Spec) -> Machines:
+def machines_of(spec: Spec) -> GangFacts:
     """Return what is known of a spec's machines. Pure."""
     facts = survey(spec)
     try:
         shape = layout(spec)
         mfu, peak = implied_mfu(spec, facts, shape.world_size), peak_tflops(spec.training, facts)
     except UserError:
-        return Machines()
+        return GangFacts()
     if mfu is None:
-        return Machines(shape.ranks_per_node)
+        return GangFacts(shape.ranks_per_node)
     words = f"{shape.world_size} x {peak:g} TFLOP/s, dense bfloat16"
-    return Machines(shape.ranks_per_node, words, mfu * seconds_of(spec))
+    return GangFacts(shape.ranks_per_node, words, mfu * seconds_of(spec))
 
 
 def source(campaign: str, region: str) -> Callable[[], Snapshot]:
     """Return a function that reads the campaign anew. Raises `UserError` if neither the account nor the results folder
     has it."""
     try:
-        return Source(record_of(campaign, region)).read
+        return RecordReader(record_of(campaign, region)).read
     except UserError as error:
         record = kept_record(campaign, region, error)
         page = PageFigures.model_validate(build(record).model_dump())
         return lambda: Snapshot(record, page=page, gone=True)
 
 
-class Source:
+class RecordReader:
     """Reads a record again and again: what changes seldom only now and then."""
 
     def __init__(self, store: CampaignStore, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import select
+import termios
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -11,8 +16,7 @@ from rich.console import Console
 from rich.live import Live
 
 from infra.cli.look.watch.frame import frame
-from infra.cli.look.watch.keys import pressed_keys
-from infra.cli.look.watch.snapshot import Machines, Snapshot, machines_of, source
+from infra.cli.look.watch.snapshot import GangFacts, Snapshot, machines_of, source
 from infra.errors import BivouacError, first_line
 
 READ_EVERY_S = 2.0
@@ -34,7 +38,7 @@ def watch_command(campaign: str, region: str, once: bool, console: Console) -> i
     return 0
 
 
-def _follow(read: Callable[[], Snapshot], first: Snapshot, machines: Machines, console: Console) -> Snapshot:
+def _follow(read: Callable[[], Snapshot], first: Snapshot, machines: GangFacts, console: Console) -> Snapshot:
     """Draw until the campaign has ended or somebody quits; return the newest snapshot."""
     with (
         Looks(read, first) as looks,
@@ -74,3 +78,34 @@ class Looks:
             self.newest = self._read(), ""
         except (BivouacError, BotoCoreError, ClientError, OSError, ValueError) as error:
             self.newest = self.newest[0], first_line(error)
+
+
+@contextmanager
+def pressed_keys(descriptor: int) -> Iterator[Callable[[float], str]]:
+    """Yield a function that waits so many seconds for a key and returns it, or nothing. Signals stay signals. The
+    terminal is afterwards as it was; where there is none, no key ever comes."""
+    try:
+        modes = termios.tcgetattr(descriptor)
+    except (termios.error, OSError, ValueError):
+        yield _wait
+        return
+    cooked = modes[3]
+    modes[3] = cooked & ~(termios.ICANON | termios.ECHO)
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, modes)
+    modes[3] = cooked
+    try:
+        yield lambda seconds: _key(descriptor, seconds)
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, modes)
+
+
+def _wait(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
+
+
+def _key(descriptor: int, seconds: float) -> str:
+    if not select.select([descriptor], [], [], seconds)[0]:
+        return ""
+    typed = os.read(descriptor, 1)
+    return typed.decode(errors="replace") if typed else _wait(seconds)  # at the end nobody can type any more

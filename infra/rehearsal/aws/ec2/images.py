@@ -11,7 +11,7 @@ from typing import Any
 from moto.ec2.models.amis import AmiBackend
 
 from infra.rehearsal.aws.operations import tag_dict, wrap
-from infra.rehearsal.aws.world import Launch, LaunchRefused, World
+from infra.rehearsal.aws.world import InstanceLaunch, LaunchRefused, World
 
 IMAGED_S = 1.0
 ROOT_DISK = "root"
@@ -62,7 +62,7 @@ class Images:
         shutil.rmtree(self.disk(ami_id), ignore_errors=True)
         return answer
 
-    def check(self, launch: Launch) -> None:
+    def check(self, launch: InstanceLaunch) -> None:
         """Check a launch's AMI. Node groups are exempt: EKS chooses theirs, and `/_site/capacity` refuses on demand."""
         if launch.node_group is not None:
             return

@@ -14,7 +14,7 @@ from moto.ec2.models.instances import Instance, InstanceBackend
 
 from infra.rehearsal.aws.ec2 import interfaces
 from infra.rehearsal.aws.operations import tag_dict, wrap
-from infra.rehearsal.aws.world import Launch, LaunchRefused, World
+from infra.rehearsal.aws.world import InstanceLaunch, LaunchRefused, World
 
 NODE_GROUP_TAG, CLUSTER_TAG = "eks:nodegroup-name", "eks:cluster-name"
 ROLE_TAG, BUILDER = "bivouac:role", "builder"
@@ -47,13 +47,13 @@ def template_version(world: World, argument: dict[str, Any] | None) -> dict[str,
     return dict(world.backend("ec2")._get_template_from_args(argument).data) if argument else {}
 
 
-def describe_launch(data: dict[str, Any], arguments: dict[str, Any], image_id: str, zone: str) -> Launch:
+def describe_launch(data: dict[str, Any], arguments: dict[str, Any], image_id: str, zone: str) -> InstanceLaunch:
     """Describe a launch from the launch template's `data` and the `arguments` of moto's run_instances."""
     reservation = data.get("CapacityReservationSpecification") or {}
     target = reservation.get("CapacityReservationTarget") or {}
     tags = (arguments.get("tags") or {}).get("instance", {})
     requested_type = None if arguments.get("is_instance_type_default") else arguments.get("instance_type")
-    return Launch(
+    return InstanceLaunch(
         instance_type=requested_type or data.get("InstanceType") or "m1.small",
         zone=zone,
         image_id=image_id or data.get("ImageId", ""),
@@ -101,7 +101,7 @@ class Instances:
             nics = [{"SubnetId": kwargs["subnet_id"], **nic} for nic in nics]
         return nics
 
-    def _finish(self, ec2: Any, instance: Any, data: dict[str, Any], launch: Launch) -> None:
+    def _finish(self, ec2: Any, instance: Any, data: dict[str, Any], launch: InstanceLaunch) -> None:
         if instance.kernel_id == "None":  # moto does not know the image: assume a current one
             instance.kernel_id, instance.virtualization_type, instance.root_device_name = None, "hvm", "/dev/xvda"
         instance.lifecycle = launch.market if launch.market in ("spot", "capacity-block") else None

@@ -23,7 +23,7 @@ SPOT_SHARE = Decimal("0.4")
 ZONES = "abc"
 
 
-class Market:
+class MarketPrices:
     def __init__(self, world: World) -> None:
         self.world = world
         self.on_demand = {item.name: item.price_usd_per_hour for item in instance_types()}
@@ -90,7 +90,7 @@ def _product(name: str, price: Decimal, region: str) -> dict[str, Any]:
 
 
 def install(world: World) -> None:
-    market = Market(world)
+    market = MarketPrices(world)
     world.routes["/_site/market"] = market.route
     world.services["pricing"] = PricingResponse
     add_operations(world, PricingResponse, {"get_products": market.get_products})

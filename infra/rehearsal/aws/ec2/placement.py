@@ -13,7 +13,7 @@ from moto.ec2.responses import EC2Response
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX
 
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, matches, specified_tags, tag_list, wrap
-from infra.rehearsal.aws.world import Launch, LaunchRefused, World
+from infra.rehearsal.aws.world import InstanceLaunch, LaunchRefused, World
 
 STRATEGIES = ("cluster", "spread", "partition")
 PARTITIONS = 2
@@ -99,7 +99,7 @@ class Placement:
         self.groups.pop(group.name)
         self.world.backend("ec2").tags.pop(group.group_id, None)
 
-    def check(self, launch: Launch) -> None:
+    def check(self, launch: InstanceLaunch) -> None:
         if launch.placement_group and launch.placement_group not in self.groups:
             message = f"The Placement Group '{launch.placement_group}' is unknown."
             raise LaunchRefused("InvalidPlacementGroup.Unknown", message)

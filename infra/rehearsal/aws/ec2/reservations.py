@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from infra.rehearsal.aws.ec2.block_offers import Blocks, Bought, offerings, utc
 from infra.rehearsal.aws.ec2.placement import template_data
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, matches, specified_tags, tag_list
-from infra.rehearsal.aws.world import Launch, LaunchRefused, World
+from infra.rehearsal.aws.world import InstanceLaunch, LaunchRefused, World
 
 PAYMENT = timedelta(seconds=1)
 """Time until a purchase is paid; on AWS up to 12 hours."""
@@ -29,7 +29,7 @@ PERIOD_S = 0.5
 
 
 @dataclass
-class Reservation:
+class PlaceReservation:
     reservation_id: str
     instance_type: str
     platform: str
@@ -62,7 +62,7 @@ class Reservation:
 class Reservations:
     def __init__(self, world: World) -> None:
         self.world = world
-        self.reservations: dict[str, Reservation] = {}
+        self.reservations: dict[str, PlaceReservation] = {}
         self.offerings: dict[str, dict[str, Any]] = {}
         self.blocks = Blocks()
 
@@ -92,7 +92,7 @@ class Reservations:
             nearly_ended = previous is not None and previous.end is not None and previous.end - now < BLOCK / 2
             if previous is None or (nearly_ended and not self.users(previous)):
                 block = purchase.kind == "capacity-block"
-                previous = self.reservations[block_id] = Reservation(
+                previous = self.reservations[block_id] = PlaceReservation(
                     reservation_id=block_id,
                     instance_type=purchase.instance_type,
                     platform="Linux/UNIX",
@@ -112,7 +112,7 @@ class Reservations:
                 )
         return 200, {"reservation_id": block_id}
 
-    def users(self, reservation: Reservation) -> int:
+    def users(self, reservation: PlaceReservation) -> int:
         """Return the number of live instances in the reservation. Those that target a group or any open reservation
         fill the oldest first; beyond its capacity they run on demand."""
         ec2 = self.world.backend("ec2")
@@ -128,7 +128,7 @@ class Reservations:
                 counts[place] += 1
         return counts[reservation.reservation_id]
 
-    def in_block(self, reservation: Reservation) -> list[str]:
+    def in_block(self, reservation: PlaceReservation) -> list[str]:
         """Return the live instances that target this reservation by ID."""
         ec2 = self.world.backend("ec2")
         live = [instance for instance in ec2.all_instances() if instance.state in ("pending", "running")]
@@ -155,7 +155,7 @@ class Reservations:
             and (reservation.match == "open" if members is None else name in members)
         )
 
-    def describe(self, reservation: Reservation) -> dict[str, Any]:
+    def describe(self, reservation: PlaceReservation) -> dict[str, Any]:
         world, state = self.world, reservation.state()
         free = reservation.count - self.users(reservation) if state == "active" else 0
         return {
@@ -187,7 +187,7 @@ class Reservations:
             raise AwsError("InvalidParameterCombination", "EndDate goes with EndDateType=limited and only with it")
         if not params.get("AvailabilityZone"):
             raise AwsError("MissingParameter", "AvailabilityZone is required (AvailabilityZoneId is not rehearsed)")
-        reservation = Reservation(
+        reservation = PlaceReservation(
             reservation_id=f"cr-{secrets.token_hex(9)[:17]}",
             instance_type=params["InstanceType"],
             platform=params["InstancePlatform"],
@@ -201,12 +201,12 @@ class Reservations:
         )
         return {"CapacityReservation": self._keep(reservation, params)}
 
-    def _keep(self, reservation: Reservation, params: Parameters) -> dict[str, Any]:
+    def _keep(self, reservation: PlaceReservation, params: Parameters) -> dict[str, Any]:
         self.reservations[reservation.reservation_id] = reservation
         self.world.backend("ec2").create_tags([reservation.reservation_id], specified_tags(params))
         return self.describe(reservation)
 
-    def find(self, reservation_id: str) -> Reservation:
+    def find(self, reservation_id: str) -> PlaceReservation:
         try:
             return self.reservations[reservation_id]
         except KeyError:
@@ -261,7 +261,7 @@ class Reservations:
         offering = self.offerings.get(params["CapacityBlockOfferingId"])
         if offering is None:
             raise AwsError("InvalidCapacityBlockOfferingId.NotFound", f"no {params['CapacityBlockOfferingId']}")
-        reservation = Reservation(
+        reservation = PlaceReservation(
             reservation_id=f"cr-{secrets.token_hex(9)[:17]}",
             instance_type=offering["InstanceType"],
             platform=params["InstancePlatform"],
@@ -279,7 +279,7 @@ class Reservations:
             del self.offerings[params["CapacityBlockOfferingId"]]
         return {"CapacityReservation": self._keep(reservation, params)}
 
-    def check(self, launch: Launch) -> None:
+    def check(self, launch: InstanceLaunch) -> None:
         """Refuse a launch without a place in its reservation, which must be active and fit.
 
         A launch that targets a group needs a place only if it requests reservations only: else it runs on demand.
@@ -307,7 +307,7 @@ class Reservations:
             message = f"The capacity reservation {reservation.reservation_id} has insufficient available capacity"
             raise LaunchRefused("ReservationCapacityExceeded", message)
 
-    def _check_pool(self, launch: Launch) -> None:
+    def _check_pool(self, launch: InstanceLaunch) -> None:
         group = launch.capacity_reservation_group
         members = self.blocks.groups.get(group, ()) if group else None
         fitting = [self.reservations[name] for name in self._fitting(launch.instance_type, launch.zone, members)]

@@ -41,7 +41,7 @@ KINDS = {
 }
 
 
-class Addons:
+class AddonCalls:
     def __init__(self, world: World) -> None:
         self.world = world
         self._since: dict[str, float] = {}
@@ -193,7 +193,7 @@ PENDING = ("CREATING", "UPDATING", "DEGRADED")
 
 
 def install(world: World) -> None:
-    addons = Addons(world)
-    names = [name for name in vars(Addons) if not name.startswith("_")]
+    addons = AddonCalls(world)
+    names = [name for name in vars(AddonCalls) if not name.startswith("_")]
     add_operations(world, EksResponse, {name: getattr(addons, name) for name in names})
     world.schedule_every(0.25, addons._reconcile, apart=True)

@@ -26,7 +26,7 @@ TAINT_EFFECTS = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER
 
 
 @dataclass
-class NodeGroup:
+class ManagedGroup:
     document: dict[str, Any]
     scaling_group: str
     profile: str
@@ -43,7 +43,7 @@ class NodeGroup:
         return str(self.document["nodegroupName"])
 
 
-def make_template(world: World, cluster: Cluster, group: NodeGroup, number: str) -> Any:
+def make_template(world: World, cluster: Cluster, group: ManagedGroup, number: str) -> Any:
     disk = {"VolumeSize": group.document["diskSize"], "VolumeType": "gp3", "DeleteOnTermination": True}
     data = {"BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": disk}], "UserData": None}
     tags = {"launch-template": {CLUSTER_TAG: cluster.name, NODE_GROUP_TAG: group.name}}
@@ -53,11 +53,11 @@ def make_template(world: World, cluster: Cluster, group: NodeGroup, number: str)
     return template.default_version()
 
 
-def make_profile(world: World, group: NodeGroup, role_arn: str) -> None:
+def make_profile(world: World, group: ManagedGroup, role_arn: str) -> None:
     world.backend("iam").create_instance_profile(group.profile, "/", [role_arn.rpartition("/")[2]])
 
 
-def make_scaling_group(world: World, cluster: Cluster, group: NodeGroup, version: Any) -> None:
+def make_scaling_group(world: World, cluster: Cluster, group: ManagedGroup, version: Any) -> None:
     document = group.document
     set_recipe(world, cluster, group, version)
     tags = {
@@ -91,7 +91,7 @@ def make_scaling_group(world: World, cluster: Cluster, group: NodeGroup, version
         _end_with_block(world, group, version)
 
 
-def _end_with_block(world: World, group: NodeGroup, version: Any) -> None:
+def _end_with_block(world: World, group: ManagedGroup, version: Any) -> None:
     """Schedule the action that empties the group, as EKS does, before EC2 terminates the block's instances."""
     ends = world.block_ends(block_id(version.data))
     if ends is not None:
@@ -102,7 +102,7 @@ def _end_with_block(world: World, group: NodeGroup, version: Any) -> None:
         )  # fmt: skip
 
 
-def set_recipe(world: World, cluster: Cluster, group: NodeGroup, version: Any) -> None:
+def set_recipe(world: World, cluster: Cluster, group: ManagedGroup, version: Any) -> None:
     document, data = group.document, version.data
     recipe = None
     if not data.get("ImageId"):

@@ -12,7 +12,7 @@ from infra.rehearsal.aws.eks import nodegroup_parts as parts
 from infra.rehearsal.aws.eks import nodegroup_rules as rules
 from infra.rehearsal.aws.eks.clusters import Cluster, EksResponse, find, find_active
 from infra.rehearsal.aws.eks.entries import access_entry, eks_arn
-from infra.rehearsal.aws.eks.nodegroup_parts import NodeGroup
+from infra.rehearsal.aws.eks.nodegroup_parts import ManagedGroup
 from infra.rehearsal.aws.iam import arns
 from infra.rehearsal.aws.iam.access import authorise, caller
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
@@ -28,7 +28,7 @@ class NodeGroups:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def _find(self, params: Parameters) -> tuple[Cluster, NodeGroup]:
+    def _find(self, params: Parameters) -> tuple[Cluster, ManagedGroup]:
         cluster = find(self.world, params["clusterName"])
         if params["nodegroupName"] not in cluster.nodegroups:
             message = f"No node group found for name: {params['nodegroupName']}."
@@ -42,7 +42,7 @@ class NodeGroups:
         version = self._template(params.get("launchTemplate"))
         rules.check(world, cluster, params, version.data if version else None)
         number = str(uuid.uuid4())
-        group = NodeGroup(
+        group = ManagedGroup(
             self._document(cluster, params, scaling, version, number),
             f"eks-{params['nodegroupName']}-{number}",
             f"eks-{number}",
@@ -111,10 +111,10 @@ class NodeGroups:
             document["diskSize"] = params.get("diskSize") or 20
         return document
 
-    def _scaling_group(self, group: NodeGroup) -> Any:
+    def _scaling_group(self, group: ManagedGroup) -> Any:
         return self.world.auto_scaling.groups.get(group.scaling_group)
 
-    def _description(self, group: NodeGroup) -> dict[str, Any]:
+    def _description(self, group: ManagedGroup) -> dict[str, Any]:
         """Describe the group with the Auto Scaling group's sizes, since others may change these."""
         scaling_group = self._scaling_group(group)
         if scaling_group is not None and group.document["status"] != "DELETING":
@@ -150,13 +150,13 @@ class NodeGroups:
         update = cluster.record("ConfigUpdate", rules.update_parameters(params), nodegroupName=group.name)
         return {"update": self._under_way(group, update)}
 
-    def _under_way(self, group: NodeGroup, update: dict[str, Any]) -> dict[str, Any]:
+    def _under_way(self, group: ManagedGroup, update: dict[str, Any]) -> dict[str, Any]:
         if self.world.strictness.on and group.document["status"] == "UPDATING":
             update["status"], group.update = "InProgress", update
         return update
 
     @staticmethod
-    def _refuse_unless_settled(group: NodeGroup) -> None:
+    def _refuse_unless_settled(group: ManagedGroup) -> None:
         if group.document["status"] in ("DELETING", "CREATING", "UPDATING"):
             message = f"Nodegroup cannot be updated as it is currently not in Active State: {group.document['status']}"
             raise AwsError("ResourceInUseException", message)
@@ -201,7 +201,7 @@ class NodeGroups:
                         outcome = "Successful" if group.document["status"] == "ACTIVE" else "Failed"
                         group.update["status"], group.update = outcome, None
 
-    def _settle(self, cluster: Cluster, group: NodeGroup, ready: set[str]) -> None:
+    def _settle(self, cluster: Cluster, group: ManagedGroup, ready: set[str]) -> None:
         scaling_group, status = self._scaling_group(group), group.document["status"]
         if status == "DELETING":
             if scaling_group is None or not scaling_group.instance_states:
@@ -230,7 +230,7 @@ class NodeGroups:
                 issue = {"code": "NodeCreationFailure", "message": message, "resourceIds": absent}
                 group.document["health"]["issues"].append(issue)
 
-    def _leave(self, cluster: Cluster, group: NodeGroup) -> None:
+    def _leave(self, cluster: Cluster, group: ManagedGroup) -> None:
         trouble = self.world.troubles.find("node-group", group.name, "delete")
         if trouble is None:
             self._remove(cluster, group)
@@ -238,7 +238,7 @@ class NodeGroups:
             group.document["status"] = "DELETE_FAILED"
             group.document["health"] = {"issues": [_issue("InternalFailure", trouble.message, group)]}
 
-    def _issues(self, group: NodeGroup, auto_scaling_group: Any) -> list[dict[str, Any]]:
+    def _issues(self, group: ManagedGroup, auto_scaling_group: Any) -> list[dict[str, Any]]:
         issues = [issue for issue in group.document["health"]["issues"] if issue["code"] == "NodeCreationFailure"]
         if auto_scaling_group is None:
             message = "We couldn't find the Auto Scaling group associated with your managed node group."
@@ -250,7 +250,7 @@ class NodeGroups:
             issues.append(_issue("AsgInstanceLaunchFailures", message, group))
         return issues
 
-    def _remove(self, cluster: Cluster, group: NodeGroup) -> None:
+    def _remove(self, cluster: Cluster, group: ManagedGroup) -> None:
         world, role = self.world, group.document["nodeRole"]
         if (scaling_group := self._scaling_group(group)) is not None:
             world.auto_scaling.remove(scaling_group)
@@ -262,7 +262,7 @@ class NodeGroups:
             cluster.entries.pop(role, None)
 
 
-def _issue(code: str, message: str, group: NodeGroup) -> dict[str, Any]:
+def _issue(code: str, message: str, group: ManagedGroup) -> dict[str, Any]:
     return {"code": code, "message": message, "resourceIds": [group.scaling_group]}
 
 

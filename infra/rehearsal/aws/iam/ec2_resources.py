@@ -21,24 +21,7 @@ from infra.tables import table
 Context = dict[str, list[str]]
 RESOURCES: dict[str, dict[str, str]] = table("infra.rehearsal.aws.ec2", "resources")
 """ID prefix -> what EC2 and IAM call the resource, by `resources.yaml`."""
-MADE = {
-    "AllocateAddress": "elastic-ip",
-    "AuthorizeSecurityGroupEgress": "security-group-rule",
-    "AuthorizeSecurityGroupIngress": "security-group-rule",
-    "CreateImage": "image",
-    "CreateInternetGateway": "internet-gateway",
-    "CreateLaunchTemplate": "launch-template",
-    "CreateNatGateway": "natgateway",
-    "CreatePlacementGroup": "placement-group",
-    "CreateRouteTable": "route-table",
-    "CreateSecurityGroup": "security-group",
-    "CreateSubnet": "subnet",
-    "CreateVpc": "vpc",
-    "CreateVpcEndpoint": "vpc-endpoint",
-    "CreateVpcPeeringConnection": "vpc-peering-connection",
-    "PurchaseCapacityBlock": "capacity-reservation",
-    "RunInstances": "instance",
-}
+MADE: dict[str, str] = table("infra.rehearsal.aws.iam", "created")
 LAUNCHED = ("instance", "volume", "network-interface")
 """Resources that RunInstances makes, each checked with the request's tags for its kind."""
 _ALONE = {

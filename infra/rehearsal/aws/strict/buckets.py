@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from infra.rehearsal.aws.world import Call, Fault, World
+from infra.rehearsal.aws.world import Call, FaultAnswer, World
 
 SHARE = 0.005
 """Fraction of requests refused by chance, never two in a row of one operation."""
@@ -71,7 +71,7 @@ def limit_of(service: str, action: str) -> Limit | None:
     return limit or (READS if action.startswith(_READS) else CHANGES)
 
 
-class Buckets:
+class CallRates:
     """A fault hook."""
 
     def __init__(self, world: World, clock: Callable[[], float] = time.monotonic) -> None:
@@ -81,7 +81,7 @@ class Buckets:
         self._last_chance: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
 
-    def hook(self, call: Call) -> Fault | None:
+    def hook(self, call: Call) -> FaultAnswer | None:
         if not self._world.strictness.on or call.access_key == self._world.agent_key[0]:
             return None
         key = call.service, call.action
@@ -104,10 +104,10 @@ class Buckets:
         return self._buckets.setdefault(key, Bucket(limit, now)).take(now)
 
 
-def _refusal(call: Call, reason: str) -> Fault:
+def _refusal(call: Call, reason: str) -> FaultAnswer:
     code, status = CODES.get(call.service, OTHER_CODE)
-    return Fault(code, f"Rate exceeded: {call.action} ({reason})", status)
+    return FaultAnswer(code, f"Rate exceeded: {call.action} ({reason})", status)
 
 
 def install(world: World) -> None:
-    world.faults.append(Buckets(world).hook)
+    world.faults.append(CallRates(world).hook)

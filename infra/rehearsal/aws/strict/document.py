@@ -15,7 +15,7 @@ from infra.rehearsal.aws.answers import Environ
 Item = Any
 
 
-class Document(Protocol):
+class AnswerDocument(Protocol):
     """An answer, with member names of the AWS model."""
 
     def items(self, member: str) -> list[Item]: ...
@@ -96,7 +96,7 @@ class XmlDocument:
         return text
 
 
-def read(body: bytes, operation: OperationModel) -> Document:
+def read(body: bytes, operation: OperationModel) -> AnswerDocument:
     return XmlDocument(body, operation) if body.lstrip()[:1] == b"<" else JsonDocument(body, operation)
 
 

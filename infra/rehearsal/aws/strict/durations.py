@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 from infra.rehearsal.aws.strict.settings import Strictness
+from infra.tables import table
 
-MINUTES: dict[str, tuple[float, float]] = {
-    "cluster made": (8, 15),
-    "cluster deleted": (5, 12),
-    "file system made": (10, 30),
-    "file system deleted": (5, 20),
-    "link made": (2, 8),
-    "link deleted": (1, 5),
-    "instance boots": (1, 2),
-    "GPU instance boots": (10, 20),
-    "instance ends": (1, 3),
-    "GPU instance ends": (10, 20),
-    "image made": (8, 20),
-    "NAT gateway made": (1, 3),
-    "NAT gateway deleted": (1, 5),
-    "endpoint deleted": (1, 8),
-    "add-on deleted": (1, 5),
-}
-"""Work -> shortest and longest, as operators of such clusters report."""
+MINUTES: dict[str, tuple[float, float]] = table("infra.rehearsal.aws.strict", "durations")
+"""Work -> shortest and longest."""
 
 
 def seconds(strictness: Strictness, work: str, quick: float, number: int) -> float:

@@ -15,7 +15,7 @@ from moto.iam.exceptions import NotFoundException
 from infra.rehearsal.aws.answers import RequestRefused
 from infra.rehearsal.aws.iam import access, policies
 from infra.rehearsal.aws.iam.ec2_resources import RESOURCES
-from infra.rehearsal.aws.strict.document import Document, JsonDocument, XmlDocument
+from infra.rehearsal.aws.strict.document import AnswerDocument, JsonDocument, XmlDocument
 from infra.rehearsal.aws.strict.settings import Delay
 from infra.rehearsal.aws.world import World
 
@@ -98,7 +98,7 @@ class Lag:
                 self._young[name] = Young(known_at, tagged_at)
                 self._indexed[name] = tagged_at + self._draw(INDEXED, "indexed")
 
-    def hide(self, service: str, operation: str, params: dict[str, Any], document: Document) -> None:
+    def hide(self, service: str, operation: str, params: dict[str, Any], document: AnswerDocument) -> None:
         """Remove from an answer what is not known yet."""
         if service == "tagging" and isinstance(document, JsonDocument):
             resources = document.items("ResourceTagMappingList")

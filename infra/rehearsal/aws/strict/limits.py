@@ -11,7 +11,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from infra.rehearsal.aws.answers import RequestRefused
 from infra.rehearsal.aws.ec2.quotas import Quotas
-from infra.rehearsal.aws.world import Launch, LaunchRefused, World
+from infra.rehearsal.aws.world import InstanceLaunch, LaunchRefused, World
 
 Params = dict[str, Any]
 Count = Callable[[World, Params], int]
@@ -168,7 +168,7 @@ class Limits:
                 message = f"The maximum number of {name} has been reached: {maximum:g}"
                 raise RequestRefused(limit.code, message)
 
-    def refuse_launch(self, launch: Launch) -> None:
+    def refuse_launch(self, launch: InstanceLaunch) -> None:
         """Refuse a launch beyond its vCPU quota; reservations and blocks were counted at their purchase."""
         is_reserved = launch.capacity_reservation_id or launch.capacity_reservation_group or launch.reservations_only
         if not self.world.strictness.on or is_reserved or launch.market == "capacity-block":

@@ -21,7 +21,7 @@ from botocore.session import get_session
 from moto.core.model import OperationModel
 
 from infra.rehearsal.aws.answers import RequestRefused
-from infra.rehearsal.aws.strict.document import Document, Item, read
+from infra.rehearsal.aws.strict.document import AnswerDocument, Item, read
 from infra.rehearsal.aws.strict.settings import Strictness
 
 PAGES = 3
@@ -129,7 +129,7 @@ class Pages:
             raise RequestRefused("InvalidNextToken", f"the token {token!r} is none of this listing's")
 
     def first_page(
-        self, paging: Paging, operation: OperationModel, params: dict[str, Any], document: Document
+        self, paging: Paging, operation: OperationModel, params: dict[str, Any], document: AnswerDocument
     ) -> bytes:
         items = [(name, item) for name in paging.lists for item in document.items(name)]
         for name in paging.lists:
@@ -145,7 +145,7 @@ class Pages:
         empty = bool(items) and self._strictness().chance("empty page", operation.name, number) < EMPTY_SHARE
         return self._page(paging, document, remainder, empty)
 
-    def _page(self, paging: Paging, document: Document, remainder: Rest, empty: bool = False) -> bytes:
+    def _page(self, paging: Paging, document: AnswerDocument, remainder: Rest, empty: bool = False) -> bytes:
         size = 0 if empty else remainder.size
         page_items, left = remainder.items[:size], remainder.items[size:]
         for name in paging.lists:

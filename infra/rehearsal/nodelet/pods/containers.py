@@ -13,7 +13,7 @@ from typing import Any, Literal
 from infra.rehearsal.nodelet.client import Object
 from infra.rehearsal.nodelet.clock import timestamp
 from infra.rehearsal.nodelet.pods.images import ContainerImage
-from infra.rehearsal.nodelet.pods.sandbox import Container, Network, RootSpec, StartError, remove_tree
+from infra.rehearsal.nodelet.pods.sandbox import Container, PodNetwork, RootSpec, StartError, remove_tree
 
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 10.0, 300.0
 BACKOFF_FORGOTTEN_S = 600.0
@@ -81,7 +81,7 @@ class PodContainer:
         self._due = time.monotonic() + delay_s
 
     def start(
-        self, image: ContainerImage, root: RootSpec, network: Network | None, on_exit: Callable[[int], None]
+        self, image: ContainerImage, root: RootSpec, network: PodNetwork | None, on_exit: Callable[[int], None]
     ) -> None:
         """Start the program. One that cannot be executed ends at once with exit code 128."""
         if "terminated" in self._state:

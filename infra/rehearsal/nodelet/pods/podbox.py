@@ -18,7 +18,7 @@ from infra.rehearsal.nodelet.pods.environment import environment, expand
 from infra.rehearsal.nodelet.pods.hosts import PodHosts, host_name, own_lines
 from infra.rehearsal.nodelet.pods.images import ContainerImage
 from infra.rehearsal.nodelet.pods.mountpoint import Mountpoint
-from infra.rehearsal.nodelet.pods.sandbox import Bind, Network, RootSpec, python_path, remove_tree
+from infra.rehearsal.nodelet.pods.sandbox import Bind, PodNetwork, RootSpec, python_path, remove_tree
 from infra.rehearsal.nodelet.pods.volumes import IDENTITY_FOLDER, IDENTITY_VOLUME, Volumes, object_data
 from infra.rehearsal.nodelet.surroundings import RETRY, Surroundings
 from infra.rehearsal.site import network
@@ -40,7 +40,7 @@ class PodBox:
         logs = surroundings.work / "logs" / "pods" / f"{self._namespace}_{metadata['name']}_{self._uid}"
         self.folders = Folders(self._folder / "run", logs)
         self.address = ""
-        self.network: Network | None = None
+        self.network: PodNetwork | None = None
         """None for a pod in the machine's own network."""
         self._identity: bool | None = None
         self._volumes = Volumes(
@@ -63,7 +63,7 @@ class PodBox:
         elif not self.address:
             address = self._around.addresses.take()
             try:
-                self.network = Network()
+                self.network = PodNetwork()
                 with _plugging:
                     network.join(
                         self.network.pid,

@@ -116,7 +116,7 @@ class StartError(PermanentError):
         self.stage, self.message = stage, message
 
 
-class Network:
+class PodNetwork:
     """A pod's network namespace, held open by a sleeping process."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Standard(NamedTuple):
 class Container:
     """One started program. It writes its output directly to a file."""
 
-    def __init__(self, spec: RootSpec, log: Path, network: Network | None) -> None:
+    def __init__(self, spec: RootSpec, log: Path, network: PodNetwork | None) -> None:
         """Start the program. Raises StartError if the root cannot be built or the program does not exist."""
         spec.root.mkdir(parents=True, exist_ok=True)
         self._document = spec.root.with_name(spec.root.name + ".json")

@@ -8,27 +8,10 @@ from typing import Any
 
 from infra.rehearsal.plugins.package import PropertyChange
 from infra.rehearsal.plugins.wire import Props, has_unknown
+from infra.tables import table
 
-_TEMPLATED = ("spec.selector",)
-IMMUTABLE: dict[str, tuple[str, ...]] = {
-    "ClusterRoleBinding": ("roleRef",),
-    "ConfigMap": ("data", "binaryData"),
-    "CSIDriver": ("spec",),
-    "DaemonSet": _TEMPLATED,
-    "Deployment": _TEMPLATED,
-    "Job": ("spec.selector", "spec.template", "spec.completions", "spec.completionMode"),
-    "JobSet": ("spec.replicatedJobs", "spec.network", "spec.successPolicy", "spec.failurePolicy"),
-    "PersistentVolume": ("spec.csi", "spec.hostPath", "spec.local", "spec.nfs", "spec.volumeMode"),
-    "PersistentVolumeClaim": ("spec.accessModes", "spec.volumeName", "spec.storageClassName", "spec.volumeMode"),
-    "Pod": ("spec",),
-    "PriorityClass": ("value", "preemptionPolicy"),
-    "RoleBinding": ("roleRef",),
-    "Secret": ("type", "data", "stringData"),
-    "Service": ("spec.clusterIP",),
-    "StatefulSet": (*_TEMPLATED, "spec.serviceName", "spec.podManagementPolicy", "spec.volumeClaimTemplates"),
-    "StorageClass": ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"),
-}
-"""Fields that need a new object, as in the real plugin (pulumi-kubernetes: provider/pkg/provider/diff.go)."""
+IMMUTABLE: dict[str, list[str]] = table("infra.rehearsal.plugins.kubernetes", "immutable")
+"""Kind -> fields that need a new object."""
 _DEFINITION = "CustomResourceDefinition"
 _IDENTITY = ("apiVersion", "kind", "metadata.name", "metadata.namespace")
 

@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 from moto import backends
 from moto.ec2.responses import EC2Response
 
-from infra.rehearsal.aws.world import Call, Fault, Launch, LaunchRefused
+from infra.rehearsal.aws.world import Call, FaultAnswer, InstanceLaunch, LaunchRefused
 from tests.rehearsal.rehearsal.aws.aws_cluster import (
     cluster,
     code_of,
@@ -156,7 +156,7 @@ def test_the_size_of_a_node_group_goes_to_zero_and_back_by_either_api(
 def test_a_launch_that_is_refused_is_told_and_tried_again(
     site: AccountSite, cluster: str, subnets: list[str], node_role: str
 ) -> None:
-    def sold_out(launch: Launch) -> None:
+    def sold_out(launch: InstanceLaunch) -> None:
         raise LaunchRefused("InsufficientInstanceCapacity", f"no {launch.instance_type} in {launch.zone}")
 
     site.world.launch_hooks.append(sold_out)
@@ -265,9 +265,9 @@ def test_a_deleted_cluster_leaves_neither_control_plane_nor_security_group(site:
 
 
 def test_a_fault_hook_answers_in_place_of_the_service(site: AccountSite) -> None:
-    def throttle(call: Call) -> Fault | None:
+    def throttle(call: Call) -> FaultAnswer | None:
         if (call.service, call.action) == ("eks", "ListClusters"):
-            return Fault("ThrottlingException", "Rate exceeded", 429)
+            return FaultAnswer("ThrottlingException", "Rate exceeded", 429)
         return None
 
     site.world.faults.append(throttle)

@@ -9,7 +9,7 @@ from typing import Any
 
 from infra.rehearsal.aws.gateway import service_model
 from infra.rehearsal.aws.strict import settings
-from infra.rehearsal.aws.strict.buckets import Buckets
+from infra.rehearsal.aws.strict.buckets import CallRates
 from infra.rehearsal.aws.strict.document import read
 from infra.rehearsal.aws.strict.pages import Pages, paging
 from infra.rehearsal.aws.strict.settings import SOFT, Delay, Strictness
@@ -41,7 +41,7 @@ def call(service: str, action: str) -> Call:
 
 def test_a_bucket_refuses_a_burst_and_fills_again() -> None:
     now = [0.0]
-    buckets = Buckets(world(Strictness()), lambda: now[0])
+    buckets = CallRates(world(Strictness()), lambda: now[0])
     codes = [fault.code if (fault := buckets.hook(call("ec2", "RunInstances"))) else "" for _ in range(8)]
     assert codes[0] == "" and codes[6:] == ["RequestLimitExceeded"] * 2
     now[0] += 1.0
@@ -52,7 +52,7 @@ def test_a_bucket_refuses_a_burst_and_fills_again() -> None:
 
 def test_a_caller_who_polls_without_a_pause_is_throttled_and_one_who_waits_is_not() -> None:
     now = [0.0]
-    buckets = Buckets(world(Strictness()), lambda: now[0])
+    buckets = CallRates(world(Strictness()), lambda: now[0])
 
     def refused(pause_s: float) -> int:
         found = 0
@@ -69,7 +69,7 @@ def test_a_caller_who_polls_without_a_pause_is_throttled_and_one_who_waits_is_no
 
 def test_chance_refuses_some_requests_never_two_in_a_row_and_the_seed_says_which() -> None:
     def struck(seed: int) -> list[int]:
-        buckets = Buckets(world(Strictness(seed=seed)))
+        buckets = CallRates(world(Strictness(seed=seed)))
         return [n for n in range(4000) if buckets.hook(call("s3", "PutObject"))]
 
     first = struck(1)
@@ -79,7 +79,7 @@ def test_chance_refuses_some_requests_never_two_in_a_row_and_the_seed_says_which
 
 def test_a_soft_world_has_none_of_it() -> None:
     assert not SOFT.on and Delay(1.0, 2.0).draw(SOFT, "x") == 0.0
-    buckets = Buckets(world(SOFT))
+    buckets = CallRates(world(SOFT))
     assert not any(buckets.hook(call("ec2", "RunInstances")) for _ in range(500))
 
 

@@ -14,7 +14,7 @@ from infra.aws.account import every
 from infra.rehearsal.aws.ec2.quotas import OVERRIDES
 from infra.rehearsal.aws.strict import lag
 from infra.rehearsal.aws.strict.settings import Delay
-from infra.rehearsal.aws.world import Launch, LaunchRefused, World
+from infra.rehearsal.aws.world import InstanceLaunch, LaunchRefused, World
 from infra.rehearsal.plugins.aws.package import AwsPackage
 from infra.rehearsal.plugins.package import Request
 from infra.session.session import campaigns
@@ -293,7 +293,7 @@ def test_vcpus_of_a_family_are_counted_for_what_is_bought_only(
     world: World, quota: Any, changes: dict[str, Any], code: str
 ) -> None:
     quota(L_417A185B=191, L_C4BD4855=191)
-    launch = Launch(**({"instance_type": "p5.48xlarge", "zone": "us-east-1a", "image_id": "ami-1"} | changes))
+    launch = InstanceLaunch(**({"instance_type": "p5.48xlarge", "zone": "us-east-1a", "image_id": "ami-1"} | changes))
     refused = ""
     try:
         for hook in world.launch_hooks[-1:]:

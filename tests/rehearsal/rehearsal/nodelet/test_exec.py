@@ -22,7 +22,7 @@ from infra.errors import PermanentError, TemporaryError, UserError
 from infra.rehearsal.kubernetes.pki import Authority
 from infra.rehearsal.nodelet.pods.confinement import confinement
 from infra.rehearsal.nodelet.pods.logs import serve_kubelet
-from infra.rehearsal.nodelet.pods.sandbox import Bind, Container, Network, RootSpec, python_path
+from infra.rehearsal.nodelet.pods.sandbox import Bind, Container, PodNetwork, RootSpec, python_path
 from infra.rehearsal.site import network
 from tests.waiting import until
 
@@ -76,7 +76,7 @@ def started(work: Path, user: int) -> Container:
         confined=confinement(pod, {"name": NAME, "securityContext": CONTEXT}),
     )
     log = work / f"{user}.log"
-    one = Container(root, log, Network())
+    one = Container(root, log, PodNetwork())
     until(lambda: "up" in log.read_text(), log.read_text)
     return one
 

@@ -11,7 +11,7 @@ import pytest
 
 from trainer.builtin.watch.detectors import Seen
 from trainer.builtin.watch.statistics import Window
-from trainer.builtin.watch.times import Straggler, Throughput
+from trainer.builtin.watch.times import Straggler, ThroughputDetector
 from trainer.builtin.watch.watch import Watch
 from trainer.contract import WatchConfig
 
@@ -160,7 +160,7 @@ def test_when_many_ranks_are_slow_none_is_blamed() -> None:
 
 
 def test_a_slow_decline_of_throughput_is_told_once() -> None:
-    chance, watch = random.Random(5), Throughput()
+    chance, watch = random.Random(5), ThroughputDetector()
     given = [(0.2 + max(0, step - 200) * 1e-4) * (1 + chance.gauss(0, 0.01)) for step in range(1, 501)]
     found = [step for step, seconds in enumerate(given, 1) if watch.look(step, seconds) is not None]
     assert len(found) == 1 and 300 < found[0] < 400

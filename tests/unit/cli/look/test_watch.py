@@ -16,9 +16,8 @@ from rich.text import Text
 from infra.cli.look.watch import snapshot, watch
 from infra.cli.look.watch.frame import frame, sparkline
 from infra.cli.look.watch.grid import MOST_NODES, grid
-from infra.cli.look.watch.keys import pressed_keys
-from infra.cli.look.watch.snapshot import Machines, Snapshot, Source, machines_of
-from infra.cli.look.watch.watch import Looks
+from infra.cli.look.watch.snapshot import GangFacts, RecordReader, Snapshot, machines_of
+from infra.cli.look.watch.watch import Looks, pressed_keys
 from infra.console.plain_console import PlainConsole
 from infra.record.payloads import payload_of
 from infra.report.record import Record
@@ -32,7 +31,7 @@ from trainer.contract import Phase
 from trainer.contract.culprit import RankSeen
 
 FRAMES = Path(__file__).with_name("frames")
-MACHINES = Machines(8, "16 x 989 TFLOP/s, dense bfloat16", 0.2)
+MACHINES = GangFacts(8, "16 x 989 TFLOP/s, dense bfloat16", 0.2)
 
 
 def pod(index: int, **fields: Any) -> dict[str, Any]:
@@ -109,7 +108,7 @@ def trains() -> Snapshot:
 
 
 def lines(
-    shot: Snapshot, width: int, seconds: float = 102, machines: Machines = MACHINES, trouble: str = ""
+    shot: Snapshot, width: int, seconds: float = 102, machines: GangFacts = MACHINES, trouble: str = ""
 ) -> list[str]:
     output = io.StringIO()
     picture = frame(shot, NOON + timedelta(seconds=seconds), width, machines, trouble)
@@ -145,11 +144,11 @@ def test_what_nobody_tells_is_not_known_and_not_zero(trains: Snapshot) -> None:
     assert "loss     none is known yet" in text and "goodput  not known" in text
     assert "nothing is known to have trained" in text and "no step is known to be committed" in text
     assert "nodes" not in text
-    assert "MFU not known for" in "\n".join(lines(trains, 100, machines=Machines()))
+    assert "MFU not known for" in "\n".join(lines(trains, 100, machines=GangFacts()))
 
 
 def test_an_mfu_above_one_is_not_shown(trains: Snapshot) -> None:
-    text = "\n".join(lines(trains, 100, machines=Machines(8, "16 x 989 TFLOP/s", 0.6)))
+    text = "\n".join(lines(trains, 100, machines=GangFacts(8, "16 x 989 TFLOP/s", 0.6)))
     assert "MFU above 16 x 989 TFLOP/s?" in text and " % of 16" not in text
 
 
@@ -157,7 +156,7 @@ def test_the_peak_is_the_catalogues_for_a_model_in_bfloat16() -> None:
     training = SPEC.training
     assert training is not None and (training.global_batch, training.model.context) == (256, 256)
 
-    def machines(**fields: Any) -> Machines:
+    def machines(**fields: Any) -> GangFacts:
         return machines_of(SPEC.model_copy(update={"training": training.model_copy(update=fields)}))
 
     known, doubled = machines(precision="bfloat16"), machines(precision="bfloat16", global_batch=512)
@@ -166,7 +165,7 @@ def test_the_peak_is_the_catalogues_for_a_model_in_bfloat16() -> None:
     # 6 FLOP per token and parameter, of which the embedding has 4096 x 192 and the layers a few times as many.
     flop_per_token = known.mfu_seconds * 32 * 989e12 / (256 * 256)
     assert 6 * 4096 * 192 < flop_per_token < 6 * 5 * 4096 * 192
-    assert machines(precision="float32") == Machines(8)
+    assert machines(precision="float32") == GangFacts(8)
 
 
 def test_a_sparkline_has_the_highest_and_the_lowest_mean_and_gaps() -> None:
@@ -231,7 +230,7 @@ def test_the_steward_tells_of_ranks_that_are_late_or_have_ended() -> None:
 
 def test_a_record_is_read_for_what_changes_and_rarely_for_the_rest() -> None:
     watched, seconds = Watched(), [0.0]
-    source = Source(watched.store, lambda: seconds[0])
+    source = RecordReader(watched.store, lambda: seconds[0])
     first = source.read()
     assert first.page is not None and first.page.goodput == 0.625 and first.deadline == NOON + timedelta(hours=8)
     assert first.tiers is not None and len(first.tiers) == 3 and first.losses[30] == 5.5 and first.losses[50] == 3.25
@@ -249,7 +248,7 @@ def test_a_record_is_read_for_what_changes_and_rarely_for_the_rest() -> None:
 def test_a_report_that_does_not_fit_is_not_known() -> None:
     watched = Watched()
     watched.store.put_json("report.json", {"made_at": "yesterday"})
-    assert Source(watched.store).read().page is None
+    assert RecordReader(watched.store).read().page is None
 
 
 @pytest.mark.parametrize(("once", "terminal"), [(True, True), (False, False)])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.worlds.supervisor_tier import JobDisk
 from trainer.contract.sealed import newest_sound, removable
-from trainer.supervisor.sealing.shared import NothingSound, Sealing
+from trainer.supervisor.sealing.shared import NoSoundSeal, Sealing
 
 STEPS = st.sets(st.integers(0, 30), max_size=8)
 
@@ -127,7 +127,7 @@ class History:
         self.attempt, self.generation = self.attempt + 1, 0
         try:
             self.sealing, _, path = self.disk.begin(self.attempt, keep=keep)
-        except NothingSound:
+        except NoSoundSeal:
             self.over = True
             assert not before
             return
@@ -136,7 +136,7 @@ class History:
     def resume(self, before: dict[int, str]) -> None:
         try:
             path = self.sealing.resume(self.generation)
-        except NothingSound:
+        except NoSoundSeal:
             self.over = True
             assert not before
             return

@@ -8,7 +8,7 @@ import pytest
 
 from tests.worlds.supervisor_tier import TREE, JobDisk, put
 from trainer.supervisor import seal
-from trainer.supervisor.sealing.shared import NothingSound
+from trainer.supervisor.sealing.shared import NoSoundSeal
 
 
 def test_a_damaged_step_that_is_done_again_after_a_restart_in_place_is_sealed_anew(disk: JobDisk) -> None:
@@ -32,7 +32,7 @@ def test_where_no_sealed_step_is_sound_the_job_does_not_begin_anew_and_what_was_
     sealing.look()
     next(path for path in disk.shards(10) if path.name != TREE).write_text("??")
     with pytest.raises(
-        NothingSound, match=r"none of its 1 sealed checkpoints is sound; step 10: .*ckpt\.pt: 2 of 2 bytes"
+        NoSoundSeal, match=r"none of its 1 sealed checkpoints is sound; step 10: .*ckpt\.pt: 2 of 2 bytes"
     ):
         disk.begin(3)
 

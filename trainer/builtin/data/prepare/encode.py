@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from trainer.builtin.data.prepare.documents import Piece, Unit, documents
 from trainer.builtin.data.prepare.inputs import change_error
-from trainer.builtin.data.prepare.samples import Packer, Told, encode_samples
+from trainer.builtin.data.prepare.samples import Packer, SampleOutcomes, encode_samples
 from trainer.builtin.data.prepare.verdicts import HELD_OUT, LEFT_OUT, TRAIN, verdict_path
 from trainer.builtin.data.prepare.vocabulary import load_tokenizer
 from trainer.builtin.data.store import write_whole, writing
@@ -45,7 +45,7 @@ class Encode:
 def encode(unit: Unit, task: Encode) -> None:
     """Write the unit's ids and its documents' lengths, for each part."""
     chat = task.parameters.chat
-    tokenizer, losses = _tokenizer(task.work / TOKENIZER_NAME, chat is not None), Told()
+    tokenizer, losses = _tokenizer(task.work / TOKENIZER_NAME, chat is not None), SampleOutcomes()
     packers = {part: Packer(part, chat.context + 1, task.end, losses) for part in PARTS} if chat else {}
     verdict = np.fromfile(verdict_path(task.work, unit.number), dtype=np.uint8)
     lengths = {part: array("i") for part in PARTS}

@@ -25,7 +25,7 @@ from trainer.builtin.data.prepare.documents import Unit, units_of
 from trainer.builtin.data.prepare.encode import Encode, told_path
 from trainer.builtin.data.prepare.filters import MEANING
 from trainer.builtin.data.prepare.inputs import File, change_error, list_source
-from trainer.builtin.data.prepare.samples import Told
+from trainer.builtin.data.prepare.samples import SampleOutcomes
 from trainer.builtin.data.prepare.scan import Scan, excerpt_path
 from trainer.builtin.data.prepare.stages import encoding, reading, shards
 from trainer.builtin.data.prepare.verdicts import Verdicts
@@ -117,7 +117,7 @@ class _Preparation:
         self.workers.run_stage(encoding(task, self.units))
         if parameters.chat is not None:
             for unit in self.units:
-                verdicts.lose(unit, Told.model_validate_json(told_path(self.work, unit.number).read_bytes()))
+                verdicts.lose(unit, SampleOutcomes.model_validate_json(told_path(self.work, unit.number).read_bytes()))
             refuse_waste(verdicts.dropped, verdicts.documents)
         self._refuse_changes()
         (self.out / DATA_MANIFEST_NAME).unlink(missing_ok=True)

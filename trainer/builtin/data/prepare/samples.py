@@ -21,7 +21,7 @@ GROUP_TOKENS = 2**22
 """Tokens that are packed together, and held in memory until then."""
 
 
-class Told(BaseModel):
+class SampleOutcomes(BaseModel):
     """Outcome of a unit's samples, by part of the data."""
 
     cut: int = 0
@@ -63,7 +63,7 @@ def encode_samples(
 class Packer:
     """Packs one part's samples into sequences of one size; what stays free at the end is filled with ends."""
 
-    def __init__(self, part: int, size: int, end: int, losses: Told) -> None:
+    def __init__(self, part: int, size: int, end: int, losses: SampleOutcomes) -> None:
         self._part, self._size, self._end, self._told = part, size, end, losses
         self._held: list[Sample] = []
         self._tokens = 0

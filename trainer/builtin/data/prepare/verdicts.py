@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trainer.builtin.data.prepare.chat import refuse_waste
 from trainer.builtin.data.prepare.documents import Unit
 from trainer.builtin.data.prepare.filters import DUPLICATE, KEPT, REASONS
-from trainer.builtin.data.prepare.samples import Told
+from trainer.builtin.data.prepare.samples import SampleOutcomes
 from trainer.builtin.data.prepare.scan import read_records
 from trainer.builtin.data.store import write_whole
 from trainer.contract import Parameters
@@ -59,7 +59,7 @@ class Verdicts:
             # With few documents one part may be empty by chance: then the smallest digest is held out.
             self._hold_out_only(smallest)
 
-    def lose(self, unit: Unit, losses: Told) -> None:
+    def lose(self, unit: Unit, losses: SampleOutcomes) -> None:
         """Take out the samples that their encoding showed to be unfit."""
         self.cut[unit.source] += losses.cut
         for reason, by_part in losses.lost.items():
