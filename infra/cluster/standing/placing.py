@@ -10,8 +10,7 @@ from infra.aws.account import S3_STYLE
 from infra.cluster.confinement import leaving_a_dead_node
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset
 from infra.cluster.standing.queueing import PREFERRED_TOPOLOGY, PRIORITY_LABEL, QUEUE_LABEL, REQUIRED_TOPOLOGY
-from infra.plan.checks.standing import GPU
-from infra.spec.names import LOCAL_CLAIM, PROJECT, SHARED_CLAIM
+from infra.spec.names import GPU_TAINT_KEY, LOCAL_CLAIM, PROJECT, SHARED_CLAIM
 from infra.spec.standing import StandingCluster, StandingTopology
 
 Object = dict[str, Any]
@@ -83,7 +82,7 @@ def job_pod(pod: Object, cluster: StandingCluster, campaign: str) -> Object:
     pod = _reaching_s3(plain_pod(pod, cluster, campaign), cluster)
     for container in pod["containers"]:
         resources = container.get("resources", {})
-        if GPU in resources.get("limits", {}):
+        if GPU_TAINT_KEY in resources.get("limits", {}):
             container["resources"] = _resources({"requests": {}, **resources}, cluster)
     return pod
 
@@ -211,6 +210,6 @@ def shared_folder(cluster: StandingCluster, campaign: str) -> str:
 def _resources(resources: Object, cluster: StandingCluster) -> Object:
     """Return the resources with the cluster's devices in the place of EKS's."""
     devices = {name: str(count) for name, count in cluster.nodes.devices.items()}
-    eks_devices = {GPU, *_OF_EKS}
+    eks_devices = {GPU_TAINT_KEY, *_OF_EKS}
     other_requests = {name: value for name, value in resources["requests"].items() if name not in eks_devices}
     return {"limits": devices, "requests": {**devices, **other_requests}}

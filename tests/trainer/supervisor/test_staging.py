@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,7 +93,7 @@ def test_what_cannot_be_staged_is_refused_with_the_reason(
         shutil.rmtree(source)
         source.mkdir()
     elif kind == "no room":
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(3039))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3039))
     elif kind == "link to a folder":
         (source / "deep/out").symlink_to("er")
     elif kind == "pipe":

@@ -23,7 +23,7 @@ from infra.report.build import build
 from infra.session.session import stored_plan
 from infra.spec.names import Names
 from infra.steward.seeing.lookout import Lookout
-from tests.unit.inventory.test_certificate import Clock, looks
+from tests.unit.inventory.test_certificate_looks import Clock, looks
 from tests.unit.report.campaign_story import BEGUN, whole
 from tests.unit.report.test_report_sums import PLAN, SPEC
 from tests.worlds.progress import SilentProgress

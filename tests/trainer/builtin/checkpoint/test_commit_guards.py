@@ -197,7 +197,7 @@ def test_hours_and_room_are_kept_as_configured(make: MakeRank, monkeypatch: pyte
     rank, seen = make(keep_hours=6.0, keep_free_gib=1.5, keep_shared=4), list[tuple[Any, ...]]()
     monkeypatch.setattr(Tier, "retain", lambda tier, *rest: seen.append((tier.name, *rest)))
     rank.commit(10)
-    limits = commit.Limits(6.0, 1_610_612_736)
+    limits = commit.KeptLimits(6.0, 1_610_612_736)
     assert seen == [("local", 2, 10, {-1}, 1, -1, limits), ("shared", 4, 10, {10}, 1, -1, limits)]
 
 

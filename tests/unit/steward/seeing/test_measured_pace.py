@@ -60,7 +60,7 @@ def test_a_slow_step_ends_the_training_while_an_interval_and_the_archive_still_f
 
     class Observer:
         def __init__(self, *given: Any) -> None:
-            self.clocks = lookout.Clocks.begin(0, 0.0)
+            self.clocks, self.statuses = lookout.Clocks.begin(0, 0.0), dict[str, Any]()
 
         def observe(self, *state: Any) -> Observation:
             return views.pop(0)

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -149,6 +150,10 @@ def own_signals() -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+def has_heard(stops: list[tuple[int, str]], count: int) -> bool:
+    return len(stops) == count
+
+
 @pytest.mark.usefixtures("own_signals")
 def test_each_signal_asks_the_job_to_stop_in_a_thread_also_after_a_failure() -> None:
     stops: list[tuple[int, str]] = []
@@ -161,5 +166,5 @@ def test_each_signal_asks_the_job_to_stop_in_a_thread_also_after_a_failure() -> 
     life.stop_on_signals(SimpleNamespace(stop=stop))  # type: ignore[arg-type]
     for count, number in enumerate((signal.SIGTERM, signal.SIGINT, signal.SIGTERM), 1):
         os.kill(os.getpid(), number)
-        until(lambda expected=count: len(stops) == expected, f"signal {count} was heard")
+        until(partial(has_heard, stops, count), f"signal {count} was heard")
     assert stops == [(signal.SIGTERM, "signals"), (signal.SIGINT, "signals"), (signal.SIGTERM, "signals")]

@@ -47,7 +47,7 @@ def test_what_was_kept_of_a_folder_that_is_gone_says_nothing_of_its_successor(tm
     put_at(tmp_path / "own/a", AT_NS)
     assert listing(tmp_path / "own").files == {"a"}
     shutil.rmtree(tmp_path / "own")
-    assert listing(tmp_path / "own") == tree.Listing(frozenset(), frozenset(), frozenset(), frozenset())
+    assert listing(tmp_path / "own") == tree.FolderListing(frozenset(), frozenset(), frozenset(), frozenset())
     put_at(tmp_path / "own/b", AT_NS)
     assert listing(tmp_path / "own").files == {"b"}
 
@@ -66,7 +66,7 @@ def test_a_listing_tells_files_folders_links_and_what_is_none_of_them(tmp_path: 
     put(tmp_path / "file"), (tmp_path / "folder").mkdir(), os.mkfifo(tmp_path / "pipe")
     (tmp_path / "to-file").symlink_to("file"), (tmp_path / "to-folder").symlink_to("folder")
     (tmp_path / "dangling").symlink_to("nothing")
-    assert listing(tmp_path) == tree.Listing(
+    assert listing(tmp_path) == tree.FolderListing(
         frozenset({"file"}), frozenset({"folder"}), frozenset({"to-file", "to-folder", "dangling"}), frozenset({"pipe"})
     )
     assert listing(tmp_path / "file") == listing(tmp_path / "nothing") == listing(tmp_path / "folder")

@@ -22,7 +22,7 @@ from trainer.supervisor.formats import (
     whole_ranks,
 )
 from trainer.supervisor.formats.layouts import Candidate
-from trainer.supervisor.formats.tree import Listing, listing
+from trainer.supervisor.formats.tree import FolderListing, listing
 
 
 def known(folder: Path, kind: str, ranks: int = 1) -> dict[str, Candidate]:
@@ -154,7 +154,7 @@ def test_a_folder_that_may_not_be_read_hides_no_other(job: WatchedJob, monkeypat
     for name in ("a/step-10", "b/step-20", "c/step-30"):
         dcp(job.folder / name)
 
-    def refuse(folder: Path) -> Listing:
+    def refuse(folder: Path) -> FolderListing:
         if folder.name == "b":
             raise PermissionError(13, "Permission denied", str(folder))
         return listing(folder)
