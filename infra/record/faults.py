@@ -1,8 +1,5 @@
-"""The account's memory of what failed: GPU nodes and images, as later campaigns see them.
-
-It lies in the foundation's folder of the state bucket, one object for each node or image of a campaign, since a record
-is one campaign's own. A fault counts for `KEPT_FOR`.
-"""
+"""The account's memory of what failed: GPU nodes and images, as later campaigns see them. It lies in the foundation's
+folder of the state bucket, one object for each node or image of a campaign."""
 
 from __future__ import annotations
 

@@ -81,11 +81,7 @@ def remember_node(context: Context, verdict: Mapping[str, Any], nodes: Iterable[
     if all(row["ok"] or not row.get("looked", True) for row in own_probes):
         return
     network = next((node.network for node in nodes if node.name == verdict["node"]), ())
-    identity: dict[str, Any] = {
-        "node": verdict["node"],
-        "instance": verdict["instance"] or None,
-        "hardware": verdict["hardware"],
-    }
+    identity = {"node": verdict["node"], "instance": verdict["instance"] or None, "hardware": verdict["hardware"]}
     _note(context, network=network, reason=fault_text({"probes": own_probes}, context.spec.profile), **identity)
 
 

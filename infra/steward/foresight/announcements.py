@@ -39,11 +39,8 @@ class Announcements:
     def note(self, view: Observation) -> None:
         """Record what is new in this look. Raises S3's errors."""
         for node in view.nodes:
-            place: dict[str, Any] = {
-                "node": node.name,
-                "instance": node.instance,
-                "committed_step": view.committed_step,
-            }
+            place: dict[str, Any] = {"node": node.name, "instance": node.instance}
+            place["committed_step"] = view.committed_step
             if (notice := node.cloud_notice) is not None:
                 self._record(NodeAnnounced(code=notice.code, due=notice.due, **place))
             if node.decline:
