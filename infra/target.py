@@ -16,6 +16,7 @@ from infra.folders import cache_root, results_root
 from infra.spec.standing import NOT_YET
 
 if TYPE_CHECKING:
+    from infra.campaign.relaunch import Renewal
     from infra.campaign.stages import StageStep
     from infra.console.tables import Listing
     from infra.plan.facts import Facts
@@ -186,6 +187,17 @@ def remove_site_of(campaign: str, say: Callable[[str], None]) -> int:
     from infra.rehearsal.site import ending
 
     return ending.remove_site_of(campaign, say)
+
+
+def renewal(spec: Spec) -> Renewal:
+    """Return how a relaunch renews images and code at the spec's target."""
+    if spec.cluster is None:
+        from infra.campaign import relaunch
+
+        return relaunch.OF_ACCOUNT
+    from infra.standing import stages as of_standing
+
+    return of_standing.RENEWAL
 
 
 def end(spec: Spec) -> Callable[[Context, bool], TeardownOutput]:

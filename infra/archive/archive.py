@@ -280,7 +280,8 @@ class Archiver:
 
     def _check_room(self, golden: Manifest) -> None:
         # The checkpoint once as it is read back, and its weights again for the export.
-        needed_bytes = sum(shard.size_bytes * (2 if "model_states" in shard.file else 1) for shard in golden.shards)
+        weights = [shard for shard in golden.shards if "model_states" in shard.file or shard.is_frozen]
+        needed_bytes = sum(shard.size_bytes for shard in (*golden.shards, *weights))
         free = shutil.disk_usage(self.work).free
         if needed_bytes > free:
             room = f"{self.work}: {needed_bytes / _MIB:.1f} MiB needed, {free / _MIB:.1f} MiB free"

@@ -255,7 +255,7 @@ def build_wheel(root: Path, work: Path) -> Path:
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
     options = ["--quiet", "--no-deps", "--no-build-isolation", f"--wheel-dir={folder}"]
-    command = [sys.executable, "-m", "pip", "wheel", *options, str(source)]
+    command = [sys.executable, "-P", "-m", "pip", "wheel", *options, str(source)]
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode != 0:
         raise PermanentError("the wheel could not be built", seen=process.stderr[-500:], cure="mend pyproject.toml")

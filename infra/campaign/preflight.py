@@ -23,6 +23,7 @@ from infra.campaign.capacity import (
 from infra.campaign.closing import give_launch_budget
 from infra.campaign.launch import withdraw
 from infra.campaign.proving import CONFIG, EXPECTATION, prove
+from infra.campaign.repairs.known_faults import FaultMemory, remember_image, remember_node
 from infra.campaign.verdicts import SHARED_TIER, GangCheck, fault_text, judge, probe_text
 from infra.cluster import attempts, pull_secret
 from infra.cluster.gang import CAMPAIGN_LABEL
@@ -96,11 +97,12 @@ def rounds(context: Context, client: Client, nodes: GangNodes, expectation: Expe
     spec = context.spec
     finish_replacements(context, nodes)
     result, fabric_failures, lone_failures = GangCheck((), (), ()), 0, list[Probe]()
-    for _ in range(spec.preflight.rounds):
+    memory = FaultMemory(context)
+    for turn in range(1, spec.preflight.rounds + 1):
         fit = wait_for_nodes(context, nodes)
         proof = prove(context, client, nodes.left_out)
         refuse_when_late(context, nodes)
-        result = judge(proof.reports, fit, proof.unplaced)
+        result = memory.judge(judge(proof.reports, fit, proof.unplaced), turn == spec.preflight.rounds)
         for verdict in result.verdicts:
             context.store.append(NodeVerdict(**verdict))
         for probe in result.blind:
@@ -121,6 +123,7 @@ def rounds(context: Context, client: Client, nodes: GangNodes, expectation: Expe
                 not_seen=tuple(map(probe_text, result.blind)),
             )
         for verdict in result.unfit:
+            remember_node(context, verdict, fit)
             context.progress.note(
                 f"{verdict['node']} is unfit: {fault_text(verdict, expectation.profile)}; it is replaced"
             )
@@ -152,6 +155,8 @@ def _missing_diagnostics(result: GangCheck, expectation: Expectation) -> list[Pr
 def _common_fault(context: Context, nodes: GangNodes, result: GangCheck, expectation: Expectation) -> PermanentError:
     """Return the error for a fault of image, launch template, spec or catalogue, which a new node would show too."""
     at_fault = (*result.common, *_missing_diagnostics(result, expectation))
+    if result.common:
+        remember_image(context, map(probe_text, result.common))
     title = "every node shows the same fault, so none was replaced" if result.common else "a diagnostic did not run"
     mend = f"mend image, launch template or spec (profile {expectation.profile})"
     cures = [*(probe.cure for probe in at_fault if probe.cure), mend]

@@ -40,8 +40,9 @@ SOURCE_COMMIT = "source-commit.json"
 def run(context: Context) -> ProvisionOutput:
     _refuse_lesser_driver(context)
     listing = None
-    if context.spec.prepares_data:
+    if context.spec.prepares_data or context.spec.workload is not None:
         in_cluster.refuse_unmarked(context.account, context.spec)
+    if context.spec.prepares_data:
         listing = in_cluster.listing(context.spec, context.progress.step)
     data, figures = (None, ProvisionOutput()) if listing is not None else job_data(context)
     context.progress.step("recording the account's resources before anything is made")

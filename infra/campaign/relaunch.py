@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from lightkube import Client
 
@@ -141,7 +144,24 @@ def switch(context: Context, client: Client, version: int, diff: tuple[Changed, 
     deploy(client, store, steward_config(context, version, reason))
 
 
-def _new_code(context: Context) -> bool:
+def _lay_in_bucket(context: Context, paths: Sequence[Path], digest: str) -> None:
+    """Upload files to the folder of a digest: the file system imports them from there."""
+    for path in paths:
+        dataset.add(context.account, context.buckets.data, path, digest)
+
+
+class Renewal(NamedTuple):
+    """How a target renews what a relaunch may change."""
+
+    images: Callable[[Context], BakeOutput]
+    lay: Callable[[Context, Sequence[Path], str], None]
+    """Lay files beside those of a digest, where the job's pods see them."""
+
+
+OF_ACCOUNT = Renewal(lambda context: bake.run(context), _lay_in_bucket)
+
+
+def _new_code(context: Context, renewal: Renewal) -> bool:
     """Pack a workload's code and lay it beside the first on the shared tier; return whether it has changed."""
     workload, provision = context.spec.workload, ProvisionOutput.of(context.outputs)
     if workload is None:
@@ -153,16 +173,18 @@ def _new_code(context: Context) -> bool:
     old_job = None if config is None else config.workload
     old_digests = ("", "") if old_job is None else (old_job.source_digest, old_job.requirements_digest)
     new_digests = package.sha256, package.requirements
-    for digest, old, name in zip(new_digests, old_digests, (source_name, requirements_name), strict=True):
-        if digest and digest != old:
-            dataset.add(context.account, context.buckets.data, package.folder / name(digest), provision.data_digest)
+    names = zip(new_digests, old_digests, (source_name, requirements_name), strict=True)
+    if paths := [package.folder / name(digest) for digest, old, name in names if digest and digest != old]:
+        renewal.lay(context, paths, provision.data_digest)
     earlier = provision.model_copy(update={"packages": (), "packages_for": ("", "")})
     context.outputs[Stage.PROVISION] = earlier.model_copy(update=record.model_dump(exclude_unset=True))
     return new_digests != old_digests
 
 
-def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...], now: bool) -> None:
-    """Bake what changed, bring the steward to the newer configuration, and wait until it is in force.
+def relaunch(
+    context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...], now: bool, renewal: Renewal = OF_ACCOUNT
+) -> None:
+    """Renew what changed, bring the steward to the newer configuration, and wait until it is in force.
 
     Raises as `refuse_unfit`, which is checked under the lease and again right before the switch. An end of training
     after that is noticed by the wait.
@@ -172,12 +194,12 @@ def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]
     context.spec, context.plan = spec, plan
     context.outputs |= context.state().finished_stages
     with context.progress.stage("relaunch", f"spec {version} on the warm cluster"):
-        images, old_images = bake.run(context), BakeOutput.of(context.outputs)
+        images, old_images = renewal.images(context), BakeOutput.of(context.outputs)
         # A cluster that was made before the steward had an image of its own admits the trainer's repository only.
         if not old_images.steward_image:
             images = images.model_copy(update={"steward_image": None})
         same_images = (images.code, images.job_image) == (old_images.code, old_images.job_image)
-        if not _new_code(context) and not diff and same_images:
+        if not _new_code(context, renewal) and not diff and same_images:
             raise UserError(
                 "nothing has changed",
                 seen="the same spec and the same code: the error would repeat",

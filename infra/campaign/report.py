@@ -26,7 +26,7 @@ from infra.record import pod_logs, series
 from infra.record.events import fold
 from infra.record.identity import archive_prefix_of
 from infra.record.payloads.outputs import BakeOutput, ProvisionOutput, ReportOutput
-from infra.record.store import CampaignStore
+from infra.record.store import STACKS, CampaignStore
 from infra.report.build import build
 from infra.report.model import Report
 from infra.report.page import render
@@ -78,6 +78,7 @@ def rewritten(context: Context) -> Iterator[None]:
 def run(context: Context) -> ReportOutput:
     report, paths = write(context.store, context.results, context.progress.note)
     _keep_series(context)
+    _keep_stacks(context)
     goodput = report.goodput
     if goodput is not None:
         context.progress.note(
@@ -103,6 +104,17 @@ def _keep_series(context: Context) -> None:
     except (OSError, ClientError, BotoCoreError) as error:
         temporary.unlink(missing_ok=True)
         context.progress.note(f"{path} is not written ({first_line(error)}): the record in the state bucket keeps it")
+
+
+def _keep_stacks(context: Context) -> None:
+    """Copy the stacks of gangs that hung into the results folder. The campaign ends without them where that fails."""
+    try:
+        for key in context.store.keys(STACKS):
+            path = context.results / key.removeprefix(f"{context.store.prefix}/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(context.store.get(key) or b"")
+    except (OSError, ClientError, BotoCoreError) as error:
+        context.progress.note(f"stacks are not copied ({first_line(error)}): the record in the state bucket has them")
 
 
 def write(

@@ -100,6 +100,7 @@ def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], pendi
                 "fabric": not any(probe.name in COLLECTIVE for probe in failures),
                 "probes": json.loads(report.model_dump_json())["probes"],
                 "bus_bandwidth_gb_s": report.bus_bandwidth_gb_s,
+                "hardware": list(report.hardware),
             }
         )
     blind = {probe.name: probe for row in reports.values() for probe in row.probes if probe.verdict is Verdict.BLIND}

@@ -22,7 +22,8 @@ account=$(aws sts get-caller-identity --query Account --output text) || exit 70
 # Of a spec's first level; nothing for a value of another form, so that no name is taken for a shorter one.
 field() { sed -nE "s/^$2: *[\"']?([A-Za-z0-9-]+)[\"']?[[:space:]]*(#.*)?\$/\1/p" "$1" | head -n 1; }
 is_ours() { [[ -f $1 && $(field "$1" target) == aws && $(field "$1" account) == "$account" ]]; }
-fact() { python3 -c "import json, sys; seen = json.load(open(sys.argv[1])); $2" "$1"; }
+# -I: nothing is imported from the repository that is looked at.
+fact() { python3 -I -c "import json, sys; seen = json.load(open(sys.argv[1])); $2" "$1"; }
 specs() {  # $1: the commit before the change, if only what it changes counts
   if [[ -n ${SPECS:-} ]]; then printf '%s\n' "$SPECS"
   elif [[ -n ${1:-} ]]; then git diff --name-only --diff-filter=d "$1...HEAD" -- '*.yaml' '*.yml'
@@ -63,7 +64,7 @@ preview() {
 }
 
 cut_at() {
-  python3 -c 'import sys; text, most = sys.stdin.read(), int(sys.argv[1])
+  python3 -I -c 'import sys; text, most = sys.stdin.read(), int(sys.argv[1])
 if len(text) > most: text = text[:most].rpartition("\n")[0] + "\n\n_Cut here: the log of the run has all of it._\n"
 sys.stdout.write(text)' "$1"
 }

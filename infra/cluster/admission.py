@@ -65,12 +65,13 @@ def policies(
     mpi: str | None = None,
     own_repository: str | None = None,
     host_network: bool = False,
+    mount_claims: Sequence[str] = (),
 ) -> dict[str, Object]:
     """Return the policies `pods` and `steward`, and `baseline` with `host_network`. `repository` holds our images,
     which pods name by digest; `own_repository` those that only the steward's pods may name beside them;
     `job_repository` the image of a workload, which only the trainer's pods may name beside them. `mpi`: the campaign
     whose attempts are MPIJobs, and whose trainer's pods mount the keys that the MPI operator makes for them.
-    `host_network`: the trainer's pods may be in their nodes' network."""
+    `host_network`: the trainer's pods may be in their nodes' network. `mount_claims`: those that only they mount."""
     accounts = _cel_list(sorted((ARCHIVE_ACCOUNT, DATA_ACCOUNT, STEWARD_ACCOUNT, TRAINER_ACCOUNT)))
     pods = f"object.spec.?serviceAccountName.orValue('') in {accounts} ? [object.spec] : []"
     templates = (
@@ -82,7 +83,7 @@ def policies(
     jobs = [_rule("batch", "v1", "jobs"), _rule("jobset.x-k8s.io", "*", "jobsets")]
     jobs += [_rule(MPI_GROUP, "*", "mpijobs")] if mpi is not None else []
     steward = {"name": "steward", "expression": f"request.userInfo.username == '{steward_user()}'"}
-    rules = _account_rules(repository, job_repository, mpi, own_repository, host_network)
+    rules = _account_rules(repository, job_repository, mpi, own_repository, host_network, mount_claims)
     rules_of_steward = [*rules, *_steward_rules()]
     all_pods = [_rule("", "v1", "pods"), _rule("", "v1", "pods/ephemeralcontainers")]
     baseline = _policy(f"{prefix}-baseline", all_pods, "[object.spec]", _baseline(), containers=_WITH_THOSE_TO_LOOK)
@@ -184,10 +185,18 @@ def _baseline() -> list[Object]:
 
 
 def _account_rules(
-    repository: str, job_repository: str | None, mpi: str | None, own_repository: str | None, host_network: bool
+    repository: str,
+    job_repository: str | None,
+    mpi: str | None,
+    own_repository: str | None,
+    host_network: bool,
+    mount_claims: Sequence[str],
 ) -> list[Object]:
     """Return the rules for every pod with one of our service accounts."""
     claims = _cel_list([LOCAL_CLAIM, NODE_CLAIM, SHARED_CLAIM])
+    name = "v.persistentVolumeClaim.claimName"
+    claim = f"{name} in {claims}"
+    claim = f"({claim} || {_TRAINS} && {name} in {_cel_list(mount_claims)})" if mount_claims else claim
     key = "" if mpi is None else f" || {_TRAINS} && has(v.secret) && v.secret.secretName.matches('{key_secrets(mpi)}')"
     archives = (
         f"s.?serviceAccountName.orValue('') == '{ARCHIVE_ACCOUNT}'"
@@ -198,7 +207,7 @@ def _account_rules(
         _namespaces(host_network),
         _pod_rule(
             "s.?volumes.orValue([]).all(v, has(v.configMap) || has(v.emptyDir)"
-            f" || has(v.persistentVolumeClaim) && v.persistentVolumeClaim.claimName in {claims}"
+            f" || has(v.persistentVolumeClaim) && {claim}"
             f" || has(v.projected) && v.projected.sources.all(p, !has(p.secret)){key})",
             "volumes: the campaign's claims, config maps, empty folders and tokens only",
         ),

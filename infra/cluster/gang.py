@@ -8,6 +8,7 @@ from typing import Any
 from lightkube.resources.core_v1 import Pod
 
 from infra.cluster.confinement import ROOT, container_context, leaving_a_dead_node, pod_context
+from infra.cluster.mounting import GangMount, show
 from infra.spec.names import (
     EFA_CLAIM,
     GPU_POOL,
@@ -21,9 +22,7 @@ from infra.spec.names import (
     SECRETS_COMMAND,
     SHARED_CLAIM,
     TRAINER_ACCOUNT,
-    mount_folder,
 )
-from infra.spec.workload.links import MOUNTS
 from infra.spec.workload.sections import Resources
 from infra.spec.workload.workload import GIB
 from trainer.contract import (
@@ -65,8 +64,8 @@ class GangJob(Frozen, extra="ignore"):
     config_map: str
     grace_seconds: int
     resources: Resources = Resources()
-    mounts: tuple[str, ...] = ()
-    """Names of S3 prefixes that the shared file system shows."""
+    mounts: tuple[GangMount, ...] = ()
+    """Folders of `/mounts`, and the claims that have them."""
     pull_secret: bool = False
     """Kubelets pull with the login in `PULL_SECRET`."""
     supervisor_image: str | None = None
@@ -168,9 +167,8 @@ def pod_spec(gang: GangJob) -> dict[str, Any]:
         mounts.append({"name": "node", "mountPath": NODE_TOLD, "readOnly": True})
     if gang.judges:
         pod_volumes, mounts = _judging(gang.campaign, pod_volumes, mounts)
-    for name in gang.mounts:
-        target = {"mountPath": f"{MOUNTS}/{name}", "subPath": mount_folder(name), "readOnly": True}
-        mounts.append({"name": "shared", **target})
+    for mount in gang.mounts:
+        show(mount, gang.judges, pod_volumes, mounts)
     starts: list[dict[str, Any]] = []
     if gang.supervisor_image is not None:
         for name, path in (("bivouac", SUPERVISOR.rpartition("/")[0]), ("workspace", WORKSPACE)):

@@ -43,19 +43,21 @@ def listing(spec: Spec, progress: Callable[[str], None]) -> SourceListing:
 
 
 def refuse_unmarked(account: Account, spec: Spec) -> None:
-    """Raise `UserError` for a source's bucket that is seen not to let the nodes read it. One whose settings this driver
-    may not see, such as another account's, is left to the nodes."""
+    """Raise `UserError` for the bucket of a source or of a mount by Mountpoint that is seen not to let the nodes read
+    it. One whose settings this driver may not see, such as another account's, is left to the nodes."""
     parts = spec.data.parts if spec.data is not None else ()
-    homes = {part.source.removeprefix("s3://").partition("/")[0] for part in parts}
+    prefixes = [part.source for part in parts if part.source.startswith("s3://")]
+    prefixes += [] if spec.workload is None else spec.workload.by_mountpoint.values()
+    homes = {prefix.removeprefix("s3://").partition("/")[0] for prefix in prefixes}
     for bucket in sorted(homes - {buckets(spec.account, spec.region).data}):
         if (mark := _mark(account.client("s3"), bucket)) is not None:
             arn = f"arn:aws:s3:::{bucket}"
             raise UserError(
-                f"s3://{bucket} does not let the campaign's nodes read text",
+                f"s3://{bucket} does not let the campaign's nodes read it",
                 seen=mark,
                 cure=f"its owner opts in: `aws s3control tag-resource --account-id {spec.account} --resource-arn {arn} "
                 f"--tags Key={TEXT_TAG},Value=true` and `aws s3api put-bucket-abac --bucket {bucket} --abac-status "
-                "Status=Enabled`; or prepare.where: driver",
+                f"Status=Enabled`; or {'a mount by link' if spec.data is None else 'prepare.where: driver'}",
             )
 
 

@@ -28,6 +28,7 @@ from infra.record.payloads.stages import Certified, ResidueSwept, StageFinished
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec.names import Names, copies_prefix, data_prefix
+from infra.spec.workload.links import MOUNTS
 from infra.stack.outputs import CampaignOutputs
 from trainer.contract.frozen import Frozen
 
@@ -334,4 +335,7 @@ def stays_on_purpose(context: Context) -> tuple[str, ...]:
             rows.append(f"{image} ({kind})")
     if images.node_image is not None and images.node_image.ours:
         rows.append(f"{images.node_image.ami} (node image)")
+    if context.spec.workload is not None:
+        mounts = context.spec.workload.attached
+        rows += [f"{mount} (somebody's, mounted at {MOUNTS}/{name})" for name, mount in mounts.items()]
     return tuple(rows)

@@ -9,11 +9,12 @@ from enum import StrEnum
 from infra.notices.changes import Told, changes, told_by
 from infra.notices.notice import notice
 from infra.notices.outbox import FOLDER, GIVEN_UP, SENT, claim_of
-from infra.notices.ways import TOPIC, WEBHOOK
+from infra.notices.ways import way_names
 from infra.record.events import Event
 from infra.record.payloads.stages import NoticeFailed
 from infra.record.store import CampaignStore
-from infra.spec.notify import Change, Notify
+from infra.spec.campaign import Spec
+from infra.spec.notify import Change
 from trainer.contract.frozen import Frozen
 
 MOST = 5
@@ -42,7 +43,7 @@ class Entry(Frozen, extra="ignore"):
     """The way's newest kind of failure, if the notice is not through."""
 
 
-def history(store: CampaignStore, notify: Notify, now: datetime, limit: int = MOST) -> tuple[Entry, ...]:
+def history(store: CampaignStore, spec: Spec, now: datetime, limit: int = MOST) -> tuple[Entry, ...]:
     """Return the newest notices, newest first. Reads one listing, and a few small objects."""
     events = store.events()
     tries, ends = _tries(store.keys(f"{FOLDER}/"), f"{store.prefix}/{FOLDER}/")
@@ -50,8 +51,8 @@ def history(store: CampaignStore, notify: Notify, now: datetime, limit: int = MO
     for way, key in tries:
         if (news := told_by(key, events)) is not None:
             pairs[way, key] = news
-    due = [news for news in changes(events, now) if news.change in notify.on]
-    for way in (TOPIC, *([WEBHOOK] if notify.webhook is not None else [])):
+    due = [news for news in changes(events, now) if news.change in spec.notify.on]
+    for way in way_names(spec):
         pairs |= {(way, news.key): news for news in due if (way, news.key) not in pairs}
     newest = sorted(pairs.items(), key=lambda item: (item[1].event.at, item[1].key, item[0][0]), reverse=True)[:limit]
     trouble = _troubles(events)

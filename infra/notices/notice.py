@@ -9,7 +9,13 @@ from infra.console.visible import visible
 from infra.console.words import moment, plural
 from infra.notices.changes import Told
 from infra.record.events import Event
-from infra.record.payloads.attempts import AttemptRunning, NodeAnnounced, NodeQuarantined, NodesAtZero
+from infra.record.payloads.attempts import (
+    AttemptRunning,
+    NodeAnnounced,
+    NodeDeclining,
+    NodeQuarantined,
+    NodesAtZero,
+)
 from infra.record.payloads.outputs import TeardownOutput
 from infra.record.payloads.stages import Certified, StageFailed, StageFinished
 from infra.record.payloads.training import ArchiveFailed, ArchiveVerified, FileSystemLost, Held, TrainingFinished
@@ -51,7 +57,7 @@ def _event_text(news: Told) -> str:
         case NodeQuarantined(node=node, instance=instance, reason=reason, others=others):
             more = f"; by the same decision {plural(len(others), 'other node')}: {', '.join(others)}" if others else ""
             return f"node {node} ({instance}) is replaced: {reason}{more}"
-        case NodeAnnounced():
+        case NodeAnnounced() | NodeDeclining():
             return news.event.payload.sentence()
         case Held(until=until, cause=cause):
             return f"held until {until} for you to judge: {cause}"

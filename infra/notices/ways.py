@@ -6,6 +6,7 @@ No error holds the webhook's address: whoever knows it can post.
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import urllib.error
 import urllib.request
@@ -23,6 +24,7 @@ from infra.errors import TemporaryError
 from infra.notices.notice import Notice
 from infra.plan.survey import environment
 from infra.spec.campaign import Spec
+from infra.spec.standing import WEBHOOK_KEY
 
 TOPIC, WEBHOOK = "topic", "webhook"
 _TIMEOUT_S = 5.0
@@ -41,14 +43,24 @@ Way = Callable[[Notice], str | None]
 """Sends one notice, and returns what the other side answered."""
 
 
+def way_names(spec: Spec) -> tuple[str, ...]:
+    """Return the names of the ways by which people hear of the campaign. An existing cluster has no topic, and its
+    webhook is that of its Secret."""
+    if not environment(spec).makes_cluster:
+        return (WEBHOOK,) if WEBHOOK_KEY in os.environ else ()
+    return (TOPIC, *((WEBHOOK,) if spec.notify.webhook is not None else ()))
+
+
 def ways(spec: Spec, guard: Callable[[], None] | None = None) -> dict[str, Way]:
-    """Return name -> function that sends one notice within seconds or raises `NotSent`. An existing cluster has no
-    topic. `guard`: see `Account`."""
+    """Return name -> function that sends one notice within seconds or raises `NotSent`. `guard`: see `Account`."""
     account = Account(spec.region, SHORT)
     account.guard = guard
     functions: dict[str, Way] = {}
-    if environment(spec).makes_cluster:
+    names = way_names(spec)
+    if TOPIC in names:
         functions[TOPIC] = lambda notice: publish(account, spec.notices_topic, notice)
+    elif WEBHOOK in names:
+        functions[WEBHOOK] = lambda notice: post(os.environ[WEBHOOK_KEY].strip(), notice)
     if (source := spec.notify.webhook) is not None:
 
         def post_it(notice: Notice) -> str:

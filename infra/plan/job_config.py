@@ -13,10 +13,12 @@ from infra.plan.plan import Plan
 from infra.spec.campaign import Spec
 from infra.spec.names import data_source, shared_tier
 from infra.spec.workload.links import INIT, MOUNTS
-from infra.spec.workload.workload import Workload
+from infra.spec.workload.workload import GIB, Workload
 from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, DataConfig, TrainConfig, grace_seconds
 from trainer.contract.workload import (
     INIT_FOLDER,
+    STAGED,
+    STAGING_SOURCES,
     WORKSPACE,
     JudgingConfig,
     SealedCheckpoints,
@@ -121,6 +123,8 @@ def workload_config(
         save_every=plan.checkpoint.every_steps,
         grace_s=job.grace_s,
         init_from=_init_from(job),
+        staged={name: int(size_gib * GIB) for name, size_gib in job.staged.items()},
+        staging=(STAGING_SOURCES, f"{LOCAL_CHECKPOINTS}/{STAGED}"),
         judging=_judging(job),
         config_digest=hashlib.sha256(job.model_dump_json().encode()).hexdigest(),
         data_digest=data_digest,

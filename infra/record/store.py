@@ -29,6 +29,8 @@ LIVE = "live.json"
 """Key in a campaign's record: the steward's newest figures."""
 STOP = "stop.json"
 """Key in a campaign's record: the request to commit and end training."""
+STACKS = "stacks/"
+"""Folder in a campaign's record: stacks of ranks that hung, `attempt-N/POD.txt`."""
 Model = TypeVar("Model", bound=BaseModel)
 _RACES = 5
 _RACE_PAUSE_S = 0.2

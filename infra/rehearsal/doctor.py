@@ -196,7 +196,10 @@ def _namespaces() -> Diagnosis:
     unshare = ["unshare", *user, "--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
     try:
         answer = subprocess.run(
-            [*unshare, sys.executable, "-c", TRIAL, "/tmp"], capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S
+            [*unshare, sys.executable, "-P", "-c", TRIAL, "/tmp"],
+            capture_output=True,
+            text=True,
+            timeout=TRIAL_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Diagnosis("namespaces", str(error), False, "install util-linux 2.36 or newer")

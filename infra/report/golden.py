@@ -9,12 +9,12 @@ from infra.report.record import Record
 
 _LOAD = """python - <<'END'
 from pathlib import Path
-from trainer.builtin.checkpoint.deepspeed_engine import load_safely
+from trainer.builtin.checkpoint.convert.weights import load_shard
 from trainer.builtin.config import load_config
 from trainer.builtin.model import build
 
 model = build(load_config(Path("train.json")).model)
-model.load_state_dict(load_safely(next(Path("golden").rglob("mp_rank_00_model_states.pt")))["module"])
+model.load_state_dict(load_shard(next(Path("golden").rglob("mp_rank_00_model_states.pt")))["module"])
 print(sum(p.numel() for p in model.parameters()), "parameters loaded")
 END"""
 
@@ -112,7 +112,8 @@ def _recipes(record: Record, archive: ArchiveVerified, root: str, folder: str) -
             title="Load the sharded form's weights in Python",
             commands=_LOAD,
             note="Weights are under `module` in `mp_rank_00_model_states.pt`; optimizer states lie beside it. "
-            "All files are in DeepSpeed's own format. `load_safely` executes nothing that a file holds.",
+            "All files are in DeepSpeed's own format; weights that are frozen beside adapters lie in "
+            "`frozen_mp_rank_00.pt`. `load_shard` takes both, and executes nothing that a file holds.",
         ),
     ]
     if record.site is not None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from infra.console.words import clock
+from infra.console.words import clock, plural
 from infra.record.events import Event
 from infra.record.payloads.attempts import AttemptEnded, AttemptRestartedInPlace, NodeQuarantined, NodeVerdict, short
 from infra.record.payloads.checkpoints import CheckpointRefused
@@ -88,6 +88,7 @@ def _evidence(record: Record, events: Sequence[Event], row: AttemptTime) -> tupl
                 rows += [f"dead: {', '.join(map(short, end.dead_nodes))}"] if end.dead_nodes else []
                 rows += [f"failed first: {short(end.first_failed)}"] if end.first_failed else []
                 rows += _at_fault(end.culprit)
+                rows += [f"stacks of {plural(len(end.stacks), 'pod')}: {end.stacks[0]}"] if end.stacks else []
                 rows.append(f"last step seen {end.step}, newest committed {end.committed_at_end}")
             case NodeQuarantined(node=node, reason=reason) if _within_s(record, event, row.ended_s, row.next_launch_s):
                 rows.append(f"{short(node)}: {reason}")

@@ -173,14 +173,15 @@ def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[Attem
 
 
 def paid_window(record: Record, stages: Sequence[StageTime], windows: Sequence[BillWindow]) -> Window | None:
-    """Return the time from the first bake, or the first bill, to the end of the teardown, or to now if there is
-    none."""
+    """Return the time from the first bake, or the first bill, to the end of the teardown, or to now if there is none;
+    to the last bill if that is later, as after a driver's clock that was set back."""
     bakes = [row.begun_s for row in stages if row.stage == Stage.BAKE]
     begin = min([*bakes, *(window.begun_s for window in windows)], default=None)
     if begin is None:
         return None
     teardown_s = max((r.ended_s for r in stages if r.stage == Stage.TEARDOWN and r.ending == "finished"), default=None)
-    return begin, record.now_s if teardown_s is None else teardown_s
+    bills = (window.ended_s for window in windows)
+    return begin, record.now_s if teardown_s is None else max([teardown_s, *bills])
 
 
 def overlay(top: Sequence[Span], bottom: Sequence[Span]) -> list[Span]:

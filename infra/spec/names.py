@@ -187,6 +187,11 @@ def mount_folder(name: str) -> str:
     return f"mounts/{name}"
 
 
+def mount_claim(name: str) -> str:
+    """Return the claim on a mount with a volume of its own."""
+    return f"mount-{name}"
+
+
 COPIES_PREFIX = "copies/"
 """Folder of all campaigns' interval copies in the archive bucket: apart from the archives, so that the right to remove
 a copy covers no archive."""

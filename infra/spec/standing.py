@@ -12,6 +12,8 @@ STANDING = "kubernetes"
 """The target that is a cluster of somebody's, as the spec names it."""
 PLACEHOLDERS = {"account": "000000000000", "region": STANDING, "zone": STANDING}
 """Values of the fields that only AWS has."""
+WEBHOOK_KEY = "NOTIFY_WEBHOOK"
+"""Key of the Secret with the login to S3, and variable of the pods that have it: where people are told."""
 NOT_YET = "this command does not work in an existing cluster yet"
 
 DnsLabel = Annotated[
@@ -79,7 +81,8 @@ class StandingS3(Section):
     bucket: Annotated[str, Field(pattern=r"^[a-z0-9]+([.-]+[a-z0-9]+)*$", min_length=3, max_length=63)]
     """An existing bucket. The campaign writes below the prefix `bivouac/` only."""
     secret: ObjectName
-    """Secret of the namespace with the login, under `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`."""
+    """Secret of the namespace with the login, under `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`. If it also has
+    `NOTIFY_WEBHOOK`, the address of a webhook as `notify.webhook` takes it, people are told there."""
     endpoint: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.-]+(:\d+)?$")] | None = None
     """URL of the service. None: AWS's own."""
     path_style: bool = True

@@ -11,7 +11,7 @@ from infra.spec.image_reference import repository_url
 from infra.spec.names import CAMPAIGN_TAG, CNI_ACCOUNT, OWNER_TAG, buckets
 from infra.stack.access.identity import Roles
 from infra.stack.budget import Budget
-from infra.stack.cluster.addons import CSI_DRIVER, AddonStage
+from infra.stack.cluster.addons import AddonStage, unused_drivers
 from infra.stack.cluster.cluster import EksCluster
 from infra.stack.cluster.nodes import DataNodes, GpuNodes, SystemNodes
 from infra.stack.cluster.workloads import Workloads
@@ -63,7 +63,7 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     gpu = GpuNodes(spec, cluster, marks, node_role, network.gpu, groups, after_guards, key, opts, settings.node_image)
     if settings.preparing:
         DataNodes(spec, cluster, marks, node_role, network.gpu, groups, [*ready, *guard.of_data, budget], key, opts)
-    unused_addons = (CSI_DRIVER,) if storage is None else ()
+    unused_addons = unused_drivers(spec)
     late_addons = AddonStage(
         "after-nodes",
         cluster.eks.name,

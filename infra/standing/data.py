@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,18 @@ def run(context: Context) -> ProvisionOutput:
         f"data: {len(config.files)} files on the shared claim, {summary.get('bytes', 0)} bytes brought"
     )
     return figures.model_copy(update={"data_digest": data.digest})
+
+
+def lay(context: Context, paths: Sequence[Path], digest: str) -> None:
+    """Bring more files to those of a digest, by way of the bucket."""
+    spec, cluster = context.spec, context.spec.cluster
+    assert cluster is not None, "the data is that of an existing cluster"
+    prefix = f"{spec.bucket_root}{data_prefix(digest)}"
+    for path in paths:
+        context.account.client("s3").upload_file(str(path), context.buckets.data, f"{prefix}{path.name}")
+    files = tuple(map(_listed, paths))
+    config = BringConfig(region=spec.s3_region, bucket=context.buckets.data, prefix=prefix, files=files)
+    _bring(context, context.cluster_client(), cluster, config)
 
 
 def listed(spec: Spec, data: DataSet | PackedSource) -> tuple[DataFile, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from infra.campaign import report
+from infra.campaign.relaunch import Renewal
 from infra.campaign.stages import StageStep
 from infra.inventory import certify
 from infra.record.events import Stage
@@ -59,3 +60,5 @@ STEPS: tuple[StageStep, ...] = (
     StageStep(Stage.REPORT, "time, goodput, pictures", report.run),
 )
 """`check` and `plan` come before them, without a record."""
+
+RENEWAL = Renewal(images.run, data.lay)

@@ -14,11 +14,13 @@ from infra.steward import gangs, resume_state
 from infra.steward.blame import causes_first, closing_words
 from infra.steward.decide import EndAttempt, FailureClass, Finish, Hold, Launch, Observation
 from infra.steward.parts import Parts
+from infra.steward.seeing.stacks import keep_stacks
 from trainer.contract import NOTHING_SOUND
 
 _SHIP_REST_S = 15.0
 _BROKEN_GANG_GRACE_S = 1
 _STOP_MARGIN_S = 15.0
+_HANGS = (FailureClass.HANG, FailureClass.STARTUP)
 
 
 class NewestAttempt:
@@ -110,8 +112,13 @@ class NewestAttempt:
 
     def end(self, action: EndAttempt, view: Observation) -> None:
         """Record the end before the job is removed, so that a successor after a kill knows of it."""
+        stacks: tuple[str, ...] = ()
         if action.failure is FailureClass.INTERRUPTED:
             self._let_commit()
+        elif action.failure in _HANGS:  # before the ranks are gone
+            suspect = next((pod.name for pod in view.pods if pod.node == action.first_failed), None)
+            stacks = keep_stacks(self._store, self.number, self._observer.agents, suspect)
+            self._steward.lease.check()
         self._logs.wait_for([pod.name for pod in view.pods if pod.phase in ("Failed", "Succeeded")], _SHIP_REST_S)
         # A successor does not follow the pods of an attempt that the record calls ended.
         self._logs.flush()
@@ -129,6 +136,7 @@ class NewestAttempt:
                 began=not view.pods or any(pod.phase != "Pending" for pod in view.pods),
                 nothing_sound=any(pod.reason == NOTHING_SOUND for pod in view.pods),
                 log=self._last_words(action, view),
+                stacks=stacks,
             )
         )
         record = next(record for record in self._store.state().attempts if record.number == self.number)

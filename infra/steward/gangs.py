@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 from infra.cluster.fitness import NodeFacts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
+from infra.cluster.mounting import gang_mounts
 from infra.cluster.steward_config import StewardConfig
+from infra.spec.sections import Capacity
 from infra.spec.workload.sections import Resources
 from infra.spec.workload.workload import by_mpirun, in_host_network
 from trainer.contract import TOPOLOGY_NAME
@@ -43,13 +45,14 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         efa_by_claim=config.spec.addons.efa == "dra",
         command=("python", "-m", "trainer.builtin.agent") if config.workload is None else ("python3", SUPERVISOR),
         supervisor_image=None if config.workload is None else config.image,
-        mounts=tuple(config.spec.links),
+        mounts=gang_mounts(config.spec),
         resources=Resources() if config.spec.workload is None else config.spec.workload.resources,
         secrets=bool(config.spec.secrets),
         pull_secret=config.spec.pull_secret is not None,
         host_network=in_host_network(config.spec.workload),
         by_mpirun=by_mpirun(config.spec.workload),
         shares=config.spec.storage.shared is not None,
+        sees_node=config.spec.nodes.capacity == Capacity.SPOT and not config.spec.borrows_nodes,
         config_map=config_map,
         grace_seconds=config.grace_seconds,
     )

@@ -42,6 +42,7 @@ from infra.steward.decide import (
     Replace,
     Wait,
 )
+from infra.steward.foresight import memory
 from infra.steward.monitoring.exporter import Exporter
 from infra.steward.monitoring.figures import further_figures
 from infra.steward.monitoring.series import SeriesKeeper
@@ -273,9 +274,9 @@ class Steward:
                 self.attempt.hold(action, view)
 
     def _replace(self, action: Replace, view: Observation) -> None:
-        instances = {node.name: node.instance for node in view.nodes}
+        views = {node.name: node for node in view.nodes}
         for node, reason in zip(action.nodes, action.reasons, strict=True):
-            instance = instances.get(node)
+            instance = views[node].instance if node in views else None
             others = action.nodes[1:]
             place: dict[str, Any] = {"others": others} if others and node == action.nodes[0] else {}
             if node in others:
@@ -283,6 +284,8 @@ class Steward:
             died = self.attempt.died(node, view)
             event = self.store.append(NodeQuarantined(node=node, instance=instance, reason=reason, died=died, **place))
             self.attempt.note_repair(event.at)
+            if node in views:
+                memory.note_node(self, views[node], reason, event.at)
             self.nodes.quarantine(node, "replaced", event.at if died else None)
             if instance:
                 self.returns.give_back(instance)

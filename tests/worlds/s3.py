@@ -85,7 +85,7 @@ class FakeS3:
         below = {key for key, name in rest.items() if Delimiter and Delimiter in name}
         folders = sorted({rest[key].partition(Delimiter)[0] for key in below})
         yield {
-            "Contents": [{"Key": key} for key in rest if key not in below],
+            "Contents": [{"Key": key, "LastModified": self.objects[key][1]} for key in rest if key not in below],
             "CommonPrefixes": [{"Prefix": f"{Prefix}{folder}{Delimiter}"} for folder in folders],
         }
 

@@ -16,6 +16,7 @@ import torch
 from trainer.builtin.checkpoint.commit import Committer, ManifestIdentity
 from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.builtin.checkpoint.fence import claim, lost_nothing
+from trainer.builtin.checkpoint.frozen_weights import frozen_names
 from trainer.builtin.checkpoint.neighbour import meet
 from trainer.builtin.checkpoint.pace import Pace, job_mtbf_s
 from trainer.builtin.checkpoint.restore import choose_start, load_start
@@ -75,7 +76,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     engine = build_engine(config, gang.world_size, restores=holds_all)
     start = load_start(engine, choice)
     manifest = start.manifest
-    engine.checkpoint_engine = HostCopyEngine(_refuse)
+    engine.checkpoint_engine = HostCopyEngine(_refuse, frozen=frozen_names(engine.module))
     if gang.first:
         _emit_start(manifest, engine)
     heartbeat.beat(committed_step=start.step)

@@ -15,6 +15,7 @@ from trainer.contract import ExitCode, ModelConfig
 from trainer.errors import Interrupted, PeerLost, classify
 from trainer.events import emit
 from trainer.place import Paths
+from trainer.supervisor import stacks
 from trainer.supervisor.family import end_with_parent
 
 
@@ -23,6 +24,7 @@ def rank_main(paths: Paths) -> None:
     _die_with_the_agent()
     os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
     heartbeat = Heartbeat(paths.run, int(os.environ["RANK"]))
+    stacks.register(paths.run)
     try:
         # The agent imports this module before it has set the variables that torch reads at its import.
         from trainer.builtin.assembly import train

@@ -47,6 +47,8 @@ def committed(folder: str, step: int) -> None:
     rank of any node calls it; with `tier: local`, node 0 must have the folder too, or it is refused in words. The
     supervisor seals the files while training goes on; they must not change any more."""
     path = os.path.abspath(folder)
+    if os.path.islink(path):  # such as `latest`, which leads elsewhere soon
+        path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
     _tell(step=int(step), folder=path, version=_version(path))
 
 

@@ -17,6 +17,9 @@ from trainer.contract.model.layout import Layout
 from trainer.contract.sealed import attempt_folder
 from trainer.contract.training import ParallelConfig
 
+FROZEN = "frozen_"
+"""Beginning of the names of files with weights that do not train."""
+
 
 class Shard(Frozen):
     file: str = Field(pattern=r"^attempt-\d{4,}/[^/.][^/]*$")
@@ -28,7 +31,12 @@ class Shard(Frozen):
     @property
     def common(self) -> bool:
         """Every rank loads it: the model's states."""
-        return self.file.rpartition("/")[2].startswith("mp_rank_")
+        return self.file.rpartition("/")[2].removeprefix(FROZEN).startswith("mp_rank_")
+
+    @property
+    def is_frozen(self) -> bool:
+        """It has weights that do not train, and is the same in all steps."""
+        return self.file.rpartition("/")[2].startswith(FROZEN)
 
 
 class Manifest(Frozen):

@@ -135,6 +135,8 @@ class HealthReport(Frozen):
     node: str
     probes: tuple[Probe, ...]
     bus_bandwidth_gb_s: float | None = None
+    hardware: tuple[str, ...] = ()
+    """UUIDs of its GPUs, by which a host is known again under another instance ID; empty if nobody could look."""
 
     @property
     def fit(self) -> bool:

@@ -6,7 +6,7 @@ import math
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, FiniteFloat
+from pydantic import AfterValidator, AwareDatetime, Field, FiniteFloat
 
 from trainer.contract.culprit import RankSeen
 from trainer.contract.frozen import Frozen
@@ -20,6 +20,8 @@ LOCAL_CHECKPOINTS = "/local-checkpoints"
 SHARED_CHECKPOINTS = "/shared-checkpoints"
 NODE_TOLD = "/node"
 """Files that the node writes about itself, mounted read-only in the health check's pods."""
+SPOT_NOTICE, REBALANCE_NOTICE = (f"{NODE_TOLD}/{name}.json" for name in ("instance-action", "rebalance"))
+"""What EC2's metadata service says of a spot node's end, as the node's service `bivouac-spot-notices` writes it."""
 KERNEL_LOG = f"{NODE_TOLD}/kernel.log"
 """The kernel's lines about GPUs and their switches, since the node's start."""
 AGENT_PORT = 8471
@@ -96,6 +98,29 @@ class StepFigures(Frozen):
     """Its forward time / the median over the ranks."""
 
 
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class NodeReadings(Frozen, extra="ignore"):
+    """What an agent reads of its node; None: not known."""
+
+    corrected: Count | None = None
+    """Memory errors that ECC has corrected on its GPUs since the driver was loaded."""
+    is_throttled: bool | None = None
+    """A GPU lowers its clocks for heat."""
+    local_free: Share | None = None
+    """Of the local tier's disk."""
+    shm_free: Share | None = None
+    """Of the pod's `/dev/shm`."""
+
+
+class SpotNotice(Frozen, extra="ignore"):
+    """EC2's word that it takes a spot node: `action` at `due`, or without them that it may."""
+
+    action: Name = ""
+    due: AwareDatetime | None = None
+
+
 class Status(Frozen):
     """The answer of `/status`."""
 
@@ -126,6 +151,11 @@ class Status(Frozen):
     """What tells a rank at fault from those that wait for it; empty while all run and none has left a dump."""
     unrecognised: Unrecognised | None = Field(default=None, exclude_if=lambda content: content is None)
     """What lies in the job's folder and is no checkpoint that its format recognises. None: nothing, or not looked."""
+
+    readings: NodeReadings | None = Field(default=None, exclude_if=lambda readings: readings is None)
+    """Of the node; None before the first, and from an older agent."""
+
+    notice: SpotNotice | None = Field(default=None, exclude_if=lambda notice: notice is None)
 
     def rank_views(self) -> tuple[RankSeen, ...]:
         """Return all that is told of the ranks, also while none is frozen and none has left a dump."""

@@ -31,6 +31,10 @@ EVALUATE = "evaluate"
 """Word after the supervisor's name that makes it evaluate instead of train."""
 IMPORTS = "imports"
 """Word after the supervisor's name that makes it tell what the image's Python is and imports, and end."""
+STAGING_SOURCES = "/bivouac-mounts"
+"""Folder of the container with the mounts that are staged."""
+STAGED = "staged"
+"""Folder of a node's disk with the copies."""
 INIT_FOLDER = "init-from"
 """Folder below `DATA_MOUNT` with weights that came from the driver's machine."""
 
@@ -129,6 +133,10 @@ class WorkloadConfig(Frozen, allow_inf_nan=False):
     """Seconds from SIGTERM to SIGKILL of the job."""
     init_from: str = ""
     """Where the weights to start from lie; empty: none."""
+    staged: dict[str, int] = {}
+    """Mounts that are copied to the node's disk before the job starts -> their largest size in bytes."""
+    staging: tuple[str, str] = (STAGING_SOURCES, "")
+    """Folders with the mounts that are copied, and with the copies."""
     judging: JudgingConfig | None = None
     config_digest: str
     """SHA-256 of the spec's section."""

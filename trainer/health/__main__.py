@@ -19,6 +19,7 @@ from trainer.health import collective, fabrics, message, nvlinks
 from trainer.health.carried import carried_probes
 from trainer.health.collective import Collective
 from trainer.health.diagnostic import diagnose
+from trainer.health.gpus import identities
 from trainer.health.infiniband.counters import errors_probe, read_errors
 from trainer.health.infiniband.node import choice_of, infiniband_probes, nccl_environment
 from trainer.health.infiniband.settings import PortChoice
@@ -59,7 +60,8 @@ def main() -> int:
         # Last: it occupies the GPUs, from level 2 on for minutes.
         probes.append(diagnose(expectation.dcgm_level, look, expectation.gpus.pcie))
     bandwidth = None if result.bus_bandwidth_gb_s is None else round(result.bus_bandwidth_gb_s, 4)
-    report = HealthReport(node=place.node_name, probes=tuple(probes), bus_bandwidth_gb_s=bandwidth)
+    hardware = () if expectation.gpus is None else identities(look)
+    report = HealthReport(node=place.node_name, probes=tuple(probes), bus_bandwidth_gb_s=bandwidth, hardware=hardware)
     print(report.model_dump_json(), flush=True)
     write_termination(message.serialize(report))
     return int(ExitCode.DONE if report.fit else ExitCode.INTERNAL)

@@ -33,6 +33,15 @@ def gpu_probes(expectation: GpuExpectation, limits: Limits, look: Look, driver: 
         )
 
 
+def identities(look: Look) -> tuple[str, ...]:
+    """Return the UUIDs of the node's GPUs, which stay those of the hardware; empty if they cannot be read."""
+    try:
+        smi = nvidia_smi.parse_query(text_of(look("nvidia-smi", "-q", "-x", timeout_s=60), "nvidia-smi"))
+    except (CannotLook, ValueError):
+        return ()
+    return tuple(gpu.uuid for gpu in smi.gpus if gpu.uuid)
+
+
 def suspicion(look: Look) -> str:
     """Return why a GPU of this node is suspected; empty if none is. What cannot be looked at is suspected."""
     try:

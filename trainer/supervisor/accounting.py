@@ -14,7 +14,7 @@ import shutil
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Iterator, Mapping, NamedTuple, Protocol
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Protocol
 
 from trainer.supervisor import ends, seal
 from trainer.supervisor.formats import KINDS, Recogniser, find, layouts, names, tree
@@ -41,6 +41,7 @@ _TRACKERS = {
     layouts.MEGATRON_TRACKER,
     layouts.DEEPSPEED_TRACKER,
     layouts.NANOTRON_TRACKER,
+    layouts.PATH_FILE,
     "zero_to_fp32.py",
     "zero_to_torch.py",
 }
@@ -67,15 +68,17 @@ def account(folder: Path, name: str, recogniser: Recogniser, sealed_step: int, c
     written. Raises `OSError`."""
     all_candidates = list(find.candidates(folder, 0, KINDS[name])) if KINDS[name] else []
     recognised_paths = recogniser.sealed_paths(sealed_step)
-    recognised_paths |= set(_older(recognised_paths))
+    sealed_until = recogniser.sealed_until(sealed_step)
+    recognised_paths |= {path for path in _older(recognised_paths) if _written_at([path]) <= sealed_until}
     places = recogniser.sealed_places(sealed_step)
     unfinished_texts: list[str] = []
     for candidate in all_candidates:
         checkpoint = candidate.checkpoint()
         has_step = candidate.number is not None or candidate.kind == "lightning"
         older = checkpoint.step < sealed_step or (checkpoint.step == sealed_step and checkpoint.face.parent in places)
-        if has_step and checkpoint.step >= 0 and older:
-            recognised_paths |= set(checkpoint.files or (checkpoint.root,))
+        paths = checkpoint.files or (checkpoint.root,)
+        if has_step and checkpoint.step >= 0 and older and _written_at(paths) <= sealed_until:
+            recognised_paths |= set(paths)
         elif not recognised_paths & {checkpoint.root, *checkpoint.files}:
             unfinished_texts.append(f"{entry_text(checkpoint.face, folder)} ({candidate.kind})")
     rows, entries, _ = _unrecognised_rows(folder, recognised_paths, cutoff_at, os.path.realpath(str(folder)))
@@ -97,6 +100,16 @@ def account(folder: Path, name: str, recogniser: Recogniser, sealed_step: int, c
         len(rows), sum(row.size_bytes for row in rows), entry_text(newest.path, folder), newest.changed,
         tuple(entry_text(path, folder) for path in entries), explanation, fits,
     )  # fmt: skip
+
+
+def _written_at(paths: Iterable[Path]) -> float:
+    """Return when the newest file of files and folders was written, in seconds since 1970; 0 for what is gone. A
+    smaller number alone makes nothing old: a job may count anew, or let a few names take turns."""
+    newest_at = 0.0
+    for file in (file for path in paths for file in find.files_of(path)):
+        with contextlib.suppress(OSError):
+            newest_at = max(newest_at, file.stat().st_mtime)
+    return newest_at
 
 
 def _older(sealed_paths: set[Path]) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Iterable, Mapping
 
 from trainer.contract.exits import NOTHING_SOUND
-from trainer.supervisor import activity, ends, family, launcher, serving
+from trainer.supervisor import activity, ends, family, launcher, serving, staging
 from trainer.supervisor.ends import DONE, INTERRUPTED, STORAGE, USER, End
 from trainer.supervisor.formats import Finished
 from trainer.supervisor.place import Place
@@ -91,6 +91,8 @@ class Job(Running):
         self.heard = time.monotonic()
         """When the job last used a processor."""
         self._worked = 0.0
+        self._stages = False
+        """Folders are copied to the node's disk, which takes minutes."""
         self.launcher = launcher.make_launcher(config, place)
         self.sealing = sealing.make_sealing(config, place, self.tier, local, self, place.ranks_per_node)
         self._ranks = RankCount(config, place)
@@ -122,9 +124,10 @@ class Job(Running):
     def status(self) -> dict[str, Any]:
         """`trainer.contract.Status`."""
         self.heard = max(self.heard, self.sealing.heard, self.progress.heard)
-        place, age = self.place, 0.0 if self.sealing.busy else round(time.monotonic() - self.heard, 3)
+        is_busy = self.sealing.busy or self._stages
+        place, age = self.place, 0.0 if is_busy else round(time.monotonic() - self.heard, 3)
         first_rank = place.node_rank * place.ranks_per_node
-        alive = self.sealing.busy or (self.process is not None and self.process.poll() is None)
+        alive = is_busy or (self.process is not None and self.process.poll() is None)
         row = {"alive": alive, "step": self.step, "heartbeat_age_s": age}
         return {
             "campaign": place.campaign,
@@ -149,6 +152,8 @@ class Job(Running):
         """Run the job to its end; return how it ended. Nothing that it started is left."""
         if not self._unpack_all():
             return self._signal_end() if self.stopping else self.unfit
+        if (unstaged := self._stage()) is not None:
+            return unstaged
         try:
             resume = self.sealing.resume()
         except NothingSound as error:
@@ -184,6 +189,21 @@ class Job(Running):
         self.sealing.finish(code)
         self.progress.keep(self.committed_step, is_last=True)
         return self._end(code)
+
+    def _stage(self) -> End | None:
+        """Copy what the spec stages to the node's disk; return the end that this means, if any."""
+        sources, copies = map(Path, self.config.get("staging", ("", "")))
+        self._stages = True
+        try:
+            for name, limit in self.config.get("staged", {}).items():
+                staging.stage(name, sources / name, copies / name, limit, self.emit, lambda: bool(self.stopping))
+        except staging.StagingStopped:
+            return self._signal_end()
+        except staging.Unstaged as error:
+            return End(USER, str(error))
+        finally:
+            self._stages, self.heard = False, time.monotonic()
+        return None
 
     def _end(self, code: int) -> End:
         if self.stopping:

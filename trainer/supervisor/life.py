@@ -37,7 +37,8 @@ def live(make_job: Callable[[Path], Running], end_of: Callable[[Exception], End]
     family.adopt()
     stop_on_signals(job)
     try:
-        serve(job.place.pod_ip, job.status, job.answer, stream=job.stream, take=job.take)
+        job.readings.open()
+        serve(job.place.pod_ip, job.full_status, job.answer_any, stream=job.stream, take=job.take)
         job.emit("agent", phase="starting", node_rank=job.place.node_rank, nodes=job.place.node_count)
         end = job.run()
     except Exception as error:

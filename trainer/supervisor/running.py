@@ -16,11 +16,12 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from trainer.supervisor import ends, family, seal, serving
+from trainer.supervisor import ends, family, seal, serving, stacks
 from trainer.supervisor.failures import LastWords
 from trainer.supervisor.launcher import PACKAGES
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress.messages import Messages
+from trainer.supervisor.readings import Readings, notice
 from trainer.supervisor.redact import Redactor
 
 _SOURCE_S = 600.0
@@ -68,6 +69,8 @@ class Running:
         self._dropped = [0, 0]
         """Lines and bytes that were not passed on."""
         self.unfit = ends.End(ends.DATA)
+        self.readings = Readings()
+        self._asking = threading.Lock()
         self._over = threading.Event()
         """The command has ended."""
 
@@ -78,9 +81,22 @@ class Running:
         """Return `trainer.contract.Status`."""
         raise NotImplementedError
 
+    def full_status(self) -> dict[str, Any]:
+        """Return the status with what is known of the node."""
+        more = {"readings": self.readings.newest, "notice": notice()}
+        return {**self.status(), **{name: value for name, value in more.items() if value}}
+
     def answer(self, path: str) -> serving.Answer | None:
         """Return the answer to a path that not every job has; None for an unknown one."""
         raise NotImplementedError
+
+    def answer_any(self, path: str) -> serving.Answer | None:
+        """Return the answer to a path that is not of all servers; stacks are told of every job."""
+        if path != stacks.PATH:
+            return self.answer(path)
+        with self._asking:  # one at a time: whoever asks disturbs the job
+            text = self.secrets.text(stacks.dump(self.run_folder))
+        return 200, json.dumps({"stacks": text}).encode()
 
     def newest_steps(self) -> tuple[int, int]:
         """Return the newest step, and the newest that is committed, -1 for none."""

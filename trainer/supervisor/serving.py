@@ -1,5 +1,5 @@
 """The server on a pod's address, of any supervisor and of the built-in trainer's agent: `/status`, `/metrics`,
-`/healthz`, and what they add: `/checkpoints`, `/verdicts/STEP` and shards."""
+`/healthz`, `/stacks`, and what they add: `/checkpoints`, `/verdicts/STEP` and shards."""
 
 from __future__ import annotations
 

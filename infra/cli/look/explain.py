@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
+from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 
 from infra.cli.answers import write_json
 from infra.cli.look.endings import LIMITS, rows
-from infra.cli.look.reasons import event_number, reasons
+from infra.cli.look.reasons import event_number, of_memory, reasons
 from infra.cli.records import kept_record, record_of
 from infra.console.plain_console import say
 from infra.console.tables import Listing
 from infra.errors import UserError
+from infra.record.faults import KnownFaults, read_faults
+from infra.record.store import CampaignStore
 from infra.session.session import stored_spec
 from infra.spec.sections import LIMITS_WINDOW, Recovery
 from trainer.contract.exits import HARDWARE_SIGNALS, RESTARTABLE
@@ -28,16 +31,25 @@ def explain_command(campaign: str | None, event: str | None, region: str, as_jso
         store = record_of(campaign, region)
     except UserError as error:
         record = kept_record(campaign, region, error)
-        events, recovery = record.events, record.spec.recovery
+        events, recovery, known = record.events, record.spec.recovery, None
     else:
-        events, recovery = store.events(), stored_spec(store).recovery
-    lines = list(reasons(events, event_number(events, event), recovery, campaign))
+        events, recovery, known = store.events(), stored_spec(store).recovery, _known_faults(store)
+    number = event_number(events, event)
+    lines = [*reasons(events, number, recovery, campaign), *of_memory(events[number - 1], known)]
     if as_json:
         write_json(console, [line._asdict() for line in lines])
         return 0
     for line in lines:
         say(console, f"{line.label:<8} {line.text}")
     return 0
+
+
+def _known_faults(store: CampaignStore) -> KnownFaults | None:
+    """Return the account's memory of faults; None if it cannot be read."""
+    try:
+        return read_faults(store.s3, store.bucket, datetime.now(UTC))
+    except (ClientError, BotoCoreError):
+        return None
 
 
 def _print_table(recovery: Recovery, as_json: bool, console: Console) -> None:

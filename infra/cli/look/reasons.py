@@ -13,8 +13,16 @@ from infra.console.words import clock, plural
 from infra.errors import UserError
 from infra.monitoring.alerts import RUNBOOKS, alerts
 from infra.record.events import Event, fold
+from infra.record.faults import KEPT_FOR, KnownFaults
 from infra.record.payloads.alerts import AlertFired
-from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRunning, short
+from infra.record.payloads.attempts import (
+    AttemptEnded,
+    AttemptLaunched,
+    AttemptRunning,
+    NodeQuarantined,
+    NodeVerdict,
+    short,
+)
 from infra.record.payloads.stages import Decision
 from infra.record.payloads.training import Held, TrainingFinished
 from infra.spec.sections import Recovery
@@ -23,6 +31,7 @@ from infra.steward.resume_state import history
 from trainer.contract.culprit import Culprit
 
 _LOG_LINES = 5
+_MOST_STACKS = 4
 _MOST_FOLLOWING = 8
 _RUNBOOK = {
     "node": "PodSilent", "hang": "TrainingStalled", "attempt.ended": "PodFailed", "hold": "Held", "held": "Held",
@@ -80,6 +89,19 @@ def reasons(events: Sequence[Event], number: int, recovery: Recovery, campaign: 
     yield from _runbook(_RUNBOOK.get(failure or action or "", alert), campaign)
 
 
+def of_memory(event: Event, known: KnownFaults | None) -> Iterator[Reason]:
+    """Yield what the account's memory of faults holds against the node of an event. `known`: None if nobody could
+    read it."""
+    if not isinstance(event.payload, NodeQuarantined | NodeVerdict) or event.payload.instance is None:
+        return
+    if known is None:
+        yield Reason("memory", "the account's memory of faults could not be read")
+        return
+    hardware = event.payload.hardware if isinstance(event.payload, NodeVerdict) else ()
+    if (fault := known.of_node(event.payload.instance, hardware)) is not None:
+        yield Reason("memory", f"{fault}; campaigns of this account avoid it until {fault.at + KEPT_FOR:%Y-%m-%d}")
+
+
 def _of_end(end: AttemptEnded, recovery: Recovery) -> Iterator[Reason]:
     """Yield the class of an attempt's end, and what the record has seen of it."""
     if end.failure is None:
@@ -103,6 +125,10 @@ def _of_end(end: AttemptEnded, recovery: Recovery) -> Iterator[Reason]:
         yield Reason("seen", "no container of its pods had started")
     if end.nothing_sound:
         yield Reason("seen", "the shared tier held checkpoints, and none of them was sound")
+    for name in end.stacks[:_MOST_STACKS]:
+        yield Reason("stacks", f"{name}, in the record and, at the end, in the results folder")
+    if len(end.stacks) > _MOST_STACKS:
+        yield Reason("stacks", f"and {len(end.stacks) - _MOST_STACKS} more there")
     for line in end.log[-_LOG_LINES:]:
         yield Reason("log", line)
 

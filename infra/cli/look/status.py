@@ -55,7 +55,7 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
         _show(facts, state, as_json, console)
         return 0
     facts, state = facts_of(store)
-    facts["notices"] = history(store, stored_spec(store).notify, datetime.now(UTC))
+    facts["notices"] = history(store, stored_spec(store), datetime.now(UTC))
     if not refresh:
         _show(facts, state, as_json, console)
         return 0

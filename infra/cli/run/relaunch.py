@@ -30,7 +30,6 @@ def relaunch_command(
     output, console = console, aside(console, as_json)
     store = record_of(campaign, region)
     old = stored_spec(store)
-    target.refuse_standing(old)
     new, plan = (old, stored_plan(store, old)) if path is None else _mended_spec(path, old, console)
     diff = difference(old, new)
     state = store.state()
@@ -46,8 +45,8 @@ def relaunch_command(
     target.give_inputs(new)
     with opened(old, stored_plan(store, old), console, target.site_facts()) as context:
         if not going_on:
-            relaunch(context, new, plan, diff, now)
-        run_campaign(context)
+            relaunch(context, new, plan, diff, now, target.renewal(old))
+        run_campaign(context, steps=target.steps(old))
         outcome = context.state().outcome
         if as_json:
             write_json(output, ending(context))

@@ -21,7 +21,7 @@ from infra.cluster.kubernetes import PATIENCE_S, from_outside, prepare_models
 from infra.errors import PermanentError, UserError
 from infra.spec.campaign import Spec
 from infra.spec.names import Names
-from infra.spec.standing import StandingCluster, StandingS3
+from infra.spec.standing import WEBHOOK_KEY, StandingCluster, StandingS3
 
 LOGIN_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 """Keys of the Secret with the login to S3."""
@@ -72,9 +72,10 @@ def _client(config: KubeConfig, cluster: StandingCluster, dry_run: bool) -> Clie
 
 
 def login_of(client: Client, place: StandingS3) -> dict[str, str]:
-    """Return the login to S3 by the Secret's keys, without those that it lacks. Raises `ApiError`."""
+    """Return the login to S3 by the Secret's keys, and the webhook's address, without those that it lacks. Raises
+    `ApiError`."""
     data = client.get(Secret, place.secret).data or {}
-    return {key: base64.b64decode(data[key]).decode() for key in LOGIN_KEYS if data.get(key)}
+    return {key: base64.b64decode(data[key]).decode() for key in (*LOGIN_KEYS, WEBHOOK_KEY) if data.get(key)}
 
 
 def user_of(client: Client, cluster: StandingCluster) -> str:
@@ -137,6 +138,8 @@ def open_account(spec: Spec) -> tuple[Account, str]:
     except ApiError as error:
         cure = "let an admin make the Secret, or apply what `bivouac grant` prints"
         raise UserError("the login to S3 cannot be read", seen=error.status.message, cure=cure) from error
+    if WEBHOOK_KEY in login:
+        os.environ[WEBHOOK_KEY] = login[WEBHOOK_KEY]  # as pods with this Secret have it
     return StandingAccount(place, login), user
 
 

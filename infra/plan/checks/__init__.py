@@ -10,6 +10,7 @@ from infra.plan.checks import (
     capacity,
     engine,
     money,
+    mounts,
     nccl,
     network,
     nodes,
@@ -33,7 +34,7 @@ from infra.spec.standing import STANDING
 __all__ = ["RULES", "WORKLOAD_RULES", "Finding", "Level", "check", "failed", "shape_findings"]
 
 BUILT_IN_RULES: tuple[Rule, ...] = rules_of("case", training, engine)
-WORKLOAD_RULES: tuple[Rule, ...] = rules_of("case", workload, variables, source)
+WORKLOAD_RULES: tuple[Rule, ...] = rules_of("case", workload, mounts, variables, source)
 RULES: tuple[Rule, ...] = (
     *rules_of("case", placement, network, builders, nodes, capacity),
     *BUILT_IN_RULES,

@@ -34,7 +34,7 @@ AWS_ONLY = {
     "money.alarm_topic_arn": "no AWS Budget watches borrowed nodes; the steward guards the budget",
     "money.freeze_roles": "no AWS Budget watches borrowed nodes; the steward guards the budget",
     "notify.topic": "there is no SNS topic",
-    "notify.webhook": "its address lies in AWS",
+    "notify.webhook": "its address lies in AWS; put NOTIFY_WEBHOOK into the Secret of cluster.s3.secret",
     "notify.email": "there is no SNS topic",
     "network": _CLUSTER,
     "encryption": "volumes and bucket are encrypted by their owner",

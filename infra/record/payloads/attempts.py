@@ -25,6 +25,8 @@ class NodeVerdict(Payload, kind="node.verdict"):
     instance: str | None = None
     fit: bool = True
     probes: tuple[dict[str, Any], ...] = ()
+    hardware: tuple[str, ...] = ()
+    """UUIDs of its GPUs."""
 
     def sentence(self) -> str:
         return f"{short(self.node)} ({self.instance}) is {'fit' if self.fit else 'unfit'}"
@@ -59,6 +61,19 @@ class NodeAnnounced(Payload, kind="node.announced", notice=Change.NODE, watched=
     def sentence(self) -> str:
         due = "" if self.due is None else f" at {self.due.isoformat(timespec='seconds')}"
         return f"EC2 announces {self.code} of {short(self.node)} ({self.instance}){due}"
+
+
+class NodeDeclining(Payload, kind="node.declining", notice=Change.NODE, watched=True):
+    """A node is about to fail, by the trend of what its agent reads."""
+
+    node: str
+    instance: str | None = None
+    why: str = ""
+    committed_step: Whole = -1
+    """Newest one at that time: the gang drains after the next."""
+
+    def sentence(self) -> str:
+        return f"{short(self.node)} ({self.instance}) declines: {self.why}"
 
 
 class LaunchBudget(Payload, kind="launch.budget"):
@@ -175,6 +190,8 @@ class AttemptEnded(Payload, kind="attempt.ended", watched=True):
     """False: no container of its pods has started."""
     nothing_sound: bool = False
     log: tuple[str, ...] = ()
+    stacks: tuple[str, ...] = ()
+    """Names below the record of its ranks' stacks, where it hung."""
 
     def sentence(self) -> str:
         failure = f"{self.failure} failure: " if self.failure else ""

@@ -1,14 +1,18 @@
 """Routes that switch off, freeze or disconnect a machine, or signal processes on it, without EC2's knowledge.
 
-`/_site/<hand>?instance=<id>` acts on a machine; `/_site/slow` also takes `seconds` and `share`.
+`/_site/<hand>?instance=<id>` acts on a machine; `/_site/slow` also takes `seconds` and `share`,
+`/_site/spot` takes `seconds`.
 `/_site/signal?process=<part of a command line>&which=all|top|busiest&signal=KILL` takes every machine without
 `instance`, and answers 404 if no process is hit.
 """
 
 from __future__ import annotations
 
+import json
 import signal
+import threading
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any, cast, get_args
 from urllib.parse import parse_qs
@@ -31,6 +35,7 @@ def install(world: World) -> None:
     for name, hand in HANDS.items():
         world.routes[f"/_site/{name}"] = _route(world, hand)
     world.routes["/_site/slow"] = lambda query, body: _slow(world, _fields(query))
+    world.routes["/_site/spot"] = lambda query, body: _take_spot(world, _fields(query))
     world.routes["/_site/signal"] = lambda query, body: _signal(world, _fields(query))
     world.routes["/_site/machines"] = lambda query, body: (200, {"machines": _machines(world)})
 
@@ -53,6 +58,24 @@ def _slow(world: World, fields: Mapping[str, str]) -> Answer:
         return _missing(world, fields.get("instance", ""))
     machine.slow(float(fields["seconds"]), float(fields["share"]))
     return HTTPStatus.OK, dict(fields)
+
+
+def _take_spot(world: World, fields: Mapping[str, str]) -> Answer:
+    """Announce in its metadata, in EC2's form, that a spot instance goes in `seconds`, and take it then."""
+    instance_id, seconds = fields.get("instance", ""), float(fields.get("seconds", "120"))
+    machine = world.machines.get(instance_id)
+    if machine is None:
+        return _missing(world, instance_id)
+    due = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    leaf = world.work / "machines" / instance_id / "metadata" / "meta-data" / "spot" / "instance-action"
+    leaf.parent.mkdir(parents=True, exist_ok=True)
+    partial = leaf.with_suffix(".partial")
+    partial.write_text(json.dumps({"action": "terminate", "time": due}))
+    partial.replace(leaf)
+    taking = threading.Timer(seconds, machine.kill)
+    taking.daemon = True
+    taking.start()
+    return HTTPStatus.OK, {"instance": instance_id, "time": due}
 
 
 def _signal(world: World, fields: Mapping[str, str]) -> Answer:

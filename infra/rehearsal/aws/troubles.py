@@ -2,8 +2,8 @@
 
 Three routes of the site, used like `/_site/faults` (empty body: read; `add`, `clear`):
 `/_site/troubles` has rules for the lives of resources, `/_site/capacity` rules for launches, and
-`/_site/control-plane?cluster=NAME&hand=freeze|thaw|kill` acts on a cluster's control plane, the only one if no name is
-given; with `&component=prometheus|alertmanager` on one program beside it.
+`/_site/control-plane?cluster=NAME&hand=freeze|thaw|kill|restart-etcd` acts on a cluster's control plane, the only one
+if no name is given; with `&component=prometheus|alertmanager` on one program beside it.
 """
 
 from __future__ import annotations
@@ -154,6 +154,7 @@ _HANDS: dict[str, Callable[[SiteControlPlane], None]] = {
     "freeze": lambda plane: plane.freeze(),
     "thaw": lambda plane: plane.thaw(),
     "kill": lambda plane: plane.stop(),
+    "restart-etcd": lambda plane: plane.restart_etcd(),
 }
 _SIGNALS = {"freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "kill": signal.SIGKILL}
 
@@ -165,7 +166,7 @@ def _lay_hands(world: World, query: str) -> tuple[int, dict[str, Any]]:
     hand = request.get("hand", "")
     if plane is None or hand not in _HANDS:
         return 404, {"clusters": sorted(planes), "hands": sorted(_HANDS)}
-    if component := request.get("component"):
+    if (component := request.get("component")) and hand in _SIGNALS:
         try:
             plane.signal(component, _SIGNALS[hand])
         except LookupError as error:

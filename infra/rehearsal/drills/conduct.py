@@ -25,7 +25,7 @@ from infra.folders import results_folder, results_root, site_dir
 from infra.record.payloads.stages import Certified
 from infra.rehearsal.drills import page as drills_page
 from infra.rehearsal.drills.history import NEWEST, append_results
-from infra.rehearsal.drills.judge import DrillResult, judge
+from infra.rehearsal.drills.judge import REFUSED, DrillResult, judge
 from infra.rehearsal.drills.moments import Moment, Moments, moments_in, note
 from infra.rehearsal.site import campaigns
 from infra.report import trainer_log
@@ -34,6 +34,8 @@ from infra.spec.drills.scenarios import Scenario, scenarios
 from infra.spec.rehearsed import ACCOUNT, REGION
 
 _EVERY_S, _STOPS_WITHIN_S = 0.5, 900.0
+_REFUSED_WITHIN_S = 120.0
+"""For a second driver to look who drives, and to end."""
 _PATIENCE_S = 180.0
 """Time beyond the expected one after which a drill no longer waits for a recovery."""
 _MOST_STARTS = 6
@@ -68,7 +70,8 @@ class Drill(NamedTuple):
         steps = itertools.accumulate(gaps, initial=_BETWEEN)
         next(steps)  # nothing strikes before the first checkpoint
         faults = [{"fault": name, "after_step": step} for name, step in zip(self.names, steps, strict=True)]
-        for path, value in {**_SMALL, "campaign": self.campaign, "rehearsal.faults": faults}.items():
+        spot = {"nodes.capacity": "spot"} if any(scenarios()[name].spot for name in self.names) else {}
+        for path, value in {**_SMALL, **spot, "campaign": self.campaign, "rehearsal.faults": faults}.items():
             section: dict[str, Any] = document
             *parents, field = path.split(".")
             for parent in parents:
@@ -158,7 +161,7 @@ class Conductor:
             self._moments = moments
             for number in range(len(self._drill.names)):
                 if (number, "due") in moments and (number, "struck") not in moments:
-                    self._kill_driver(number, moments[number, "due"])
+                    self._strike_driver(number, moments[number, "due"])
             is_over = all((number, "recovered") in moments for number in range(len(self._drill.names)))
             if is_over or time.monotonic() - noticed_at > self._patience_s():
                 break
@@ -191,14 +194,29 @@ class Conductor:
             return _STARTS_WITHIN_S
         return open_scenarios[0].lasts_s + open_scenarios[0].expect.committed_within_s + _PATIENCE_S
 
-    def _kill_driver(self, number: int, due: Moment) -> None:
-        """Kill the driver, as a lost laptop does, and start the same command again."""
-        self._driver.send_signal(signal.SIGKILL)
-        self._driver.wait()
+    def _strike_driver(self, number: int, due: Moment) -> None:
+        """Kill the driver, as a lost laptop does, and start the same command again; or start it a second time."""
         struck = due.model_copy(update={"kind": "struck", "at": datetime.now(UTC)})
+        if scenarios()[self._drill.names[number]].driver == "SECOND":
+            struck = struck.model_copy(update={"answer": self._start_second()})
+        else:
+            self._driver.send_signal(signal.SIGKILL)
+            self._driver.wait()
+            self._driver = self._start("run", str(self._spec))
         note(self._site, self._drill.campaign, struck)
         campaigns.note_struck(self._site, self._drill.campaign, number)
-        self._driver = self._start("run", str(self._spec))
+
+    def _start_second(self) -> str:
+        """Start the same command beside the driver, and return what became of it."""
+        second = self._start("run", str(self._spec))
+        try:
+            code = second.wait(_REFUSED_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            second.kill()
+            second.wait()
+            return f"not refused within {_REFUSED_WITHIN_S:.0f} s"
+        first = "the driver had ended" if self._driver.poll() is not None else ""
+        return first or (REFUSED if code else "ended as if it had driven the campaign")
 
     def _record(self) -> Record:
         try:

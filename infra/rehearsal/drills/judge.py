@@ -33,6 +33,8 @@ _OF_SEVERAL = frozenset({"RestartsRepeated"})
 """Alerts that several faults within an hour raise, whatever they are."""
 _OF_RESTARTS = frozenset({"TrainingStalled", "CheckpointsLate"})
 """Alerts that a restart raises or not, by how long it takes."""
+REFUSED = "refused"
+"""What became of a second driver, as it must."""
 _CENT = Decimal("0.01")
 
 
@@ -108,7 +110,10 @@ def judge(
     )  # fmt: skip
     kinds = {event.kind for event in window}
     pages = {e.payload.alert for e in window if isinstance(e.payload, AlertFired) and e.payload.severity == "page"}
-    return result.model_copy(update={"problems": tuple(_problems(scenario.expect, result, kinds, pages))})
+    problems = [*_problems(scenario.expect, result, kinds, pages)]
+    if scenario.driver == "SECOND" and struck.answer != REFUSED:
+        problems.append(f"the second driver was not refused: {struck.answer}")
+    return result.model_copy(update={"problems": tuple(problems)})
 
 
 def _problems(expect: Expectation, result: DrillResult, kinds: set[str], pages: set[str]) -> Iterator[str]:

@@ -112,6 +112,11 @@ class ControlPlane:
         for component in self._components():
             component.signal(signal.SIGCONT)
 
+    def restart_etcd(self) -> None:
+        """Kill etcd and start it again with its data, as its supervisor does at AWS; the others stay."""
+        self._etcd.kill()
+        self._etcd.start()
+
     def signal(self, component: str, number: signal.Signals) -> None:
         """Signal one program of the monitoring. Raises `LookupError` if it does not run."""
         programs = {program.name: program for program in self._monitoring.components if program.alive()}

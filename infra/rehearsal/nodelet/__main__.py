@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import socket
+import subprocess
 import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
 
 from infra.errors import BivouacError
+from infra.folders import asset
 from infra.rehearsal.nodelet.boot import NodeConfig, NotJoining, read_node_config
 from infra.rehearsal.nodelet.credentials import RoleCredentials
 from infra.rehearsal.nodelet.kubelet import Kubelet
@@ -22,6 +24,7 @@ from infra.rehearsal.nodelet.metadata import (
     serve_pod_identity,
 )
 from infra.rehearsal.site import network
+from infra.spec.names import NODE_TOLD_HOST_PATH
 
 log = logging.getLogger("nodelet")
 
@@ -40,8 +43,16 @@ def main() -> None:
     node = node_config(config)
     if node is not None:
         serve_pod_identity(credentials, node.cluster)
+        if config.lifecycle == "spot":
+            _start_spot_notices(Path(config.work) / f"host{NODE_TOLD_HOST_PATH}")
         Kubelet(config, node, credentials).start()
     threading.Event().wait()
+
+
+def _start_spot_notices(folder: Path) -> None:
+    """Start the node image's own program, as its service does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.Popen(["bash", str(asset("playbooks/roles/health_checks/files/spot-notices")), str(folder)])
 
 
 def plug_in(config: MachineConfig) -> None:

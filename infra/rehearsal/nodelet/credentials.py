@@ -57,6 +57,10 @@ class RoleCredentials:
                 self._agents[service] = self._make(service, *self._config.agent_key)
             return self._agents[service]
 
+    def session(self, service: str, key: str, secret: str, token: str) -> Any:
+        """Return a boto3 client of somebody's session."""
+        return self._make(service, key, secret, token)
+
     def _make(self, service: str, key: str, secret: str, token: str | None = None) -> Any:
         session = boto3.Session(key, secret, token, region_name=self._config.region)
         return session.client(service, endpoint_url=self._config.endpoint_url)

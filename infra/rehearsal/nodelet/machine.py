@@ -64,6 +64,8 @@ class MachineConfig:
     """Host folder of the programs that replace public images."""
     work: str
     """Host folder of this machine: its disks, pods and logs. It is deleted with the machine."""
+    lifecycle: str = "on-demand"
+    """`spot`: EC2 may take it, and its metadata say so two minutes before."""
 
     def save(self) -> Path:
         path = Path(self.work) / "machine.json"
@@ -97,7 +99,7 @@ class Machine:
         (work / BOOTED).unlink(missing_ok=True)
         # The shell is PID 1 and only reaps: a container's orphans become its children.
         command = ["unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc"]
-        command += ["sh", "-c", '"$@"; exit $?', "init", sys.executable, "-m", "infra.rehearsal.nodelet"]
+        command += ["sh", "-c", '"$@"; exit $?', "init", sys.executable, "-P", "-m", "infra.rehearsal.nodelet"]
         with (work / "logs" / "console.log").open("ab") as console:
             process = subprocess.Popen(
                 [*command, str(config.save())],

@@ -69,6 +69,7 @@ class Metadata:
             "ami-launch-index": "0",
             "hostname": config.hostname,
             "instance-id": config.instance_id,
+            "instance-life-cycle": config.lifecycle,
             "instance-type": config.instance_type,
             "local-hostname": config.hostname,
             "local-ipv4": config.address,

@@ -42,7 +42,7 @@ def _mounts_of(spec: Spec) -> Iterator[tuple[str, Path, str]]:
     if spec.workload is not None:
         place = spec.workload.rehearsal
         folders = place.mounts if place.init_from is None else {**place.mounts, INIT: place.init_from}
-        for name, prefix in spec.workload.links.items():
+        for name, prefix in {**spec.workload.links, **spec.workload.by_mountpoint}.items():
             yield prefix, Path(folders[name]).expanduser(), "**/*"
     if (data := spec.data) is not None:
         for part in data.parts:

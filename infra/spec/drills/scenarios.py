@@ -51,11 +51,14 @@ class Scenario(Frozen):
     what: str
     """One sentence for people."""
     hands: tuple[Hand, ...] = ()
-    driver: Literal["KILL"] | None = None
-    """Signal for the driver, which is no process of the site: `bivouac drill` sends it."""
+    driver: Literal["KILL", "SECOND"] | None = None
+    """What happens to the driver, which is no process of the site: `bivouac drill` kills it and starts it again, or
+    starts the same command a second time beside it, which must be refused."""
     lasts_s: float = 0.0
     """Time after which `undo` follows."""
     undo: tuple[Hand, ...] = ()
+    spot: bool = False
+    """It strikes spot nodes: a drill with it buys such."""
     nodes: int = 0
     """GPU nodes that are to be replaced."""
     expect: Expectation

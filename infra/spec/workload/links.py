@@ -1,11 +1,12 @@
-"""S3 prefixes that the shared file system shows a job: its mounts, and the weights to start from."""
+"""Rules for S3 prefixes that the shared file system shows a job: its mounts, and the weights to start from."""
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 
-_BUCKET_AND_PREFIX = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/]+)*/?")
+BUCKET_AND_PREFIX = re.compile(r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/]+)*/?$")
 _MOUNT = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 MOUNTS = "/mounts"
 """Folder of a job's container with its mounts."""
@@ -15,22 +16,20 @@ INIT = "init-from"
 """Name of the mount, or the folder beside the code, with the weights to start from."""
 
 
-def are_prefixes(mounts: dict[str, str]) -> dict[str, str]:
-    """Return the mounts. Raises `ValueError` for a name or a prefix that cannot be one."""
+def refuse_misnamed(mounts: Mapping[str, object]) -> None:
+    """Raise `ValueError` for a name that no mount may have, and for a text that is no prefix."""
     for name, prefix in mounts.items():
         if not _MOUNT.fullmatch(name):
             raise ValueError(f"{name}: a name has lower-case letters, digits and hyphens, 32 at most")
         if name == INIT:
             raise ValueError(f"{name}: the weights of `init_from` have this name")
-        if not _BUCKET_AND_PREFIX.fullmatch(prefix):
+        if isinstance(prefix, str) and not BUCKET_AND_PREFIX.fullmatch(prefix):
             raise ValueError(f"{name}: {prefix} is no s3://bucket/prefix")
-    refuse_unlinkable(mounts)
-    return mounts
 
 
 def refuse_no_place(place: str | None) -> str | None:
     """Return the place of weights. Raises `ValueError` if it is neither an S3 prefix nor a folder."""
-    if place is not None and "://" in place and not _BUCKET_AND_PREFIX.fullmatch(place):
+    if place is not None and "://" in place and not BUCKET_AND_PREFIX.fullmatch(place):
         raise ValueError("is neither s3://bucket/prefix nor a folder of this machine; download it to one of them")
     return place
 

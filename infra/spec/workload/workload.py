@@ -13,7 +13,8 @@ from infra.spec.image_reference import ImageReference
 from infra.spec.secrets import MOST, SecretSource
 from infra.spec.section import Section
 from infra.spec.workload.git_reference import JobSource
-from infra.spec.workload.links import INIT, are_prefixes, refuse_no_place, refuse_unlinkable
+from infra.spec.workload.links import INIT, refuse_no_place, refuse_unlinkable
+from infra.spec.workload.mounts import Mount, MountSource, linked_prefixes, sound_mounts
 from infra.spec.workload.sections import Estimates, Evaluate, Export, JobCheckpoints, Progress, Resources, SmallMachine
 from infra.spec.workload.variables import are_variables, leaves_ours, refuse_twice
 
@@ -91,9 +92,10 @@ class Workload(Section):
     """Format and retention of the job's own checkpoints."""
     progress: Progress = Progress()
     """How the job's steps are known."""
-    mounts: Annotated[dict[str, str], AfterValidator(are_prefixes)] = Field(default={})
-    """S3 prefixes by name, such as `{corpus: "s3://bucket/tokens"}`, that the job reads at `/mounts/<name>`. The shared
-    file system is linked to them and fetches a file when it is first read; what changes in S3 follows."""
+    mounts: Annotated[dict[str, MountSource], AfterValidator(sound_mounts)] = Field(default={})
+    """Folders by name that the job reads at `/mounts/<name>`: S3 prefixes, such as `{corpus: "s3://bucket/tokens"}`, to
+    which the shared file system is linked (it fetches a file when it is first read, and what changes in S3 follows), or
+    a section: an S3 prefix by Mountpoint, or a copy on each node's disks."""
     init_from: Annotated[str | None, AfterValidator(refuse_no_place)] = None
     """Weights to start from: an S3 prefix, or a folder of this machine with 4 GiB at most, which is uploaded. The job
     finds their path in `BIVOUAC_INIT_FROM`."""
@@ -185,7 +187,24 @@ class Workload(Section):
     def links(self) -> dict[str, str]:
         """Name -> S3 prefix of all that the file system shows at `/mounts`."""
         has_link = self.init_from is not None and self.init_from.startswith("s3://")
-        return {**self.mounts, **({INIT: str(self.init_from)} if has_link else {})}
+        return {**linked_prefixes(self.mounts), **({INIT: str(self.init_from)} if has_link else {})}
+
+    @property
+    def attached(self) -> dict[str, Mount]:
+        """Name -> mount of all at `/mounts` that has a volume of its own."""
+        sections = {name: mount for name, mount in self.mounts.items() if isinstance(mount, Mount)}
+        return {name: mount for name, mount in sections.items() if not mount.is_link}
+
+    @property
+    def by_mountpoint(self) -> dict[str, str]:
+        """Name -> S3 prefix of the mounts that Mountpoint's driver makes."""
+        return {name: mount.s3 for name, mount in self.attached.items()}
+
+    @property
+    def staged(self) -> dict[str, float]:
+        """Name -> size in GiB of what each node copies to its own disk before the ranks start."""
+        sections = {name: mount for name, mount in self.mounts.items() if isinstance(mount, Mount)}
+        return {name: mount.size_gib for name, mount in sections.items() if mount.size_gib is not None}
 
     @property
     def start(self) -> tuple[str, ...]:

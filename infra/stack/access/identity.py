@@ -11,6 +11,7 @@ from infra.spec.names import Names
 from infra.stack.access import policies
 from infra.stack.access.ceiling import boundary_arn
 from infra.stack.access.closing import asking
+from infra.stack.access.mounts import reading_mounts
 
 CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)
 NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
@@ -76,7 +77,7 @@ class Roles(pulumi.ComponentResource):
         self._inline("steward", self.steward, [*policies.steward(spec), *closer_rights])
         # Without secrets the trainer's role has no policies; without a role its pods would look for the node's.
         self.trainer = self._role("trainer", names.role("trainer"), policies.pod_trust(place))
-        if rights := policies.trainer(spec):
+        if rights := [*policies.trainer(spec), *reading_mounts(spec)]:
             self._inline("trainer", self.trainer, rights)
         self.archive = self._role("archive", names.role("archive"), policies.pod_trust(place))
         self._inline("archive", self.archive, policies.archive(spec))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from infra.record.faults import FOLDER
 from infra.spec.campaign import Spec
 from infra.spec.names import (
     BUILDER,
@@ -130,6 +131,8 @@ def steward(spec: Spec) -> list[Statement]:
             [EVERYTHING],
         ),
         *_folder(_buckets(spec).state, names.state_prefix),
+        # Its notes in the account's memory of faults: it reads none, and writes none of another campaign.
+        allow(["s3:PutObject"], [f"arn:aws:s3:::{_buckets(spec).state}/{FOLDER}{spec.campaign}/*"]),
         *_tier_looks(spec),
         *keys_through_s3(
             account_place, [_buckets(spec).state, *([] if spec.storage.shared else [_buckets(spec).archive])]

@@ -12,13 +12,21 @@ from pulumi import Input, ResourceOptions
 
 from infra.plan import catalogue
 from infra.spec import waits
-from infra.spec.campaign import Addons
+from infra.spec.campaign import Addons, Spec
 from infra.spec.names import POOL_LABEL, SYSTEM_POOL
 from infra.stack.timeouts import timeouts_of
 
 Stage = Literal["before-nodes", "after-nodes"]
 CSI_DRIVER = "aws-fsx-csi-driver"
+MOUNTPOINT_DRIVER = "aws-mountpoint-s3-csi-driver"
 _SYSTEM_ONLY = {POOL_LABEL: SYSTEM_POOL}
+
+
+def unused_drivers(spec: Spec) -> tuple[str, ...]:
+    """Return the add-ons that mount nothing of this campaign's."""
+    by_mountpoint = {} if spec.workload is None else spec.workload.by_mountpoint
+    used = {CSI_DRIVER: spec.storage.shared is not None, MOUNTPOINT_DRIVER: bool(by_mountpoint)}
+    return tuple(name for name, is_used in used.items() if not is_used)
 
 
 class AddonStage(pulumi.ComponentResource):
@@ -82,4 +90,6 @@ def configuration(name: str, interface_tags: dict[str, str]) -> dict[str, Any]:
         return {"nodeAgent": everywhere, "dcgmAgent": everywhere}
     if name == CSI_DRIVER:
         return {"controller": {"nodeSelector": _SYSTEM_ONLY}}
+    if name == MOUNTPOINT_DRIVER:
+        return {"controller": {"nodeSelector": _SYSTEM_ONLY}, "node": {"tolerateAllTaints": True}}
     return {}

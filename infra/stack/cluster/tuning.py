@@ -23,6 +23,8 @@ _FILES = (
     ("system_tuning", "files/gpu-clocks", "/opt/bivouac/bin/gpu-clocks"),
     ("health_checks", "templates/bivouac-kernel-log.service.j2", "/etc/systemd/system/bivouac-kernel-log.service"),
     ("health_checks", "files/kernel-log", "/opt/bivouac/bin/kernel-log"),
+    ("health_checks", "templates/bivouac-spot-notices.service.j2", "/etc/systemd/system/bivouac-spot-notices.service"),
+    ("health_checks", "files/spot-notices", "/opt/bivouac/bin/spot-notices"),
 )
 """Role, source in it, place on the node. The check of an image against its own bake is not among them."""
 _PROGRAMS = "/opt/bivouac/bin/"
@@ -39,7 +41,7 @@ udevadm control --reload
 udevadm trigger --subsystem-match=block --action=change
 systemctl daemon-reload
 systemctl try-restart containerd.service
-systemctl enable --now --no-block bivouac-kernel-log.service bivouac-gpu-clocks.service
+systemctl enable --now --no-block bivouac-kernel-log.service bivouac-spot-notices.service bivouac-gpu-clocks.service
 exit 0
 """
 

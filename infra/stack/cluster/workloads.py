@@ -38,6 +38,7 @@ from infra.spec.names import (
 )
 from infra.spec.workload.workload import by_mpirun, in_host_network
 from infra.stack.cluster.cluster import EksCluster
+from infra.stack.cluster.mounts import MountVolume, mount_volumes
 from infra.stack.cluster.mpi_operator import MpiOperator
 from infra.stack.cluster.remote_write import with_remote_write
 from infra.stack.cluster.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
@@ -97,6 +98,7 @@ class Workloads(pulumi.ComponentResource):
             opts=self._child(depends_on=[]),
         )
         self._by_mpirun, self._prepares_data = by_mpirun(spec.workload), spec.prepares_data
+        self._mounts = {} if spec.workload is None else mount_volumes(spec, spec.workload)
         self._bounds = self._admission(spec)
         kubernetes.scheduling.v1.PriorityClass(
             "training",
@@ -109,6 +111,8 @@ class Workloads(pulumi.ComponentResource):
         self._accounts()
         if storage is not None and spec.storage.shared is not None:
             self._shared_volume(spec.storage.shared, storage)
+        for claim, source in self._mounts.items():
+            self._mount(claim, source)
         for claim, path in ((LOCAL_CLAIM, LOCAL_CHECKPOINTS_HOST_PATH), (NODE_CLAIM, NODE_TOLD_HOST_PATH)):
             self._node_folder(claim, path)
         item = catalogue.instance_type(spec.nodes.instance_type)
@@ -135,7 +139,7 @@ class Workloads(pulumi.ComponentResource):
         mpi = spec.campaign if self._by_mpirun else None
         steward_repository = repository_url(spec.account, spec.region, STEWARD_REPOSITORY)
         policies = admission.policies(
-            self._names.prefix, repository, job_image, mpi, steward_repository, self._host_network
+            self._names.prefix, repository, job_image, mpi, steward_repository, self._host_network, tuple(self._mounts)
         )
         for name, document in policies.items():
             bound = admission.binding(document)
@@ -192,6 +196,29 @@ class Workloads(pulumi.ComponentResource):
             opts=ResourceOptions.merge(self._child([storage.data] if storage.data is not None else []), anew),
         )
         self._claim(SHARED_CLAIM, volume, size, anew)
+
+    def _mount(self, claim: str, source: MountVolume) -> None:
+        """Make a static volume of what somebody has; with the cluster it goes, and what it shows stays."""
+        size = {"storage": "1Gi"}  # required, and no driver looks at it
+        volume = kubernetes.core.v1.PersistentVolume(
+            claim,
+            metadata={"name": f"{self._names.prefix}-{claim}"},
+            spec={
+                "capacity": size,
+                "access_modes": ["ReadWriteMany"],
+                "persistent_volume_reclaim_policy": "Retain",
+                "storage_class_name": "",
+                "claim_ref": {"namespace": NAMESPACE, "name": claim},
+                "mount_options": list(source.options),
+                "csi": {
+                    "driver": source.driver,
+                    "volume_handle": source.handle,
+                    "volume_attributes": source.attributes,
+                },
+            },
+            opts=self._child([]),
+        )
+        self._claim(claim, volume, size)
 
     def _node_folder(self, claim: str, path: str) -> None:
         """Make a claim for a folder of the pod's node. Pods name the claim: only the volume names a path."""

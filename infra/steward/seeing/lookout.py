@@ -26,6 +26,7 @@ from infra.record.store import LIVE, STOP, CampaignStore
 from infra.steward.clocks import CLOCKS, EVERY_S, Clocks, StoredClocks, taken_over
 from infra.steward.decide import Action, History, Observation, Policy, Replace, Wait, decide
 from infra.steward.foresight.announcements import Announcements
+from infra.steward.foresight.declines import Declines
 from infra.steward.policy import is_withheld
 from infra.steward.seeing.observe import Observer
 from infra.steward.seeing.pace import Pace, interval_and_archive
@@ -140,7 +141,7 @@ class Lookout:
         self.given_back = ""
         """Reason for which the GPU nodes were given back unrecorded; empty when they were not."""
         self._config = config
-        self.announcements = Announcements(store)
+        self.announcements, self._declines = Announcements(store), Declines(config.ranks_per_node)
         self.withheld: Action | None = None
         """What was decided in this turn, and is only said."""
         self._live, self._keeper = Live(store, config.steps), Keeper(store, clock)
@@ -174,6 +175,9 @@ class Lookout:
         view = view.model_copy(update={"troubles": all_troubles, **more})
         if self.sources.away("AWS"):
             view = self.announcements.remember(view)
+        view = self.announcements.with_spot(view, self.observer.statuses)
+        declines = self._declines.note(view, self.observer.statuses, self._clock.monotonic())
+        view = self.announcements.with_declines(view, declines)
         if (step_s := self._live.pace.measured_s) is not None:
             policy = policy.model_copy(update={"interval_and_archive": interval_and_archive(self._config, step_s)})
         self.interval_and_archive = policy.interval_and_archive

@@ -151,6 +151,10 @@ class PodView(Frozen, extra="ignore"):
     """What its node sees in the job's folder that is no known checkpoint."""
 
 
+REBALANCE = "EC2 recommends to rebalance: this spot node may be taken soon"
+"""A decline that is no fault of the node."""
+
+
 class NodeView(Frozen, extra="ignore"):
     name: str
     instance: str | None
@@ -166,6 +170,9 @@ class NodeView(Frozen, extra="ignore"):
     """Duration of each sickness that only a replacement cures."""
     cloud_notice: CloudNotice | None = None
     """What EC2 announces for its instance; None if nothing is known."""
+
+    decline: str = ""
+    """Why it is about to fail, by the trend of its readings; empty if nothing tells."""
 
     @property
     def fit(self) -> bool:

@@ -240,7 +240,7 @@ def test_the_policies_fit_into_what_iam_takes_and_name_what_they_change() -> Non
             changing = {action for action in actions if not action.partition(":")[2].startswith(LOOKS)}
             if one["Resource"] == "*" and "Condition" not in one:
                 assert changing <= {"ce:UpdateCostAllocationTagsStatus"}, changing
-    assert sum(one["Effect"] == "Deny" for name in OPERATOR for one in policy(name)["Statement"]) == 4
+    assert sum(one["Effect"] == "Deny" for name in OPERATOR for one in policy(name)["Statement"]) == 5
 
 
 SERVICES = ("autoscaling", "budgets", "ce", "cloudwatch", "codebuild", "ec2", "ecr", "eks", "elb", "elbv2", "events",

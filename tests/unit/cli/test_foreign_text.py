@@ -99,7 +99,7 @@ def recorded() -> Recorded:
 def test_a_status_shows_what_jobs_nodes_and_errors_said() -> None:
     made, console = recorded(), terminal()
     facts, state = facts_of(made.again())
-    facts["notices"] = history(made.again(), SPEC.notify, made.time.wall())
+    facts["notices"] = history(made.again(), SPEC, made.time.wall())
     status._show(facts, state, False, console)
     text = output(console)
     assert DANGEROUS.search(OWN_STYLE.sub("", text)) is None

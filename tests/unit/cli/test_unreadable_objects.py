@@ -94,7 +94,7 @@ def recorded() -> Recorded:
 
 def shown(recorded: Recorded) -> str:
     facts, state = facts_of(recorded.again())
-    facts["notices"] = history(recorded.again(), SPEC.notify, recorded.time.wall())
+    facts["notices"] = history(recorded.again(), SPEC, recorded.time.wall())
     said = io.StringIO()
     status._show(facts, state, False, Console(file=said, width=300))
     return said.getvalue()

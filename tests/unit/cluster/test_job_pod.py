@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from infra.cluster.mounting import GangMount
 from infra.spec.workload.sections import Resources
 from tests.pods import IMAGE, gang
 from tests.unit.campaign.test_standby import deployment
@@ -47,10 +48,34 @@ def test_processors_memory_and_shared_memory_are_asked_for_as_the_spec_has_them(
     assert shm(spec) == {"medium": "Memory", "sizeLimit": str(2**29)}
 
 
+LINKED = GangMount(name="corpus", claim="shared", sub_path="mounts/corpus")
+
+
+def mounts_of(spec: dict[str, Any]) -> dict[str, Any]:
+    """What the job finds where, by path."""
+    rows = spec["containers"][0]["volumeMounts"]
+    return {row["mountPath"]: row for row in rows if row["mountPath"].startswith(("/mounts", "/bivouac-mounts"))}
+
+
 def test_a_mount_is_a_folder_of_the_shared_tier_that_nobody_writes() -> None:
-    mounted = pod(mounts=("corpus",))["containers"][0]["volumeMounts"]
-    (found,) = [one for one in mounted if one["mountPath"].startswith("/mounts")]
+    (found,) = mounts_of(pod(mounts=(LINKED,))).values()
     assert found == {"name": "shared", "mountPath": "/mounts/corpus", "subPath": "mounts/corpus", "readOnly": True}
+
+
+def test_a_staged_mount_is_read_from_the_nodes_disk_and_by_the_judge_from_its_source() -> None:
+    staged = LINKED.model_copy(update={"staged": True})
+    found = mounts_of(pod(mounts=(staged,)))
+    assert found["/mounts/corpus"]["name"] == "local" and found["/mounts/corpus"]["subPath"] == "staged/corpus"
+    assert found["/mounts/corpus"]["readOnly"] and found["/bivouac-mounts/corpus"]["name"] == "shared"
+    (only,) = mounts_of(pod(mounts=(staged,), judges=True)).values()
+    assert (only["name"], only["mountPath"]) == ("shared", "/mounts/corpus")
+
+
+def test_two_folders_of_one_file_system_share_its_claim() -> None:
+    both = [GangMount(name=name, claim="given-fs-1", sub_path=name) for name in ("a", "b")]
+    spec = pod(mounts=tuple(both))
+    assert [row["name"] for row in spec["volumes"]].count("given-fs-1") == 1
+    assert {path: row["readOnly"] for path, row in mounts_of(spec).items()} == {"/mounts/a": True, "/mounts/b": True}
 
 
 def evicted_after_s(spec: dict[str, Any], condition: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ class NoticeHistory:
     def __init__(self) -> None:
         record = MemoryRecord()
         self.time, self.store, self.webhook_works = record.time, record.store(), True
+        self.target = "aws"
 
     def tell(self, notify: Notify = BOTH) -> None:
         def post(_: Any) -> None:
@@ -37,7 +39,8 @@ class NoticeHistory:
         Outbox(self.store, notify, {"topic": lambda _: None, "webhook": post}, self.time.wall).tell(lambda: "nothing")
 
     def seen(self, notify: Notify = BOTH, most: int = 5) -> tuple[Entry, ...]:
-        return history(self.store, notify, self.time.wall(), most)
+        spec: Any = SimpleNamespace(target=self.target, notify=notify)
+        return history(self.store, spec, self.time.wall(), most)
 
 
 @pytest.fixture
@@ -115,3 +118,8 @@ def test_status_prints_one_line_each_and_its_json_has_every_field(world: NoticeH
     (webhook, topic) = json.loads(out.getvalue())["notices"]
     assert (webhook["way"], webhook["delivery"], webhook["tries"]) == ("webhook", "trying", 1)
     assert topic["at"] == "2026-11-22T12:00:00Z" and topic["change"] == "failed"
+
+
+def test_where_no_topic_is_no_notice_waits_for_one(world: NoticeHistory) -> None:
+    world.target = "kubernetes"
+    assert world.seen(Notify()) == ()

@@ -38,6 +38,7 @@ class Repository:
         self.spec("elsewhere", account="999999999999")
         self.spec("here", target="rehearsal")
         (self.folder / "compose.yml").write_text("services: {}\n")
+        (self.folder / "json.py").write_text("raise SystemExit('a module of the repository')\n")
         self.head = self.commit()
         self._tool("aws", "echo 111122223333")
         # Answers of `bivouac COMMAND SUBJECT`: the file `COMMAND SUBJECT`, else `COMMAND`; its first line is the code.

@@ -121,6 +121,10 @@ GRANTS: dict[str, list[Grant]] = {
             " ec2:DescribeInstanceStatus ec2:DescribeInstances", ("*",),
         ),
         *folder(STATE),
+        Grant(
+            "s3:PutObject", (f"{STATE}/foundation/faults/train/i-0a.json",), {},
+            (f"{STATE}/foundation/faults/train2/i-0a.json", f"{STATE}/foundation/keeping.json"),
+        ),
         *through_s3(STATE),
         *PUBLISHING,
     ],

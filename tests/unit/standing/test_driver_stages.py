@@ -19,8 +19,8 @@ from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.cluster.standing import connection
 from infra.cluster.standing.connection import StandingAccount, open_account
 from infra.cluster.standing.placing import placed
-from infra.data.dataset import DataSet
 from infra.errors import PermanentError, UserError
+from infra.notices import ways
 from infra.record import borrowing
 from infra.record.payloads.attempts import NodeQuarantined
 from infra.record.payloads.outputs import BakeOutput
@@ -80,6 +80,26 @@ def test_the_driver_is_whom_the_cluster_knows_with_the_secrets_login(
         open_account(spec)
 
 
+def test_people_are_told_by_the_webhook_of_the_logins_secret(
+    standing: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, spec, posted = TenantApi(), standing().spec, list[str]()
+    assert spec is not None
+    monkeypatch.delenv("NOTIFY_WEBHOOK", raising=False)
+    assert ways.ways(spec) == {} and ways.way_names(spec) == ()
+    content = {**LOGIN, "NOTIFY_WEBHOOK": "https://hooks.example.org/T0\n"}
+    encoded = {name: base64.b64encode(value.encode()).decode() for name, value in content.items()}
+    api.add("v1", "secrets", {"metadata": {"name": "s3-login", "namespace": SPACE}, "data": encoded})
+    monkeypatch.setattr(connection, "connect", lambda cluster: api.client())
+    monkeypatch.setattr(connection, "user_of", lambda client, cluster: "ada")
+    monkeypatch.setenv("NOTIFY_WEBHOOK", "")  # is put back after the test
+    open_account(spec)
+    monkeypatch.setattr(ways, "post", lambda address, notice: posted.append(address))
+    (way,) = ways.ways(spec).values()
+    way(SimpleNamespace())  # type: ignore[arg-type]
+    assert posted == ["https://hooks.example.org/T0"] and ways.way_names(spec) == ("webhook",)
+
+
 def store_of(spec: Spec, s3: FakeS3) -> CampaignStore:
     return CampaignStore(s3, BUCKET, spec.campaign, "driver", f"bivouac/campaigns/{spec.campaign}")
 
@@ -136,7 +156,7 @@ def test_every_file_of_the_folder_is_listed_with_its_digest(standing: Standing, 
     folder.mkdir()
     (folder / "manifest.json").write_bytes(b"{}")
     (folder / ".lock").touch()
-    made: Any = DataSet.model_construct(folder=folder, digest="d", manifest=None)
+    made: Any = SimpleNamespace(folder=folder)
     assert data.listed(spec, made) == (file_of(b"{}", "manifest.json"),)
 
 
@@ -201,6 +221,22 @@ def test_a_pod_of_the_data_that_does_not_start_is_told_with_its_reason(standing:
     assert spec is not None and spec.cluster is not None
     with pytest.raises(PermanentError, match="ErrImagePull"):
         data._bring(data_context(spec), api.client(), spec.cluster, config_of(file_of(b"tokens")))
+
+
+def test_new_code_of_a_relaunch_comes_beside_the_first(standing: Standing, tmp_path: Path) -> None:
+    api, spec, sent = DataApi(), standing().spec, list[str]()
+    assert spec is not None
+    api.word = '{"files": 1, "bytes": 4}'
+    (tmp_path / "source-2.tar").write_bytes(b"code")
+    context = data_context(spec)
+    s3 = SimpleNamespace(upload_file=lambda path, bucket, key: sent.append(key))
+    context.account, context.buckets = SimpleNamespace(client=lambda service: s3), spec.buckets
+    context.cluster_client = api.client
+    data.lay(context, [tmp_path / "source-2.tar"], "d1")
+    assert sent == ["bivouac/datasets/d1/source-2.tar"]
+    brought = json.loads(api.objects["v1", "configmaps", SPACE, "data"]["data"]["bring.json"])
+    assert [file["name"] for file in brought["files"]] == ["source-2.tar"]
+    assert target.renewal(spec) is standing_stages.RENEWAL
 
 
 def test_a_node_is_judged_without_what_only_awss_nodes_have(standing: Standing) -> None:

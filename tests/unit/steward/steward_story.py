@@ -38,7 +38,7 @@ from infra.record.payloads.stages import StageStarted
 from infra.record.store import LIVE, CampaignStore
 from infra.spec.campaign import Spec
 from infra.spec.names import GPU_POOL, NAMESPACE, POOL_LABEL
-from infra.steward import archiving
+from infra.steward import archiving, attempt
 from infra.steward.decide import History
 from infra.steward.seeing import committed, observe
 from infra.steward.steward import Steward
@@ -340,6 +340,7 @@ def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StewardRun:
     monkeypatch.setattr(BoundedLook, "within", lambda self, seconds: self._ask())
     monkeypatch.setattr(committed, "SHARED_CHECKPOINTS", str(tmp_path))
     monkeypatch.setattr(archiving, "record", lambda steward: None)
+    monkeypatch.setattr(attempt, "keep_stacks", lambda *_: ())
     store = CampaignStore(made.s3, "state", "story", "driver", now=time.wall)
     store.append(StageStarted(stage="preflight"))
     return made

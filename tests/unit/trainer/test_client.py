@@ -55,6 +55,19 @@ def test_without_a_supervisor_every_call_does_nothing(tmp_path: Path) -> None:
     assert done.stdout.split() == ["False", "None"] and not list(tmp_path.iterdir()), done.stderr
 
 
+@pytest.mark.parametrize("target", ["step-10", "{folder}/step-10", "../own/step-10/"])
+def test_a_link_that_is_told_stands_for_what_it_leads_to_then(target: str, tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    (folder / "step-10").mkdir(parents=True)
+    (folder / "step-10/state").write_text("ten")
+    (folder / "latest").symlink_to(target.format(folder=folder))
+    code = "import bivouac as b; b.committed('latest', 10); b.committed('step-10', 10)"
+    env = {"PYTHONPATH": str(CLIENT), "BIVOUAC_RUN": str(tmp_path)}
+    subprocess.run([sys.executable, "-S", "-c", code], cwd=folder, env=env, check=True)
+    by_link, by_name = map(json.loads, (tmp_path / "told-0.jsonl").read_text().splitlines())
+    assert by_link == by_name and by_name["folder"] == str(folder / "step-10") and by_name["version"][:2] == [1, 3]
+
+
 def test_steps_and_checkpoints_are_those_that_the_job_tells(camp: Supervisors) -> None:
     process = camp.start(1, *words(25, 0.0), steps=25, env={"PYTHONPATH": str(CLIENT)})
     said = process.communicate()[0]

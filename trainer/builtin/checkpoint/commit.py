@@ -105,6 +105,8 @@ class Committer:
         self._replicating: Manifest | None = None
         self._copied = False
         self._unchanged, self._on_shared = Unchanged(), start.manifest if start.on_shared else None
+        if start.manifest is not None and self._has_written(start.manifest):
+            self._unchanged.adopt(start.manifest, tiers.local.folder(start.step))
         self._newest, self._began = start.manifest, start.step
         self._saves, self._ready, self._skipped_for = 0, False, -1
         self.measured = Measured()
@@ -115,6 +117,10 @@ class Committer:
         if start.manifest is not None and not start.on_shared:
             # Only the nodes hold it. If it is the last step, no later save would bring it to the shared tier.
             self._replicate(start.manifest)
+
+    def _has_written(self, manifest: Manifest) -> bool:
+        """Return whether ranks of this layout wrote a step: another one's parts of frozen weights are others."""
+        return (manifest.world_size, manifest.parallel) == (self._gang.world_size, self._identity.parallel)
 
     def make_ready(self, engine: Any) -> None:
         """Allocate host buffers beside the training, once, after a step: some optimizers have no state before it."""

@@ -19,6 +19,7 @@ from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils.tensor_fragment import fragment_address
 
 from trainer.builtin.checkpoint.files import open_regular
+from trainer.builtin.checkpoint.frozen_weights import frozen_file, joined, split
 from trainer.errors import StorageError
 
 # DeepSpeed's state holds these besides tensors and plain values; a load constructs nothing else.
@@ -36,6 +37,8 @@ class Snapshot:
 
     path: Path
     state: Any
+    is_frozen: bool = False
+    """Its tensors do not train: they are the engine's own, not copies, and the same in each save."""
 
 
 class HostBuffers(dict[tuple[str, int], torch.Tensor]):
@@ -59,13 +62,19 @@ class HostBuffers(dict[tuple[str, int], torch.Tensor]):
 class HostCopyEngine(CheckpointEngine):
     """Collects the state that DeepSpeed passes for one save; the caller writes the snapshots."""
 
-    def __init__(self, verify: Callable[[Path, BufferedReader], None], use_mmap: bool = False) -> None:
-        """`use_mmap`: as in `load_safely`; for files on this node's tier, which nobody removes or changes."""
+    def __init__(
+        self,
+        verify: Callable[[Path, BufferedReader], None],
+        use_mmap: bool = False,
+        frozen: frozenset[str] = frozenset(),
+    ) -> None:
+        """`use_mmap`: as in `load_safely`; for files on this node's tier, which nobody removes or changes. `frozen`:
+        names of weights that do not train, which go into files of their own."""
         super().__init__()
         self.name = "HostCopyEngine"
         self.copy_s = 0.0
         """Seconds of copying in the last save, without DeepSpeed's gathering of its state."""
-        self._verify, self._mapped = verify, use_mmap
+        self._verify, self._mapped, self._frozen = verify, use_mmap, frozen
         self._snapshots: list[Snapshot] = []
         self._foreseen: list[tuple[str, int, torch.Tensor]] | None = None
         self.buffers = HostBuffers()
@@ -108,7 +117,11 @@ class HostCopyEngine(CheckpointEngine):
                 return tensor
             return self.buffers.like(name, ordinal, tensor).copy_(tensor, non_blocking=True)
 
-        self._snapshots.append(Snapshot(Path(path), _HostCopy(to_host).of(state_dict)))
+        trained, frozen = split(state_dict, name, self._frozen)
+        self._snapshots.append(Snapshot(Path(path), _HostCopy(to_host).of(trained)))
+        if frozen is not None and foreseen is None:
+            tensors = _HostCopy(lambda tensor, ordinal: tensor).of(frozen)
+            self._snapshots.append(Snapshot(Path(path).with_name(frozen_file(name)), tensors, is_frozen=True))
         self.copy_s += time.monotonic() - start_s
 
     def commit(self, info: CheckpointCommitInfo | None) -> bool:
@@ -127,7 +140,8 @@ class HostCopyEngine(CheckpointEngine):
         with open_regular(Path(path)) as file:
             self._verify(Path(path), file)
             file.seek(0)
-            return load_safely(file, self._mapped)
+            state = load_safely(file, self._mapped)
+        return joined(state, Path(path), lambda frozen: self.load(str(frozen)))
 
     def preserves_storage_sharing(self) -> bool:
         return False

@@ -19,7 +19,7 @@ from torch.serialization import get_crc32_options, set_crc32_options
 
 from trainer.builtin.checkpoint.deepspeed_engine import Snapshot
 from trainer.builtin.checkpoint.files import DigestingFile, digest_on_disk, durable, link_durably
-from trainer.contract import Shard
+from trainer.contract import Manifest, Shard
 from trainer.errors import Diverged
 
 _SAMPLE_BYTES = 4096
@@ -66,13 +66,24 @@ class Unchanged:
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, Path, str]] = {}
+        self._frozen: dict[str, tuple[Path, Shard, tuple[int, ...]]] = {}
+        """Newest file of frozen weights by its name without a folder, with what tells that it is still that file."""
+
+    def adopt(self, manifest: Manifest, folder: Path) -> None:
+        """Remember the frozen weights that this process has loaded from a step, verified, in `folder`."""
+        for shard in manifest.shards:
+            if shard.is_frozen and (folder / shard.file).is_file():
+                self._remember_frozen(folder / shard.file, shard)
 
     def link(self, snapshot: Snapshot, name: str, rank: int) -> Shard | None:
         """Link the file of the last save if this state serialises to the same bytes; else return None.
 
         Another fingerprint (the common case) decides at once. An equal one is followed by the whole digest and a read
-        of the linked file, so that a damaged file is not linked.
+        of the linked file, so that a damaged file is not linked. Frozen weights are neither serialised nor read again:
+        tiers read what they take, and a restore what it loads.
         """
+        if snapshot.is_frozen:
+            return self._link_frozen(snapshot, name, rank)
         fingerprint, (prior, source, digest) = (fingerprint_of(snapshot.state), self._last.get(name, ("", Path(), "")))
         if fingerprint != prior:
             return None
@@ -86,8 +97,30 @@ class Unchanged:
             return None
         return Shard(file=name, size_bytes=dry.size_bytes, sha256=digest, rank=rank)
 
+    def _link_frozen(self, snapshot: Snapshot, name: str, rank: int) -> Shard | None:
+        source, shard, identity = self._frozen.get(snapshot.path.name, (Path(), None, ()))
+        try:
+            if shard is None or _identity(source) != identity:
+                return None
+            link_durably(source, snapshot.path)
+        except OSError:
+            return None
+        return shard.model_copy(update={"file": name, "rank": rank})
+
+    def _remember_frozen(self, path: Path, shard: Shard) -> None:
+        self._frozen[path.name] = (path, shard, _identity(path))
+
     def remember(self, snapshot: Snapshot, shard: Shard) -> None:
+        if snapshot.is_frozen:
+            self._remember_frozen(snapshot.path, shard)
+            return
         self._last[shard.file] = (fingerprint_of(snapshot.state), snapshot.path, shard.sha256)
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """Return what a write or a replacement of the file changes, and another link to it does not."""
+    status = path.lstat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class _Nowhere:

@@ -10,6 +10,7 @@ from trainer.supervisor.formats.find import files_of as files_of
 from trainer.supervisor.formats.find import lacks as lacks
 from trainer.supervisor.formats.find import missing as missing
 from trainer.supervisor.formats.find import newer_beside as newer_beside
+from trainer.supervisor.formats.find import offered as offered
 from trainer.supervisor.formats.find import whole_ranks as whole_ranks
 from trainer.supervisor.formats.later import forget_later as forget_later
 from trainer.supervisor.formats.recognise import Recogniser as Recogniser

@@ -20,10 +20,11 @@ from trainer.supervisor.formats.layouts import (
     Candidate,
     View,
     all_are_whole,
+    digit_files,
     each_rank,
     is_state,
 )  # fmt: skip
-from trainer.supervisor.formats.names import PLAIN, number_of
+from trainer.supervisor.formats.names import EPOCH, STEP, number_of
 from trainer.supervisor.formats.tree import listing
 
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
@@ -84,6 +85,8 @@ def _text(path: Path) -> str:
 def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     """Files that are a checkpoint each, or together with others of the same number."""
     by_number: dict[int, list[str]] = {}
+    beside: dict[int, list[str]] = {}
+    digit_names = digit_files(view)
     single_names: list[str] = []
     marks = {name[: -len(end)] for end in (".done", ".DONE") for name in view.entries.files if name.endswith(end)}
     plain = "folder" in kinds and not any(map(number_of, marks))  # who marks files marks each of them
@@ -96,11 +99,13 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
             yield Candidate("lightning", path, partial(each_rank, [path], 1), told_in=(path,))
         elif plain and is_state(name) and not ENDED_BY_OTHERS.search(name) and not name.startswith(_RANDOM):
             number = number_of(name)
-            if number is not None and (number.kind != PLAIN or OF_STATE.search(name)):
-                by_number.setdefault(number.value, []).append(name)
+            if number is not None:
+                is_state_of_step = number.kind in (STEP, EPOCH) or name in digit_names or OF_STATE.search(name)
+                (by_number if is_state_of_step else beside).setdefault(number.value, []).append(name)
             elif OF_STATE.search(name):
                 single_names.append(name)
     for value, names in by_number.items():
+        names += beside.get(value, [])  # such as `opt000030.pt` beside `model000030.pt`
         if len(names) > 1:  # what else belongs to them, such as `meta_000030.json`
             json_names = (name for name in view.entries.files if name.endswith(".json"))
             names += [name for name in sorted(json_names) if (number := number_of(name)) and number.value == value]

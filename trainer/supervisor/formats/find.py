@@ -7,10 +7,11 @@ import glob
 import re
 from functools import partial
 from pathlib import Path
-from typing import AbstractSet, Callable, Iterable, Iterator
+from typing import AbstractSet, Callable, Iterable, Iterator, Sequence
 
 from trainer.supervisor.formats.files import files, tracker_candidates
-from trainer.supervisor.formats.layouts import EACH_RANK, FOLDERS, Candidate, View, each_rank
+from trainer.supervisor.formats.layouts import EACH_RANK, FOLDERS, OF_STATE, Candidate, View, each_rank
+from trainer.supervisor.formats.names import PLAIN, number_of
 from trainer.supervisor.formats.tree import Finished, listing
 
 Find = Callable[..., Iterator[Finished]]
@@ -21,7 +22,7 @@ _DEEPEST = 8
 KINDS: dict[str, frozenset[str]] = {name: frozenset({name}) for name in _ALONE}
 """Format of a spec -> the layouts that it recognises."""
 KINDS["client"] = frozenset()
-KINDS["auto"] = frozenset().union(*KINDS.values()) | {"nanotron", "folder"}
+KINDS["auto"] = frozenset().union(*KINDS.values()) | {"nanotron", "orbax", "folder"}
 
 
 def candidates(folder: Path, ranks: int, kinds: AbstractSet[str], depth: int = 0) -> Iterator[Candidate]:
@@ -48,7 +49,8 @@ def _finished_checkpoints(name: str, folder: Path, ranks: int, sealed_step: int 
     """Raises `OSError`."""
     for candidate in candidates(folder, ranks, KINDS[name]) if KINDS[name] else ():
         checkpoint = candidate.checkpoint()
-        if 0 <= checkpoint.step <= sealed_step or candidate.ready():
+        # A plain number may be one of a few names that take turns: what is written there may be newer.
+        if (checkpoint.ordinal < 0 and 0 <= checkpoint.step <= sealed_step) or candidate.ready():
             yield checkpoint
 
 
@@ -61,6 +63,15 @@ FORMATS: dict[str, Find] = {name: partial(_finished_checkpoints, name) for name 
 def files_of(root: Path) -> list[Path]:
     """Return all files of a checkpoint, a file or a folder."""
     return [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def offered(root: Path, files: Sequence[Path]) -> Path:
+    """Return what a job goes on from: a checkpoint's root, or of several files with one plain number the only one that
+    is called a checkpoint, such as `model000030.pt` beside `opt000030.pt`."""
+    named_files = [path for path in files if OF_STATE.search(path.name)]
+    numbers = {number_of(path.name) for path in files}
+    is_plain = all(number is not None and number.kind == PLAIN for number in numbers)
+    return named_files[0] if len(named_files) == len(numbers) == 1 and len(files) > 1 and is_plain else root
 
 
 def whole_ranks(name: str, files: Iterable[Path], ranks: int, like: Iterable[str]) -> bool:

@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Iterator
 
 from trainer.supervisor.formats.find import KINDS, candidates
-from trainer.supervisor.formats.layouts import DEEPSPEED_TRACKER, MEGATRON_TRACKER, NANOTRON_TRACKER, Candidate
+from trainer.supervisor.formats.layouts import (
+    DEEPSPEED_TRACKER,
+    MEGATRON_TRACKER,
+    NANOTRON_TRACKER,
+    PATH_FILE,
+    Candidate,
+)
 from trainer.supervisor.formats.names import family, number_in_family, number_of
 from trainer.supervisor.formats.recognise import version_of, written_at
 from trainer.supervisor.formats.tree import Finished, is_ours, listing
@@ -65,6 +71,7 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
                 _remove(place / left)
         _renew_links(place, removed_paths, checkpoint)
         _renew_trackers(name, place, removed_paths, checkpoint)
+        _renew_path_file(place, removed_paths, checkpoint)
     if checkpoint is not None:
         _make_findable(checkpoint, last_files)
 
@@ -78,7 +85,9 @@ def _is_later(candidate: Candidate, checkpoint: Finished | None, sealed_at: floa
     pattern, own_number = family(checkpoint.face.name), number_of(checkpoint.face.name)
     of_its_name = None if pattern is None else number_in_family(pattern, rival.face.name)
     if of_its_name is not None and own_number is not None and rival.face.parent == checkpoint.face.parent:
-        return of_its_name > own_number.value
+        if of_its_name > own_number.value:
+            return True
+        return not candidate.ready() and written_at(version_of(rival)) > sealed_at
     is_newer = rival.step > checkpoint.step or (rival.step < 0 and candidate.number is None and not candidate.ready())
     return is_newer and written_at(version_of(rival)) > sealed_at
 
@@ -128,6 +137,19 @@ def _renew_trackers(name: str, place: Path, removed_paths: set[Path], checkpoint
                 _remove(path)
         elif place == checkpoint.root.parent and (kind == name or old in names or _has_tracker(kind, checkpoint.root)):
             _write(path, text.format(named=checkpoint.root.name, step=checkpoint.step))
+
+
+def _renew_path_file(place: Path, removed_paths: set[Path], checkpoint: Finished | None) -> None:
+    """Let a file that holds the newest checkpoint's name or path, as of Detectron2 and MMEngine, name the chosen one
+    where it named what is gone."""
+    path = place / PATH_FILE
+    text = path.read_text(errors="replace").strip() if path.is_file() and not path.is_symlink() else ""
+    if not text or "\n" in text or place / Path(text).name not in removed_paths:
+        return
+    if checkpoint is None:
+        _remove(path)
+    elif place == checkpoint.root.parent:
+        _write(path, str(Path(text).with_name(checkpoint.root.name)))
 
 
 def _has_tracker(kind: str, root: Path) -> bool:

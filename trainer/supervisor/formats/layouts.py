@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Callable, Iterable, NamedTuple, Sequence
 
 from trainer.supervisor.formats import content
-from trainer.supervisor.formats.names import EPOCH, PLAIN, Number, number_of
+from trainer.supervisor.formats.names import EPOCH, PLAIN, STEP, TIME, Number, number_of
 from trainer.supervisor.formats.tree import Finished, Listing, listing
 
 MEGATRON_TRACKER, DEEPSPEED_TRACKER, NANOTRON_TRACKER = "latest_checkpointed_iteration.txt", "latest", "latest.txt"
+PATH_FILE = "last_checkpoint"
 DONE = "DONE"
 EACH_RANK = {"huggingface": "rng_state_*.pth", "deepspeed": "*optim_states.pt", "accelerate": "random_states_*.pkl"}
 """Format -> files of which each rank writes one."""
@@ -64,15 +65,15 @@ class Candidate(NamedTuple):
 
     def checkpoint(self) -> Finished:
         number = self.number
-        if number is not None and number.kind not in (EPOCH, PLAIN):
+        if number is not None and number.kind == STEP:
             return Finished(number.value, self.root, self.files, settles=self.settles)
         steps = [content.step_in(path) for path in self.told_in]
         step = max((step for step in steps if step is not None), default=-1)
         if step >= 0 or number is None:
             return Finished(step, self.root, self.files, settles=self.settles)
-        if number.kind == EPOCH or self.ordinal or any(content.counts_epochs(path) for path in self.told_in):
+        if number.kind in (EPOCH, TIME) or self.ordinal or any(content.counts_epochs(path) for path in self.told_in):
             return Finished(-1, self.root, self.files, number.value, self.settles)
-        return Finished(number.value, self.root, self.files, settles=self.settles)
+        return Finished(number.value, self.root, self.files, number.value, self.settles)
 
 
 class View(NamedTuple):
@@ -103,6 +104,13 @@ class View(NamedTuple):
 
 def is_state(name: str) -> bool:
     return name.endswith(_STATE) and not name.startswith(".") and not _BESIDE.search(name)
+
+
+def digit_files(view: View) -> frozenset[str]:
+    """Return the files whose names are a step alone (`0050000.pt`); none if they count from 0, as ranks do."""
+    names = {name for name in view.entries.files if is_state(name) and re.match(r"\d+\.\w+$", name)}
+    count_from_0 = {int(name.partition(".")[0]) for name in names} == set(range(len(names)))
+    return frozenset() if count_from_0 else frozenset(names)
 
 
 def each_rank(paths: Sequence[Path], ranks: int) -> bool:
@@ -197,6 +205,14 @@ def _dcp_is_whole(folder: Path) -> bool:
     return all((folder / name).stat().st_mtime <= end + CLOCKS_S for name in names if name.endswith(".distcp"))
 
 
+def _orbax(view: View) -> Candidate | None:
+    """Orbax writes into a folder of another name, and renames it; not on every file system, so it also has to rest."""
+    is_orbax = view.entries.files & {"_CHECKPOINT_METADATA", "orbax.checkpoint"}
+    if view.top or not is_orbax or ".orbax-checkpoint-tmp" in view.path.name:
+        return None
+    return Candidate("orbax", view.path, partial(bool, True), settles=True)
+
+
 def _plain_folder(view: View) -> Candidate | None:
     """Whole files of state in a folder with a step's name, or in one that is written again and again."""
     if view.top or _BESIDE.search(view.path.name):
@@ -212,7 +228,7 @@ def _plain_folder(view: View) -> Candidate | None:
     files = view.state_files()
     if not files or any(_has_step(path, in_step_folder=view.number is not None) for path in files):
         return None
-    if view.number is None and len({content.step_in(path) for path in files} - {None}) > 1:
+    if view.number is None and (digit_files(view) or len({content.step_in(path) for path in files} - {None}) > 1):
         return None  # each is a checkpoint, such as the newest and the best
     if any(number_of(name) and _OF_STEPS.search(name.rstrip("0123456789")) for name in view.entries.folders):
         return None
@@ -229,8 +245,9 @@ def _has_step(path: Path, in_step_folder: bool) -> bool:
     """Return whether a file's name tells a step. `in_step_folder`: its folder's does, and plain numbers are those of
     ranks."""
     number = number_of(path.name)
-    plain = not in_step_folder and re.search(r"(?:ckpt|checkpoint|snapshot|model)s?[=_-]?\d+\.\w+$", path.name, re.I)
-    return bool(plain) or (number is not None and number.kind != PLAIN)
+    plain = re.search(r"(?:ckpt|checkpoint|snapshot|model)s?[=_-]?\d+\.\w+$", path.name, re.I)
+    kind = PLAIN if number is None else number.kind
+    return kind in (STEP, EPOCH) or (not in_step_folder and (kind == TIME or bool(plain)))
 
 
 def _has_indexed_files(index: Path) -> bool:
@@ -245,6 +262,7 @@ FOLDERS: Sequence[tuple[str, Callable[[View], Candidate | None]]] = (
     ("huggingface", _huggingface),
     ("lightning", _lightning_folder),
     ("dcp", _dcp),
+    ("orbax", _orbax),
     ("folder", _plain_folder),
 )
 """Format -> how it knows a folder, the surest first."""

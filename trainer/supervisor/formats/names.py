@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-STEP, EPOCH, PLAIN = "step", "epoch", "plain"
+STEP, EPOCH, TIME, PLAIN = "step", "epoch", "time", "plain"
 _SUFFIX = r"(?:\.(?:[A-Za-z]\w*))*$"
 _AFTER_WORD = r"(?<![A-Za-z]){}[=_-]?(\d+)(?!\d*\.\d)"
 _STEPS = re.compile(_AFTER_WORD.format(r"(?:global_?step|steps?|iter(?:ation)?s?|updates?)"), re.I)
@@ -25,12 +25,17 @@ _RUN = re.compile(
 
 
 _FIGURE = r"-?\d+\.\d+(?:e-?\d+)?"
+_TIME_TEXT = r"((?:19|20)\d\d[-_.]?\d\d[-_.]?\d\d[-_.T ]?\d\d[-_.:h]?\d\d(?:[-_.:m]?\d\d)?s?|1[4-9]\d{8}(?:\d{3})?)"
+"""A date with the time of day, or seconds or milliseconds since 1970, up to 2033."""
+_TIME = re.compile(r"(?<!\d)" + _TIME_TEXT + r"(?=(?:\.[A-Za-z]\w*)+$)")
+"""Of files alone: a folder of such a name is more often the folder of a run."""
+_TIME_OF_RUN = re.compile(r"(?:^|\D)(?:19|20)\d\d[-_.]\d\d[-_.]\d\d[-_.T ]\d\d[-_.:h]?\d\d(?:[-_.:m]?\d\d)?s?$")
 
 
 class Number(NamedTuple):
     value: int
     kind: str
-    """`STEP` or `EPOCH` where the name says so, else `PLAIN`."""
+    """`STEP` or `EPOCH` where the name says so, `TIME` for when it was written, else `PLAIN`."""
 
 
 def number_of(name: str) -> Number | None:
@@ -39,6 +44,10 @@ def number_of(name: str) -> Number | None:
     for pattern, kind in ((_STEPS, STEP), (_EPOCHS, EPOCH)):
         if match := pattern.search(plain):
             return Number(int(match.group(1)), kind)
+    if match := _TIME.search(name):
+        return Number(_digits(match.group(1)), TIME)
+    if _TIME_OF_RUN.search(name):
+        return None
     match = _LAST.match(plain.rstrip("_-"))
     if match and not _DATE.match(match.group(2)) and not _RUN.search(match.group(1)):
         return Number(int(match.group(2)), PLAIN)
@@ -51,6 +60,8 @@ def family(name: str) -> re.Pattern[str] | None:
     number = number_of(name)
     if number is None:
         return None
+    if number.kind == TIME and (match := _TIME.search(name)):
+        return re.compile(re.escape(name[: match.start()]) + _TIME_TEXT + re.escape(name[match.end() :]) + r"\Z")
     spans = [match.span() for match in re.finditer(r"\d+", name) if int(match.group()) == number.value]
     # The rank or part may be the same number: the next one is no later step.
     parts = [match.span() for match in _PARTS.finditer(name)]
@@ -75,4 +86,8 @@ def _general(text: str) -> str:
 
 def number_in_family(pattern: re.Pattern[str], name: str) -> int | None:
     match = pattern.match(name)
-    return int(match.group(1)) if match else None
+    return _digits(match.group(1)) if match else None
+
+
+def _digits(text: str) -> int:
+    return int(re.sub(r"\D", "", text))

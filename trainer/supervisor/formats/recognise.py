@@ -11,7 +11,7 @@ from trainer.supervisor.formats import content
 from trainer.supervisor.formats.find import FORMATS
 from trainer.supervisor.formats.layouts import is_state
 from trainer.supervisor.formats.names import family, number_in_family
-from trainer.supervisor.formats.tree import Finished
+from trainer.supervisor.formats.tree import Finished, listing
 
 SETTLES_S, QUIET_S = 2.0, 10.0
 """For how long a checkpoint without a last write has not changed before it counts, while the job runs: where the job
@@ -20,6 +20,8 @@ _RESTS, _LONGEST_REST_S, _SHORT_S = 100.0, 60.0, 0.01
 """Pause after a look that is not short, in times of its length: looks take a hundredth of a core."""
 _LINES_LATE_S = 0.02
 """A line is read so much later than it was printed."""
+_FIRST_TIME = 10**9
+"""A larger number in a name that is no step is a time."""
 Version = Tuple[Tuple[str, int, int], ...]
 """Name, size and time of change of each file."""
 
@@ -59,6 +61,8 @@ class Recogniser:
         """Folder and pattern of a name -> the checkpoint of such a name that was seen last."""
         self._ordinals: dict[str, tuple[int, int]] = {}
         """Folder and pattern of a name -> the largest number that was given a step, and the step."""
+        self._first_written: dict[Path, float] = {}
+        """File or folder with a plain number that is no newer step -> when it was written, at the first look."""
 
     def finished_checkpoints(self, name: str, folder: Path, ranks: int, sealed_step: int) -> Iterator[Finished]:
         """Yield what counts as finished and is not committed, each with its step. Raises `OSError`."""
@@ -69,9 +73,13 @@ class Recogniser:
         )
         has_numbers = any(checkpoint.step >= 0 or checkpoint.ordinal >= 0 for checkpoint in checkpoints)
         for checkpoint in checkpoints:
-            if 0 <= checkpoint.step <= sealed_step or self.named_by_job & {checkpoint.root, *checkpoint.root.parents}:
+            if self.named_by_job & {checkpoint.root, *checkpoint.root.parents}:
                 continue
-            if checkpoint.step < 0 and (self._is_old(checkpoint) or (has_numbers and checkpoint.ordinal < 0)):
+            if 0 <= checkpoint.step <= sealed_step:
+                if not self._takes_turns(checkpoint, sealed_step):
+                    continue
+                checkpoint = checkpoint._replace(step=-1)
+            elif checkpoint.step < 0 and (self._is_old(checkpoint) or (has_numbers and checkpoint.ordinal < 0)):
                 continue  # without a number: an export beside checkpoints from which the job goes on
             sight = self._sight(checkpoint)
             if sight.version and (not checkpoint.settles or self.ended or self._is_settled(sight)):
@@ -80,6 +88,21 @@ class Recogniser:
                     yield checkpoint._replace(step=step, ordinal=-1, settles=False)
         cpu_s = time.thread_time() - cpu_start_s
         self._rests_until = time.monotonic() + (min(_LONGEST_REST_S, _RESTS * cpu_s) if cpu_s > _SHORT_S else 0.0)
+
+    def _takes_turns(self, checkpoint: Finished, sealed_step: int) -> bool:
+        """Return whether the plain number in a name is no step, as of `ckpt.0.pt` and `ckpt.1.pt` by turns: what lies
+        there was written again, after the job had told a step beyond the newest sealed one. One file shows it: looks
+        into all old checkpoints would take long."""
+        if checkpoint.ordinal < 0:
+            return False
+        names = sorted(listing(checkpoint.face).files)
+        try:
+            changed_at = (checkpoint.face / names[0] if names else checkpoint.face).stat().st_mtime
+        except OSError:
+            return False
+        is_rewritten = changed_at != self._first_written.setdefault(checkpoint.face, changed_at)
+        is_newer = is_rewritten and changed_at > self.sealed_until(sealed_step)
+        return is_newer and self._heard_before(changed_at, -1) > sealed_step
 
     def _sight(self, checkpoint: Finished) -> _Sight:
         """Return what a checkpoint is now, since when, and what came before it under its name or its family's."""
@@ -151,6 +174,11 @@ class Recogniser:
         standing = (checkpoint for checkpoint in of_steps if self._steps[checkpoint.face][0] == version_of(checkpoint))
         return {path for checkpoint in standing for path in checkpoint.files or (checkpoint.root,)}
 
+    def sealed_until(self, sealed_step: int) -> float:
+        """Return when the newest of what is sealed was written, in seconds since 1970; infinite where nothing is."""
+        versions = [self._steps[root][0] for root, one in self._sealed.items() if one.step <= sealed_step]
+        return max(map(written_at, versions), default=float("inf"))
+
     def sealed_places(self, step: int) -> set[Path]:
         """Return the folders that hold what is sealed of a step."""
         return {checkpoint.face.parent for checkpoint in self._sealed.values() if checkpoint.step == step}
@@ -166,15 +194,17 @@ class Recogniser:
         if note is not None and note[0] == sight.version:
             return note[1]
         newest_step = max([sealed_step, *(step for _, step in self._steps.values())])
-        printed_at = written_at(sight.version) + _LINES_LATE_S
-        heard_step = next(
-            (step for heard_at, step in reversed(self._heard) if heard_at <= printed_at), checkpoint.ordinal
-        )
-        step = max(heard_step, newest_step + 1, 0)
+        ordinal = checkpoint.ordinal if checkpoint.ordinal < _FIRST_TIME else -1  # that is no count of saves
+        step = max(self._heard_before(written_at(sight.version), ordinal), newest_step + 1, 0)
         self._steps[checkpoint.face] = (sight.version, step)
         if (place := _family(checkpoint.face)) is not None:
             self._ordinals[place[0]] = (place[1], step)
         return step
+
+    def _heard_before(self, time_s: float, default: int) -> int:
+        """Return the step that the job had told last when something was written, `default` for none."""
+        printed_at = time_s + _LINES_LATE_S
+        return next((step for heard_at, step in reversed(self._heard) if heard_at <= printed_at), default)
 
 
 def version_of(checkpoint: Finished) -> Version:

@@ -27,7 +27,8 @@ class Finished(NamedTuple):
     files: tuple[Path, ...] = ()
     """If any: `root` is a folder that also holds other things, and only these files below it are the checkpoint."""
     ordinal: int = -1
-    """The number in its name, if that counts epochs or saves and the step is not known otherwise."""
+    """The number in its name, if it counts epochs or saves, or if nothing says what it counts; `step` is -1 for one
+    that is known to be no step."""
     settles: bool = False
     """Its format writes nothing last, or writes into it again: it counts once it has not changed for some looks."""
 

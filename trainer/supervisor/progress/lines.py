@@ -125,13 +125,14 @@ def _line(figures: Figures, evaluation: bool) -> Line:
 
 
 def _record(text: str) -> dict[str, Any] | None:
-    """Return the JSON object at the end of a line, or the dictionary as Python prints it."""
+    """Return the JSON object at the end of a line, or the dictionary as Python prints it; of two lines that ranks have
+    printed into one, the first."""
     start = text.find("{")
     text = text[start:].rstrip()
     if start < 0 or not text.endswith("}"):
         return None
     try:
-        record = json.loads(text)
+        record, _ = json.JSONDecoder().raw_decode(text)
     except RecursionError:
         return None
     except ValueError:
@@ -143,11 +144,11 @@ def _record(text: str) -> dict[str, Any] | None:
 
 
 def _number(value: object) -> float | None:
-    """Return a finite number, also out of a text such as `1,024` or `3.2e-1`."""
+    """Return a finite number, also out of a text such as `1,024`, `3.2e-1` or `30/400`."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
-        number = float(value.replace(",", "") if isinstance(value, str) else value)
+        number = float(value.partition("/")[0].replace(",", "") if isinstance(value, str) else value)
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None

@@ -142,7 +142,7 @@ class Sealing:
         if not all((path / path_of(name)).exists() for name in tree.through):  # it led to a later one
             seal.lay_back(tier, step, path)
         self.recogniser.note_restored(checkpoint)
-        return path
+        return formats.offered(path, checkpoint.files)
 
     def look(self) -> None:
         """Seal what the job has finished. Node 0 does it for all: the folder is shared."""

@@ -96,6 +96,7 @@ class Machines:
             kind="node" if NODE_GROUP_TAG in tags else "builder",
             instance_type=instance.instance_type,
             zone=instance.placement.zone,
+            lifecycle=instance.lifecycle or "on-demand",
             region=world.region,
             account=world.account,
             endpoint_url=world.endpoint_url,

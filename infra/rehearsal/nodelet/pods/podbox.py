@@ -17,6 +17,7 @@ from infra.rehearsal.nodelet.pods.containers import Folders, PodContainer, Polic
 from infra.rehearsal.nodelet.pods.environment import environment, expand
 from infra.rehearsal.nodelet.pods.hosts import PodHosts, host_name, own_lines
 from infra.rehearsal.nodelet.pods.images import ContainerImage
+from infra.rehearsal.nodelet.pods.mountpoint import Mountpoint
 from infra.rehearsal.nodelet.pods.sandbox import Bind, Network, RootSpec, python_path, remove_tree
 from infra.rehearsal.nodelet.pods.volumes import IDENTITY_FOLDER, IDENTITY_VOLUME, Volumes, object_data
 from infra.rehearsal.nodelet.surroundings import RETRY, Surroundings
@@ -50,6 +51,7 @@ class PodBox:
             Path(surroundings.config.fsx_root),
             surroundings.node.local_disk,
             lambda: surroundings.node.lustre_client or (surroundings.work / BAKED).is_file(),
+            Mountpoint(surroundings.credentials, surroundings.node.cluster),
         )
 
     def plug_in(self, pod: Object) -> None:

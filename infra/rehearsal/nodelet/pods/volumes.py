@@ -14,7 +14,9 @@ from typing import Any
 from infra.errors import TemporaryError
 from infra.rehearsal.nodelet.client import NOT_FOUND, Api, ApiRefused, Object, decode_values, namespaced_path
 from infra.rehearsal.nodelet.machine import LOCAL_DISK
+from infra.rehearsal.nodelet.pods import mountpoint
 from infra.rehearsal.nodelet.pods.environment import field
+from infra.rehearsal.nodelet.pods.mountpoint import Mountpoint
 from infra.rehearsal.nodelet.pods.sandbox import Bind, remove_tree
 
 FSX_DRIVER = "fsx.csi.aws.com"
@@ -48,8 +50,10 @@ class Volumes:
         fsx_root: Path,
         local_disk: bool,
         lustre: Callable[[], bool],
+        s3_driver: Mountpoint,
     ) -> None:
         self._api, self._pod, self._folder, self._lustre = api, pod, folder, lustre
+        self._s3_driver = s3_driver
         self._work, self._fsx_root, self._local_disk = work, fsx_root, local_disk
         self._namespace = pod["metadata"]["namespace"]
         self._paths: dict[str, Path] = {}
@@ -156,8 +160,12 @@ class Volumes:
         if "hostPath" in volume:
             return self._host_path(volume["hostPath"])
         csi = volume.get("csi") or {}
+        if csi.get("driver") == mountpoint.DRIVER:
+            asked = {"path": "token", "audience": IDENTITY_AUDIENCE, "expirationSeconds": 3600}
+            token = self._token(asked)[0]["token"].decode()
+            return self._s3_driver.mount(volume, token, self._folder / f"s3-{claim}")
         if csi.get("driver") != FSX_DRIVER:
-            cure = f"use {FSX_DRIVER}"
+            cure = f"use {FSX_DRIVER} or {mountpoint.DRIVER}"
             raise NotMounted("this node has no such storage driver", seen=csi.get("driver"), cure=cure)
         if not self._lustre():
             cure = "install lustre-client in the image, or at boot: EKS's own images lack it"

@@ -172,9 +172,14 @@ def test_the_optimizer_and_the_files_hold_states_of_adapters_alone(whole: Traine
     weights = sum(one.nbytes for one in weights_of(whole).values())
     states = sum(size for name, size in sizes.items() if "optim_states" in name)
     models = sum(size for name, size in sizes.items() if "model_states" in name)
+    frozen = {name: size for name, size in sizes.items() if name.startswith("frozen_")}
     if whole.form.stage:
         assert 12 * trained <= states < 12 * trained + 60_000
-        assert weights <= models < 1.1 * weights + 200_000
+        assert weights <= models + sum(frozen.values()) < 1.1 * weights + 400_000
+    adapters = sum(one.nbytes for name, one in weights_of(whole).items() if ".lora_" in name)
+    assert models < 1.1 * adapters + 200_000 * len(frozen), "the states hold what trains"
+    first, last = (folder_of(whole.attempt.world, step) / "attempt-0001" for step in (HALF, LAST))
+    assert frozen and all((first / name).samefile(last / name) for name in frozen), "one file for both steps"
 
 
 def test_the_archived_checkpoint_evaluates_as_recorded_and_goes_out_merged(whole: Trained, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import UTC, datetime
 from typing import Any, get_args
 
 import pytest
@@ -13,6 +14,8 @@ from infra.cli.look.endings import DEEDS, rows
 from infra.console.plain_console import PlainConsole
 from infra.errors import UserError
 from infra.monitoring.alerts import alerts
+from infra.record.events import Event
+from infra.record.faults import Fault, KnownFaults
 from infra.record.payloads import PAYLOADS, payload_of
 from infra.record.store import CampaignStore
 from infra.spec.sections import Recovery
@@ -158,3 +161,22 @@ def test_an_event_that_is_not_there_is_an_error(name: str) -> None:
 def test_every_runbook_that_an_explanation_names_is_there() -> None:
     assert {*reasons._RUNBOOK.values()} <= alerts().keys()
     assert reasons._RUNBOOK.keys() <= {*PAYLOADS, *FailureClass, *DEEDS}
+
+
+def test_a_nodes_event_has_what_the_account_remembers_of_it_and_for_how_long() -> None:
+    at = datetime(2026, 11, 20, tzinfo=UTC)
+    fault = Fault(at=at, campaign="old", reason="row remap failed", instance="i-1", hardware=("GPU-1",))
+    known = KnownFaults((fault,))
+
+    def texts(kind: str, known: KnownFaults | None, **fields: Any) -> list[str]:
+        event = Event.of(payload_of(kind, fields), at, "w", 1)
+        return [line.text for line in reasons.of_memory(event, known)]
+
+    (line,) = texts("node.quarantined", known, node="n", instance="i-1")
+    assert line == "i-1 failed on 2026-11-20 in old: row remap failed; campaigns of this account avoid it until " \
+                   "2026-12-04"  # fmt: skip
+    assert texts("node.verdict", known, node="n", instance="i-2", hardware=["GPU-1"]) == [line]
+    assert texts("node.quarantined", known, node="n", instance="i-2") == []
+    assert texts("attempt.ended", known, attempt=1) == []
+    (unknown,) = texts("node.quarantined", None, node="n", instance="i-2")
+    assert "could not be read" in unknown

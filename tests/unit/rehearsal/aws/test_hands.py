@@ -40,6 +40,9 @@ class SignalledPlane:
     def freeze(self) -> None:
         self.asked.append(("whole", None))
 
+    def restart_etcd(self) -> None:
+        self.asked.append(("etcd", None))
+
     def signal(self, component: str, number: signal.Signals) -> None:
         if component != "prometheus":
             raise LookupError(f"{component} does not run")
@@ -79,6 +82,7 @@ def test_one_program_beside_the_control_plane_is_frozen_alone(world: World) -> N
     assert plane.asked == [("prometheus", signal.SIGSTOP), ("prometheus", signal.SIGCONT)]
     assert ask("hand=freeze&component=grafana") == ask("cluster=other&hand=freeze") == ask("hand=burn") == 404
     assert ask("hand=freeze") == 200 and plane.asked[-1] == ("whole", None), "the only one needs no name"
+    assert ask("hand=restart-etcd") == 200 and plane.asked[-1] == ("etcd", None)
 
 
 def committed(root: Path, campaign: str, step: int, *, manifest: bool = True) -> Path:

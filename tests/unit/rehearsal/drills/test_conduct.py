@@ -39,15 +39,20 @@ with (folder / "started").open("a") as file:
 if verb == "down":
     (folder / "stop").touch()
     sys.exit(0)
-if moments.exists() and '"due"' in moments.read_text():
+if moments.exists() and '"due"' in moments.read_text() and "two-drivers" in faults:
+    sys.exit(0 if (folder / "second").exists() else 3)
+elif moments.exists() and '"due"' in moments.read_text():
     say(len(faults) - 1, "recovered")
 elif moments.exists() and '"driver-ended"' in moments.read_text():
     say(0, "recovered")
 else:
     for number, name in enumerate(faults):
-        if name == "driver-killed":
+        if name in ("driver-killed", "two-drivers"):
             say(number, "due")
-            time.sleep(10**6)
+            while name == "driver-killed" or '"struck"' not in moments.read_text():
+                time.sleep(0.02)
+            say(number, "recovered")
+            break
         say(number, "struck")
         if name == "s3-denied":
             (folder / "record.json.gz").write_bytes((folder / "record.of-training").read_bytes())
@@ -116,6 +121,17 @@ def test_a_driver_that_gives_up_is_started_again_and_that_is_said(site: Path) ->
     (result,) = Conductor(Drill("drill", ("s3-denied",)), lambda _: None).run()
     assert started(site / "results" / "123456789012-us-east-1" / "drill") == ["run", "run", "down"]
     assert result.driver_ended
+
+
+@pytest.mark.parametrize("drives", [False, True])
+def test_a_second_driver_is_started_beside_the_first_and_must_be_refused(site: Path, drives: bool) -> None:
+    folder = site / "results" / "123456789012-us-east-1" / "drill"
+    folder.mkdir(parents=True)
+    if drives:
+        (folder / "second").touch()
+    (result,) = Conductor(Drill("drill", ("two-drivers",)), lambda _: None).run()
+    assert started(folder) == ["run", "run", "down"]
+    assert not result.driver_ended and ("second driver" in " ".join(result.problems)) is drives
 
 
 def test_a_drill_that_is_interrupted_ends_its_campaign(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

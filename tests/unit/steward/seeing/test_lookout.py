@@ -29,6 +29,7 @@ class Observer:
     """Sees no pods, no nodes, and what the sources say of themselves."""
 
     def __init__(self, *given: Any) -> None:
+        self.statuses: dict[str, Any] = {}
         self.sources, self.looks = given[-1], 0
         self.clocks = Clocks.begin(0, 0.0)
 

@@ -196,13 +196,33 @@ def test_older_checkpoints_of_other_names_that_an_attempt_before_has_sealed_are_
         node.job.sealing.look()
     second = JobNode(tmp_path, "marker")
     second.job.sealing.resume()
-    for name in ("a-5", "b-7", "c-20"):
-        put(second.own / name / "state"), put(second.own / name / "DONE", "")
+    assert all((second.own / name / "DONE").exists() for name in ("a-5", "b-7"))
+    put(second.own / "c-20/state"), put(second.own / "c-20/DONE", "")
     account = second.end()
     assert seal.committed(second.tier)[0] == 20
     assert account.files == 0 or account.entries == ("c-20",), (
         "what is older is known; the same step elsewhere may not be"
     )
+
+
+@pytest.mark.parametrize("names", [("step-10", "step-30"), ("ckpt_10.pt", "ckpt_30.pt")])
+def test_what_has_a_smaller_number_and_was_written_after_what_is_sealed_is_unrecognised(
+    names: tuple[str, str], tmp_path: Path
+) -> None:
+    def write(name: str) -> None:
+        path = node.own / name
+        (put(path / "state"), put(path / "DONE", "")) if name.startswith("step") else put(path, torch_file())
+
+    node, (older, newest) = JobNode(tmp_path), names
+    write(older), write(newest)
+    node.job.sealing.finish(0)
+    assert seal.committed(node.tier)[0] == 30 and node.published().files == 0
+    later_s = time.time() + 60
+    write(older)  # the job has begun again
+    for path in [node.own / older, *(node.own / older).rglob("*")]:
+        os.utime(path, (later_s, later_s))
+    account = node.end()
+    assert account.entries == (older,) and account.bytes > 0
 
 
 def test_why_says_nothing_of_unfinished_checkpoints_where_there_are_none(tmp_path: Path) -> None:

@@ -253,6 +253,93 @@ def test_epochs_of_a_job_that_tells_no_step_keep_their_order(job: WatchedJob) ->
     assert job.look() == [(1, "epoch-1"), (2, "epoch-2"), (10, "epoch-10")]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("ckpt_20261127_235900.pt", "ckpt_20261127_235930.pt", "ckpt_20261128_000010.pt", "ckpt_20261128_000050.pt"),
+        (
+            "ckpt-2026-11-27T23-59.bin", "ckpt-2026-11-28T00-01.bin", "ckpt-2026-12-01T00-00.bin",
+            "ckpt-2027-01-01T00-00.bin",
+        ),
+        ("ckpt_1799999980.pt", "ckpt_1799999990.pt", "ckpt_1800000000.pt", "ckpt_1800000010.pt"),
+        ("state.1799999980123.pkl", "state.1799999990001.pkl", "state.1800000000456.pkl", "state.1800000010789.pkl"),
+    ],
+)  # fmt: skip
+def test_a_time_in_a_files_name_is_no_step_and_each_later_one_is_a_later_checkpoint(
+    names: tuple[str, ...], job: WatchedJob
+) -> None:
+    for step, name in enumerate(names, 1):
+        job.at(10 * step)
+        put(job.folder / name, "no zip, no step inside")
+        assert job.look() == [(10 * step, name)]
+
+
+def test_a_time_in_a_name_is_no_step_of_a_job_that_has_told_none(job: WatchedJob) -> None:
+    for number, name in enumerate(("ckpt_20261127T235900.bin", "ckpt_20261128T000100.bin")):
+        put(job.folder / name, "no zip, no step inside")
+        assert job.look() == [(number, name)]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "two files"])
+def test_names_that_take_turns_get_the_steps_that_the_job_had_told(kind: str, job: WatchedJob) -> None:
+    labels = []
+    for turn, step in enumerate(range(10, 60, 10)):
+        folder = job.folder / f"ckpt-{turn % 2}"
+        paths = {
+            "file": [job.folder / f"ckpt.{turn % 2}.bin"],
+            "folder": [folder / "model.bin", folder / "optimizer.pt"],
+            "two files": [job.folder / f"model_{turn % 2}.bin", job.folder / f"optim_{turn % 2}.bin"],
+        }[kind]
+        job.recogniser._heard.append((step - 0.5, step))
+        for path in paths:
+            put(path, f"of step {step}")
+            os.utime(path, (step, step))
+        job.recogniser._begun = 0.0
+        labels += [label for label, _ in job.look()]
+        assert job.look() == [], "it is sealed as it stands"
+    assert labels == [0, 1, 30, 40, 50], "the first two names say nothing else"
+
+
+def test_a_job_that_begins_again_takes_no_turns(job: WatchedJob) -> None:
+    for step in (10, 30):
+        put(job.folder / f"ckpt_{step}.bin", "x", age_s=100)
+    assert [step for step, _ in job.look()] == [10, 30] and job.look() == []
+    job.at(10)
+    put(job.folder / "ckpt_10.bin", "of a training that has begun again")
+    assert job.look() == [], "what was sealed of step 30 stays the newest"
+
+
+def test_files_whose_names_are_a_step_alone_are_checkpoints_and_those_of_ranks_are_not(job: WatchedJob) -> None:
+    for rank in range(3):
+        saved(job.folder / f"model/{rank}.pt")
+    job.at(6)
+    assert job.look() == [(6, "model")]
+    for folder in ("checkpoints", "."):
+        for step in (10, 20):
+            saved(job.folder / folder / f"{step + 30 * (folder == '.'):07d}.pt")
+    assert job.look() == [
+        (10, "checkpoints/0000010.pt"), (20, "checkpoints/0000020.pt"), (40, "0000040.pt"), (50, "0000050.pt"),
+    ]  # fmt: skip
+
+
+def test_all_files_of_state_with_one_number_are_one_checkpoint(job: WatchedJob) -> None:
+    names = ["ema_0.9999_000030.pt", "model000030.pt", "opt000030.pt"]
+    for name in (*names, "tokenizer_000030.pt"):
+        saved(job.folder / name)
+    (checkpoint,) = job.recogniser.finished_checkpoints("auto", job.folder, 1, -1)
+    assert (checkpoint.step, sorted(path.name for path in checkpoint.files)) == (30, names)
+
+
+def test_orbax_is_finished_with_its_rename(job: WatchedJob) -> None:
+    writing = job.folder / "30.orbax-checkpoint-tmp-1"
+    put(writing / "_CHECKPOINT_METADATA", "{}"), put(writing / "default/d/0a1b"), put(writing / "default/_METADATA")
+    assert job.look() == []
+    writing.rename(job.folder / "30")
+    assert job.look() == [(30, "30")]
+    put(job.folder / "runs/40/orbax.checkpoint", ""), put(job.folder / "runs/40/pytree/d/0a1b")
+    assert job.look() == [(40, "runs/40")]
+
+
 def test_a_file_written_again_in_place_is_another_step_each_time(job: WatchedJob) -> None:
     for step in (10, 20):
         job.at(step)

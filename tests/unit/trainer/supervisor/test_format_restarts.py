@@ -79,6 +79,31 @@ def test_links_and_trackers_of_the_job_name_what_was_restored(job: WatchedJob) -
     assert (job.folder / "latest").read_text() == "global_step30" and not (job.folder / "global_step40").exists()
 
 
+@pytest.mark.parametrize("path", ["model_0000040.pth", "/own/model_0000040.pth"])
+def test_a_file_with_the_path_of_what_is_gone_gets_that_of_the_restored_one(path: str, job: WatchedJob) -> None:
+    for step in (30, 40):
+        saved(job.folder / f"model_00000{step}.pth")
+    put(job.folder / "last_checkpoint", path)
+    forget_later("auto", job.folder, Finished(30, job.folder / "model_0000030.pth"))
+    assert (job.folder / "last_checkpoint").read_text() == path.replace("40", "30")
+    put(job.folder / "last_checkpoint", "model_final.pth")
+    forget_later("auto", job.folder, Finished(30, job.folder / "model_0000030.pth"))
+    assert (job.folder / "last_checkpoint").read_text() == "model_final.pth", "it names nothing that went"
+    put(job.folder / "last_checkpoint", "model_0000030.pth\n")
+    forget_later("auto", job.folder, None)
+    assert not any(job.folder.iterdir()), "it would lead to nothing"
+
+
+def test_a_torn_file_that_was_written_after_the_restored_one_goes_whatever_its_number(job: WatchedJob) -> None:
+    restored = saved(job.folder / "ckpt.1.pt")
+    sealed_at = restored.stat().st_mtime
+    for name, written_at in (("ckpt.0.pt", sealed_at + 5), ("other.0.ckpt", sealed_at - 5)):
+        half(saved(job.folder / name))
+        os.utime(job.folder / name, (written_at, written_at))
+    forget_later("auto", job.folder, Finished(30, restored), sealed_at)
+    assert sorted(path.name for path in job.folder.iterdir()) == ["ckpt.1.pt", "other.0.ckpt"], "older ones stay"
+
+
 def test_a_new_disk_gets_the_tracker_that_the_framework_looks_for(job: WatchedJob) -> None:
     deepspeed(job.folder / "global_step30", 30), saved(job.folder / "iter_0000030/mp_rank_00/model_optim_rng.pt")
     (job.folder / "latest").unlink()

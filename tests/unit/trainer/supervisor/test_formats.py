@@ -7,9 +7,11 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from infra.spec.workload.sections import JobCheckpoints
 from trainer.supervisor import seal
 from trainer.supervisor.formats import FORMATS, Finished, forget_later
 from trainer.supervisor.job import Job
@@ -38,6 +40,10 @@ def half(path: Path) -> Path:
 def found(name: str, folder: Path, ranks: int = 1) -> list[tuple[int, str]]:
     steps = (one for one in FORMATS[name](folder, ranks) if one.step >= 0)
     return sorted((one.step, str(one.root.relative_to(folder))) for one in steps)
+
+
+def test_a_spec_names_just_the_formats_that_the_supervisor_knows() -> None:
+    assert set(get_args(JobCheckpoints.model_fields["format"].annotation)) == FORMATS.keys()
 
 
 def test_each_format_ends_with_the_write_that_comes_last(tmp_path: Path) -> None:

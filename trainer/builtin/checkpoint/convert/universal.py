@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import trainer.builtin.checkpoint.deepspeed_engine  # noqa: F401  (names what may be constructed)
+from trainer.builtin.checkpoint.frozen_weights import joined
 from trainer.errors import StorageError
 
 _LISTS = 2
@@ -36,7 +37,11 @@ def only_allowed(use_mmap: bool = False) -> Iterator[None]:
     def restrict(file: Any, *args: Any, **kwargs: Any) -> Any:
         # Torch maps only its newer format.
         mmap = use_mmap and isinstance(file, str) and zipfile.is_zipfile(file)
-        return real(file, *args, **{**kwargs, "weights_only": True, "mmap": mmap})
+        state = real(file, *args, **{**kwargs, "weights_only": True, "mmap": mmap})
+        if not isinstance(file, str | os.PathLike):
+            return state
+        # DeepSpeed's programs know nothing of frozen weights that lie beside.
+        return joined(state, Path(file), lambda frozen: restrict(str(frozen), map_location="cpu"))
 
     torch.load = restrict  # type: ignore[assignment]
     try:

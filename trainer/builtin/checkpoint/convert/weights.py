@@ -13,6 +13,7 @@ from torch import Tensor
 from trainer.builtin.checkpoint.convert.universal import only_allowed
 from trainer.builtin.checkpoint.deepspeed_engine import load_safely
 from trainer.builtin.checkpoint.files import open_regular
+from trainer.builtin.checkpoint.frozen_weights import joined
 from trainer.builtin.checkpoint.search import unsound_shards
 from trainer.builtin.model.tensor import join, rules_for
 from trainer.contract import COMMITTED_NAME, Manifest, ModelConfig, attempt_folder, parse_manifest, step_of_folder
@@ -71,5 +72,7 @@ def _consolidate(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
 
 
 def load_shard(path: Path) -> Any:
+    """Return a shard's state, with the frozen weights that lie beside it."""
     with open_regular(path) as file:
-        return load_safely(file)
+        state = load_safely(file)
+    return joined(state, path, load_shard)

@@ -64,3 +64,84 @@ def test_the_step_of_a_pickle_is_that_of_its_top_level(
     values_read = pickle.loads(path.read_bytes())
     steps = [values_read[key] for key in ("step", "iter_num") if type(values_read.get(key)) is int]
     assert contents.step_in(path) == (steps[0] if steps else None)
+
+
+class Keywords(dict[str, int]):
+    """What it is made of has an opcode of its own, which is not followed."""
+
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, int]]:
+        return (), {"step": 1}
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 4, 5])
+def test_objects_that_are_not_followed_hide_no_step(protocol: int, tmp_path: Path) -> None:
+    path = tmp_path / "ckpt.pkl"
+    values = {"one": Keywords(step=3), "two": [Bomb(), {"step": 4}], "global_step": 7, "step": 9}
+    path.write_bytes(pickle.dumps(values, protocol=protocol))
+    assert contents.step_in(path) == (7 if protocol >= 2 else None), "before 2 a pickle looks like any text"
+
+
+@pytest.mark.parametrize("value", ["global_step", ["step", 7], 30, None, ("iteration", 3)])
+def test_a_pickle_of_no_dictionary_names_no_step(value: object, tmp_path: Path) -> None:
+    path = tmp_path / "ckpt.pkl"
+    path.write_bytes(pickle.dumps(value))
+    assert contents.step_in(path) is None and not contents.counts_epochs(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ({"step": 0}, 0),
+        ({"step": -1}, None),
+        ({"step": 10**12 - 1}, 10**12 - 1),
+        ({"step": 10**12}, None),
+        ({"step": 10**12, "n_iter": 5}, 5),
+        ({"step": True, "iter": 5}, 5),
+        ({"step": 5.0}, None),
+        ({"n_iter": 1, "iter_num": 2, "global_step": 3}, 3),
+        ({"epoch": 4}, None),
+    ],
+)
+def test_a_step_is_a_count_of_a_training(values: dict[str, object], step: int | None, tmp_path: Path) -> None:
+    path = saved(tmp_path / "ckpt.pt", **values)
+    assert contents.step_in(path) == step
+    assert contents.counts_epochs(path) == (step is None and "epoch" in values)
+
+
+def test_a_file_that_has_not_changed_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = list[Path]()
+    read = contents._values
+    monkeypatch.setattr(contents, "_values", lambda path: (reads.append(path), read(path))[1])
+    path = saved(tmp_path / "ckpt.pt", step=30)
+    assert [contents.step_in(path) for _ in range(3)] == [30] * 3 and len(reads) == 1
+    saved(path, step=40)
+    os.utime(path, (5.0, 5.0))
+    assert [contents.step_in(path) for _ in range(3)] == [40] * 3 and len(reads) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "state"),
+    [
+        ("ckpt.bin", b"", contents.PARTIAL),
+        ("ckpt.bin", b"x", contents.UNCLEAR),
+        ("ckpt.pt", b"PK\x03\x04 cut", contents.PARTIAL),
+        ("m.safetensors", struct.pack("<Q", 2) + b"{}", contents.WHOLE),
+        ("m.safetensors", struct.pack("<Q", 2) + b"{}x", contents.PARTIAL),
+        ("m.safetensors", struct.pack("<Q", 2) + b"{", contents.PARTIAL),
+        ("m.safetensors", b"\x02", contents.PARTIAL),
+    ],
+)
+def test_a_file_shows_whether_it_is_whole(name: str, content: bytes, state: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert contents.state(tmp_path / name) == state
+    assert contents.state(tmp_path / "gone" / name) == contents.PARTIAL
+    assert contents.state(saved(tmp_path / "whole.pt")) == contents.WHOLE
+
+
+def test_of_a_json_file_whole_numbers_and_an_index_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"step": 3, "loss": 0.5, "flag": true, "weight_map": {"w": "a.bin"}, "words": "x"}')
+    assert contents.json_of(path) == {"step": 3, "weight_map": {"w": "a.bin"}}
+    for text in ("{", "[1]", "3"):
+        (tmp_path / "b.json").write_text(text + " " * len(text))
+        assert contents.json_of(tmp_path / "b.json") is None

@@ -93,6 +93,20 @@ def test_a_figure_and_a_version_differ_within_a_name(name: str, other: str, numb
 
 
 @pytest.mark.parametrize(
+    ("other", "number"),
+    [
+        ("ckpt_2026-11-27_12-00.pt", 202611271200),
+        ("ckpt_2026-11-27_23-59.pt", 202611272359),
+        ("ckpt_2026-11-27_12-00.pt.tmp", None),
+        ("last_2026-11-27_12-00.pt", None),
+        ("ckpt_30.pt", None),
+    ],
+)
+def test_another_time_within_a_name_is_another_checkpoint(other: str, number: int | None) -> None:
+    assert _number("ckpt_2026-11-27_12-00.pt", other) == number
+
+
+@pytest.mark.parametrize(
     ("name", "number"),
     [
         ("run-7", None),
@@ -101,6 +115,15 @@ def test_a_figure_and_a_version_differ_within_a_name(name: str, other: str, numb
         ("2025_run7", None),
         ("ckpt-20251125", None),
         ("notes.txt", None),
+        ("ckpt-20251125.pt", None),
+        ("2026-11-27_12-00", None),
+        ("ckpt_2026-11-27_12-00.pt", (202611271200, "time")),
+        ("ckpt_20261127T120030.tar.gz", (20261127120030, "time")),
+        ("ckpt_1764200010.pt", (1764200010, "time")),
+        ("ckpt_1764200010", (1764200010, "plain")),
+        ("ckpt_2100000000.pt", (2100000000, "plain")),
+        ("ckpt_11764200010.pt", (11764200010, "plain")),
+        ("2026-11-27_12-00-step=30.pt", (30, "step")),
         ("7", (7, "plain")),
         ("ckpt_7", (7, "plain")),
         ("global_step7", (7, "step")),

@@ -1,0 +1,81 @@
+"""Mounts with volumes of their own over the graph: S3 by Mountpoint."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from infra.spec.campaign import Spec
+from tests.example import example_spec
+from tests.graph.engine import Graph, campaign_graph, held
+
+MOUNTS: dict[str, Any] = {
+    "plain": "s3://somebodys/plain",
+    "shards": {"s3": "s3://somebodys/shards/v2/", "by": "mountpoint"},
+}
+
+
+def spec_with(mounts: dict[str, Any]) -> Spec:
+    job = {
+        "script": "/train.py", "checkpoints": {"format": "marker"}, "estimates": {"steps": 9, "step_seconds": 1},
+        "mounts": mounts,
+    }  # fmt: skip
+    return example_spec(training=None, data=None, workload=job)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return campaign_graph(spec_with(MOUNTS))
+
+
+def volume(graph: Graph, claim: str) -> dict[str, Any]:
+    (found,) = [node.inputs for node in graph.of("PersistentVolume") if node.name == claim]
+    return found["spec"]
+
+
+def test_a_prefix_by_mountpoint_is_a_read_only_volume_of_the_pods_own_role(graph: Graph) -> None:
+    spec = volume(graph, "mount-shards")
+    assert spec["csi"]["driver"] == "s3.csi.aws.com" and spec["persistentVolumeReclaimPolicy"] == "Retain"
+    attributes = {"bucketName": "somebodys", "authenticationSource": "pod", "stsRegion": "us-east-1"}
+    assert spec["csi"]["volumeAttributes"] == attributes
+    assert {"read-only", "prefix shards/v2/", "region us-east-1"} <= set(spec["mountOptions"])
+    assert spec["claimRef"] == {"namespace": "campaign", "name": "mount-shards"}
+    handles = [volume(graph, name)["csi"]["volumeHandle"] for name in ("mount-shards", "shared")]
+    assert len(set(handles)) == 2, "a handle that two volumes have is mounted once"
+
+
+def test_only_the_link_becomes_one_of_the_campaigns_own_file_system(graph: Graph) -> None:
+    assert {node.name for node in graph.of("DataRepositoryAssociation")} == {"data", "mount-plain"}
+
+
+def test_the_trainers_role_reads_the_prefix_and_nothing_beside_it(graph: Graph) -> None:
+    rights = [statement for role, statement in held(graph) if role == "trainer"]
+    assert {tuple(one["Action"]): one["Resource"] for one in rights if "kms:Decrypt" not in one["Action"]} == {
+        ("s3:ListBucket",): ["arn:aws:s3:::somebodys"],
+        ("s3:GetObject",): ["arn:aws:s3:::somebodys/shards/v2/*"],
+    }
+    (listing,) = [one for one in rights if one["Action"] == ["s3:ListBucket"]]
+    assert listing["Condition"] == {"StringLike": {"s3:prefix": ["shards/v2/*"]}}
+    others = [one for role, one in held(graph) if role != "trainer"]
+    assert "somebodys" not in json.dumps(others)
+
+
+def test_the_driver_is_an_add_on_of_campaigns_that_use_it_and_runs_on_tainted_nodes(
+    graph: Graph, campaign: Graph
+) -> None:
+    add_on = graph.one("Addon", "aws-mountpoint-s3-csi-driver").inputs
+    assert json.loads(add_on["configurationValues"])["node"] == {"tolerateAllTaints": True}
+    assert "aws-mountpoint-s3-csi-driver" not in {node.name for node in campaign.of("Addon")}
+
+
+def test_only_the_trainers_pods_may_claim_a_mount(graph: Graph, campaign: Graph) -> None:
+    def rule(of: Graph) -> str:
+        (policy,) = [node.inputs for node in of.of("ValidatingAdmissionPolicy") if node.name == "pods"]
+        (found,) = [one["expression"] for one in policy["spec"]["validations"] if "claimName" in one["expression"]]
+        return str(found)
+
+    claims = "['mount-shards']"
+    assert f"'trainer' && v.persistentVolumeClaim.claimName in {claims}" in rule(graph)
+    assert "mount-" not in rule(campaign)

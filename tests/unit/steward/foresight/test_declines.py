@@ -1,0 +1,112 @@
+"""Nodes that decline: recorded once, drained after the next commit, replaced within the repairs that are left."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from infra.cluster.cloud_notice import CloudNotice
+from infra.steward.decide import EndAttempt, FailureClass, History, Launch, Observation, Replace, Wait, decide
+from infra.steward.foresight import leaving
+from infra.steward.foresight.declines import Declines
+from infra.steward.foresight.trends import EVERY_S, WINDOW
+from infra.steward.seeing import observe
+from tests.part import part
+from tests.unit.steward.steward_story import StewardRun, story
+from tests.unit.steward.test_decide import NOW, POLICY, node, pod, seen
+from trainer.contract import Phase, Status
+from trainer.contract.job import NodeReadings, StepFigures
+
+__all__ = ["story"]
+WORDS = "/dev/shm is full in about 9 minutes: 12 % are free"
+
+
+def sight(**changes: Any) -> Observation:
+    nodes = (node(0), node(1, decline=WORDS), node(2))
+    fields = {"nodes": nodes, "nodes_wanted": 2, "notice_steps": {"i-1": 20}, "committed_step": 20}
+    return seen(**{**fields, **changes})
+
+
+def test_a_gang_trains_on_until_its_next_commit_and_then_drains() -> None:
+    assert isinstance(decide(sight(), POLICY, History()), Wait)
+    action = decide(sight(committed_step=30), POLICY, History())
+    assert isinstance(action, EndAttempt) and action.failure is FailureClass.INTERRUPTED and not action.dead_nodes
+    assert action.why == f"node-1: {WORDS}; step 30 is committed since that was seen"
+
+
+def test_after_the_drain_the_node_is_replaced_with_the_words() -> None:
+    action = decide(sight(in_flight=False, pods=()), POLICY, History())
+    assert isinstance(action, Replace) and action.nodes == ("node-1",) and action.reasons == (WORDS,)
+
+
+def test_a_node_that_could_not_be_replaced_is_trained_on() -> None:
+    spent = History(repairs=(NOW,) * POLICY.repairs_per_hour)
+    assert isinstance(decide(sight(committed_step=30), POLICY, spent), Wait)
+    assert isinstance(decide(sight(in_flight=False, pods=()), POLICY, spent), Launch)
+
+
+def test_nodes_that_decline_together_share_a_cause_and_none_is_replaced() -> None:
+    nodes = (node(0, decline=WORDS), node(1, decline=WORDS), node(2))
+    assert leaving.declining_nodes(sight(nodes=nodes)) == []
+    assert isinstance(decide(sight(nodes=nodes, committed_step=30), POLICY, History()), Wait)
+    one = leaving.declining_nodes(sight(nodes=(*nodes, node(3))))
+    assert [row.name for row in one] == ["node-0", "node-1"], "half of four is not more than half"
+
+
+def test_what_the_cloud_takes_comes_first_and_no_node_twice() -> None:
+    due = NOW + timedelta(hours=1)
+    notice = CloudNotice(code="instance-stop", due=due)
+    nodes = (node(0, decline=WORDS), node(1), node(2, cloud_notice=notice, decline=WORDS), node(3))
+    assert [row.name for row in leaving.leaving_nodes(sight(nodes=nodes))] == ["node-2", "node-0"]
+
+
+def test_readings_are_kept_at_most_each_half_minute_and_by_instance() -> None:
+    declines = Declines(ranks_per_node=1)
+    statuses = {"gang-1": part(Status, readings=NodeReadings(is_throttled=True), figures=None)}
+    view = seen(pods=(pod(0), pod(1)), nodes=(node(0), node(1)))
+    for number in range(WINDOW - 1):
+        assert declines.note(view, statuses, number * EVERY_S) == {}
+        assert declines.note(view, statuses, number * EVERY_S + EVERY_S / 2) == {}
+    (instance,) = declines.note(view, statuses, WINDOW * EVERY_S)
+    assert instance == "i-1"
+    other = seen(pods=(pod(0), pod(1)), nodes=(node(0), node(1).model_copy(update={"instance": "i-9"})))
+    assert declines.note(other, statuses, (WINDOW + 1) * EVERY_S) == {}, "another instance of that name begins anew"
+
+
+@pytest.mark.parametrize(("slowest", "told"), [(5, True), (1, False), (None, False)])
+def test_only_the_node_of_the_slowest_rank_becomes_slow(slowest: int | None, told: bool) -> None:
+    declines = Declines(ranks_per_node=4)
+    view = seen(pods=(pod(1, node_rank=1),), nodes=(node(1),))
+    found = dict[str, str]()
+    for number in range(WINDOW + 20):
+        figures = StepFigures(slowest_rank=slowest, slowest_ratio=1.0 + 0.01 * number)
+        statuses = {"gang-1": part(Status, readings=None, figures=figures)}
+        found |= declines.note(view, statuses, number * EVERY_S)
+    assert bool(found) is told
+
+
+def test_a_declining_node_is_recorded_once_drained_after_a_commit_and_given_back(
+    story: StewardRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def probe(one: Any) -> Status | None:
+        index = int(one.metadata.name.rpartition("-")[2])
+        readings = NodeReadings(is_throttled=index == 1)
+        step = story.steps.get(index, 0)
+        return part(Status, phase=Phase.TRAINING, step=step, committed_step=-1, ranks=(), readings=readings,
+                    figures=None)  # fmt: skip
+
+    def commit() -> None:
+        assert story.steward is not None
+        if story.events("node.declining") and story.time() - start > 1500:
+            monkeypatch.setattr(story.steward.committed, "step", lambda: 500)
+
+    monkeypatch.setattr(observe, "_probe", probe)
+    start = story.time()
+    story.run(24, commit)
+    story.run(8, commit)
+    (event,), (end,) = story.events("node.declining"), story.events("attempt.ended")
+    assert event.data["instance"] == "i-1" and "heat" in event.data["why"]
+    assert end.data["failure"] == "interrupted" and "committed since that was seen" in end.data["detail"]
+    assert story.aws.ended[:1] == ["i-1"]
