@@ -21,7 +21,7 @@ from infra.aws.reservations import refused_reservation
 from infra.aws.zones import zones_of, zones_selling
 from infra.errors import PermanentError, TemporaryError, UserError
 from infra.plan.facts import BaseImage, DataSource, Facts, Offer, SeenBuilders, Unsuitable
-from infra.plan.survey import BYTES_PER_TOKEN
+from infra.plan.survey import BYTES_PER_TOKEN, environment
 from infra.spec.campaign import Capacity, Spec
 
 _PACKED, _EXPANDS = (".gz", ".zst", ".xz", ".bz2"), 4
@@ -109,7 +109,7 @@ def _unsuitable(find: Callable[[], object]) -> Unsuitable | None:
 def _unlinkable(account: Account, spec: Spec) -> Iterator[tuple[str, Unsuitable]]:
     """Yield the mounts whose bucket is not there, or not the caller's to list: FSx links neither. A rehearsal makes the
     buckets itself. FSx for Lustre's guide, "Unable to validate access to an S3 bucket when creating a DRA"."""
-    for name, prefix in spec.links.items() if spec.target == "aws" else ():
+    for name, prefix in spec.links.items() if environment(spec).inputs else ():
         bucket = prefix.removeprefix("s3://").partition("/")[0]
         try:
             account.client("s3").head_bucket(Bucket=bucket)

@@ -20,9 +20,9 @@ from infra.data import dataset
 from infra.rehearsal.site.layout import AWS_ENDPOINT
 from infra.spec.campaign import load
 from tests.campaign.rehearsal import BIVOUAC, Rehearsal, quick, rehearsing, until
+from tests.rehearsal.standing.landlord import BUCKET, LABEL, SPACE
 from tests.root import ROOT
 from tests.trainer.agents import World, run
-from tests.worlds.landlord import BUCKET, LABEL, SPACE
 from trainer.contract import TrainConfig
 
 pytestmark = [pytest.mark.nightly]
@@ -131,7 +131,14 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         words = (str(landlord.path), str(tenant.path), str(folder / "racks.yaml"), str(count))
 
         def as_admin(*arguments: str) -> str:
-            command = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tests.worlds.landlord", *arguments]
+            command = [
+                "env",
+                f"PYTHONPATH={ROOT}",
+                sys.executable,
+                "-m",
+                "tests.rehearsal.standing.landlord",
+                *arguments,
+            ]
             done = landlord.inside(*command)
             assert done.returncode == 0, done.stdout + done.stderr
             return done.stdout

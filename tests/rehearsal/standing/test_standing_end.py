@@ -100,13 +100,17 @@ def kubelets(cluster: Cluster) -> Iterator[Kubelets]:
     made.stop()
 
 
+def listed(cluster: Cluster, kind: Any, space: str) -> list[Any]:
+    return list(cluster.admin.list(kind, namespace=space))
+
+
 def strangers(cluster: Cluster) -> dict[tuple[str, str, str], Any]:
     """Everything of others in both namespaces, as the server has it, with the versions of its objects."""
     return {
         (kind.__name__, space, str(item.metadata.name)): item.to_dict()
         for kind in FOREIGN
         for space in (SPACE, OTHERS)
-        for item in cluster.admin.list(kind, namespace=space)
+        for item in listed(cluster, kind, space)
         if item.metadata is not None and (item.metadata.labels or {}).get(LABEL) != "on-racks"
     }
 
