@@ -131,15 +131,8 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         words = (str(landlord.path), str(tenant.path), str(folder / "racks.yaml"), str(count))
 
         def as_admin(*arguments: str) -> str:
-            command = [
-                "env",
-                f"PYTHONPATH={ROOT}",
-                sys.executable,
-                "-m",
-                "tests.rehearsal.standing.landlord",
-                *arguments,
-            ]
-            done = landlord.inside(*command)
+            command = [sys.executable, "-m", "tests.rehearsal.standing.landlord", *arguments]
+            done = landlord.inside("env", f"PYTHONPATH={ROOT}", *command)
             assert done.returncode == 0, done.stdout + done.stderr
             return done.stdout
 
