@@ -1,8 +1,8 @@
 """Inside a site: an EKS cluster that stands, made by somebody's own stack, and what its admin does for a tenant.
 
 `python -m tests.rehearsal.standing.landlord lend LANDLORD TENANT KUBECONFIG NODES` provisions the landlord's spec up to
-its cluster, lets nodes come, applies the grant of the tenant's spec, puts the images of its own bake into that
-spec, and writes a kubeconfig with the driver's token. It prints what lies in the namespaces of its tenants then; `look` does so
+its cluster, lets nodes come, applies the grant of the tenant's spec, puts the images of its own bake into that spec,
+and writes a kubeconfig with the driver's token. It prints what lies in the namespaces of its tenants; `look` does so
 again.
 """
 
