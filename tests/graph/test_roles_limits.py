@@ -107,6 +107,7 @@ def test_the_steward_reaches_only_its_own_groups_and_folder_and_the_topic(campai
         "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:*:autoScalingGroupName/eks-bivouac-example-gpu-*",
         "arn:aws:s3:::bivouac-state-123456789012-us-east-1",
         "arn:aws:s3:::bivouac-state-123456789012-us-east-1/campaigns/example/*",
+        "arn:aws:s3:::bivouac-state-123456789012-us-east-1/foundation/faults/example/*",
         BUILDS,  # to end this campaign, as `test_closer` tells
         "arn:aws:kms:us-east-1:123456789012:key/*",  # through S3, for the two above, and through the topic
         "arn:aws:sns:us-east-1:123456789012:bivouac_notices",

@@ -181,7 +181,7 @@ def archived(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> Any:
             return found
 
         monkeypatch.setattr(archiving, "_have_a_node", lambda steward: None)
-        monkeypatch.setattr(archiving, "Release", lambda steward: SimpleNamespace(begin=lambda: None))
+        monkeypatch.setattr(archiving, "GangRelease", lambda steward: SimpleNamespace(begin=lambda: None))
         monkeypatch.setattr(judging, "judge", lambda steward, pause: judged)
         monkeypatch.setattr(archiving.archive_job, "run", run)
         launched = AttemptLaunched(attempt=2, committed_step=committed)
