@@ -27,7 +27,7 @@ class Job:
         self.run_folder, self.calls, self.fails = run, calls, fails
         self.events: list[dict[str, Any]] = []
         self.place = SimpleNamespace(pod_ip="127.0.0.1", node_rank=1, node_count=2)
-        self.status = self.answer = self.stream = self.take = None
+        self.full_status = self.answer_any = self.stream = self.take = None
         self.readings = SimpleNamespace(open=lambda: None)
         (run / "scratch").write_text("of this life")
 
