@@ -220,6 +220,7 @@ def test_a_driver_that_wakes_without_its_lease_begins_nothing(
     lease, command = commanded(store, tmp_path, monkeypatch, f"/bin/sh\ntouch {tmp_path}/begun\n")
     command.run(args, str(tmp_path), {})
     (tmp_path / "begun").unlink()
+    lease._stop.set()
     lease._renewed -= 2 * TTL.total_seconds()  # so long was it stopped
     with pytest.raises(LeaseLost):
         command.run(args, str(tmp_path), {})
@@ -233,6 +234,7 @@ def test_what_writes_the_state_in_a_moment_ends_with_its_drivers_lease_too(
     slow = f"import pathlib, time\ntime.sleep(30)\npathlib.Path({str(tmp_path / 'written')!r}).touch()\n"
     lease, command = commanded(store, tmp_path, monkeypatch, f"{sys.executable} -IS\n{slow}")
     monkeypatch.setattr(lease, "check", lambda: None)
+    lease._stop.set()  # a stopped process renews nothing
     lease._renewed -= 2 * TTL.total_seconds()
     with suppress(CommandError):
         command.run(["stack", "import", "--file", "x"], str(tmp_path), {})
