@@ -224,6 +224,14 @@ def test_one_number_alone_is_the_step_at_the_end_unless_it_is_beyond_it() -> Non
     assert counted(['{"step": 40, "eval_loss": 1.0}']).settle() is None
 
 
+def test_a_bar_whose_last_rewrite_is_far_beyond_the_one_before_has_reached_its_total_at_the_end() -> None:
+    jump = [*bar(4, 4, 40), *bar(40, 40, 40)]
+    assert told(jump, BAR) == [4] and counted(jump, BAR).settle() == 40
+    assert counted([*bar(4, 4, 40), *bar(30, 30, 40)], BAR).settle() == 4
+    lap = [*bar(1, 10, 10), *bar(1, 3, 10)]
+    assert counted([*lap, *bar(10, 10, 10)], BAR, steps=20).settle() == 20
+
+
 def test_a_series_whose_total_is_far_beyond_the_estimate_leads_after_ten_rises() -> None:
     assert told(bar(1, 60, 60), BAR) == list(range(10, 61)) and told(bar(1, 48, 48), BAR) == list(range(1, 49))
     assert told(bar(1, 60, 60, "Map:"), BAR) == [] and told(bar(1, 9, 60), BAR) == []

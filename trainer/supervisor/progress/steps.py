@@ -92,7 +92,11 @@ class Steps:
         return leader.length > 0 or leader.epoch is not None or leader.total not in (None, self._steps)
 
     def settle(self) -> int | None:
-        """Return the step at the end of a job that told a single number, far beyond the first step, as its step."""
+        """Return the step at the end of a job that told a single number, far beyond the first step, as its step, or
+        beyond the last one its total."""
+        leader = self._leader
+        if leader is not None and leader.waiting and leader.waiting == leader.total:  # a bar's last rewrite
+            self.step = max(self.step or 0, leader.offset + leader.base + leader.waiting)
         waiting = [series.waiting for series in self._series.values() if series.kind >= _PLAIN and series.waiting]
         if self.step is None and waiting and waiting[-1] <= self._steps:
             self.step = waiting[-1]
