@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -56,6 +56,12 @@ class Tree(NamedTuple):
     def names(self) -> dict[str, str]:
         """Return shard -> the path of its file below the job's folder, for people."""
         return {file.shard: printable("/".join(filter(None, (self.root, path)))) for path, file in self.files.items()}
+
+    @property
+    def tops(self) -> list[str]:
+        """Return the files and folders that are the checkpoint, none of which lies in another one."""
+        folders, paths = set(self.folders), sorted({*self.folders, *self.files})
+        return [path for path in paths if not folders.intersection(map(str, PurePosixPath(path).parents))]
 
     def serialize(self) -> bytes:
         body: dict[str, Any] = {

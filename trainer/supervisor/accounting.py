@@ -76,7 +76,7 @@ def account(folder: Path, name: str, recogniser: Recogniser, sealed_step: int, c
         checkpoint = candidate.checkpoint()
         has_step = candidate.number is not None or candidate.kind == "lightning"
         older = checkpoint.step < sealed_step or (checkpoint.step == sealed_step and checkpoint.face.parent in places)
-        paths = checkpoint.files or (checkpoint.root,)
+        paths = checkpoint.tops
         if has_step and checkpoint.step >= 0 and older and _written_at(paths) <= sealed_until:
             recognised_paths |= set(paths)
         elif not recognised_paths & {checkpoint.root, *checkpoint.files}:

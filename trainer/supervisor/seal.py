@@ -24,7 +24,7 @@ from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, 
 from trainer.supervisor.sealing.copying import copy, side_by_side
 from trainer.supervisor.sealing.copying import digest_of as digest_of
 from trainer.supervisor.sealing.survey import DIGESTS as DIGESTS
-from trainer.supervisor.sealing.survey import Survey, survey, take, with_links
+from trainer.supervisor.sealing.survey import Survey, is_within, survey, take, with_links
 
 _LAID = ".bivouac-laid-back-"
 """What is being laid back has a name that begins so."""
@@ -45,10 +45,10 @@ def seal(
     """Commit a finished checkpoint, a file or a folder in the job's own folder, as a step below `tier`; return the
     manifest's path.
 
-    `files`: those that have to be there; with `part` they are all of it, and `root` also holds other things. They are
-    copied: no format guarantees that a file is never written again. A step that lies there already is replaced once the
-    new one is committed. Raises `OSError` where the tier cannot take it or a file is gone, and `ValueError` for an
-    empty one, one that changes meanwhile, and one that cannot be laid back; then all is as it was before.
+    `files`: those that have to be there; with `part` these files and folders are all of it, and `root` also holds other
+    things. They are copied: no format guarantees that a file is never written again. A step that lies there already is
+    replaced once the new one is committed. Raises `OSError` where the tier cannot take it or a file is gone, and
+    `ValueError` for an empty one, one that changes meanwhile, and one that cannot be laid back; then all is as before.
     """
     place = tier / step_folder(step)
     manifest, attempt = place / MANIFEST, place / f"attempt-{identity.attempt:04d}"
@@ -84,7 +84,8 @@ def survey_of(root: Path, files: Sequence[Path], folder: Path, part: bool) -> Su
     checkpoint = survey(root, folder, files if part else ())
     sources = {entry.source for entry in checkpoint.files.values()}
     for path in files:
-        if os.path.realpath(str(path)) not in sources:
+        real_path = os.path.realpath(str(path))
+        if real_path not in sources and not any(is_within(source, real_path) for source in sources):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     return checkpoint
 
@@ -239,6 +240,9 @@ def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], obj
             remove(target)
         (link or copy)(place / rows[file.shard]["file"], target)
 
+    for top in job.tops if job.part else ():
+        if top in job.folders:
+            remove(path / path_of(top))
     lay_out(job, path if job.part else fresh, lambda files: list(side_by_side(lay_file, files)), modes=link is None)
     if not job.part:
         remove(path)

@@ -101,6 +101,7 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
             number = number_of(name)
             if number is not None:
                 is_state_of_step = number.kind in (STEP, EPOCH) or name in digit_names or OF_STATE.search(name)
+                is_state_of_step = is_state_of_step or content.step_in(path) == number.value  # such as `G_1000.pth`
                 (by_number if is_state_of_step else beside).setdefault(number.value, []).append(name)
             elif OF_STATE.search(name):
                 single_names.append(name)

@@ -12,6 +12,7 @@ from typing import AbstractSet, Callable, Iterable, Iterator, Sequence
 from trainer.supervisor.formats.files import files, tracker_candidates
 from trainer.supervisor.formats.layouts import EACH_RANK, FOLDERS, OF_STATE, Candidate, View, each_rank
 from trainer.supervisor.formats.names import PLAIN, number_of
+from trainer.supervisor.formats.parts import join_parts
 from trainer.supervisor.formats.tree import Finished, listing
 
 Find = Callable[..., Iterator[Finished]]
@@ -25,9 +26,13 @@ KINDS["client"] = frozenset()
 KINDS["auto"] = frozenset().union(*KINDS.values()) | {"nanotron", "orbax", "folder"}
 
 
-def candidates(folder: Path, ranks: int, kinds: AbstractSet[str], depth: int = 0) -> Iterator[Candidate]:
+def candidates(folder: Path, ranks: int, kinds: AbstractSet[str]) -> Iterator[Candidate]:
     """Yield what the formats `kinds` know as checkpoints below a job's folder. A checkpoint's own folders are not
     searched, nor what hides behind a dot or a link. Raises `OSError`."""
+    return join_parts(_candidates(folder, ranks, kinds), folder)
+
+
+def _candidates(folder: Path, ranks: int, kinds: AbstractSet[str], depth: int = 0) -> Iterator[Candidate]:
     try:
         view = View(folder, listing(folder), depth == 0, ranks, len(kinds) == 1)
     except PermissionError:  # the account says so
@@ -42,7 +47,7 @@ def candidates(folder: Path, ranks: int, kinds: AbstractSet[str], depth: int = 0
     tracked_names = {candidate.root.name for candidate in tracked_candidates}
     for name in sorted(view.entries.folders - tracked_names):
         if depth < _DEEPEST and not name.startswith("."):
-            yield from candidates(folder / name, ranks, kinds, depth + 1)
+            yield from _candidates(folder / name, ranks, kinds, depth + 1)
 
 
 def _finished_checkpoints(name: str, folder: Path, ranks: int, sealed_step: int = -1) -> Iterator[Finished]:
@@ -77,7 +82,7 @@ def offered(root: Path, files: Sequence[Path]) -> Path:
 def whole_ranks(name: str, files: Iterable[Path], ranks: int, like: Iterable[str]) -> bool:
     """Return whether the files that a format writes once per rank are here and whole, for so many ranks (0: not known).
     The format's last file may appear before them. `like`: names among which there is one, if the job writes them."""
-    names, paths = list(like), list(files)
+    names, paths = list(like), [file for path in files for file in files_of(path)]
     patterns = (pattern for kind, pattern in EACH_RANK.items() if kind in KINDS[name])
     return all(
         each_rank([path for path in paths if fnmatch.fnmatch(path.name, pattern)], ranks)

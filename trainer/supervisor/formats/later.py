@@ -47,14 +47,11 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
         return
     all_candidates = list(candidates(folder, 0, KINDS[name])) if KINDS[name] else []
     removed_paths: set[Path] = {
-        path
-        for candidate in all_candidates
-        if _is_later(candidate, checkpoint, sealed_at)
-        for path in candidate.files or (candidate.root,)
+        path for candidate in all_candidates if _is_later(candidate, checkpoint, sealed_at) for path in candidate.tops
     }
     places = {folder, *(path.parent for path in removed_paths)}
     if checkpoint is not None:
-        places.add(checkpoint.face.parent)
+        places |= {path.parent for path in checkpoint.tops}
         removed_paths |= set(_of_its_name(checkpoint))
         removed_paths -= {checkpoint.root, *checkpoint.root.parents, *checkpoint.files}
     last_files = [
@@ -94,7 +91,7 @@ def _is_later(candidate: Candidate, checkpoint: Finished | None, sealed_at: floa
 
 def _of_its_name(checkpoint: Finished) -> Iterator[Path]:
     """Yield what has the chosen one's name with a larger number: nothing has ended it yet."""
-    for path in checkpoint.files or (checkpoint.root,):
+    for path in checkpoint.tops:
         pattern, own_number, entries = family(path.name), number_of(path.name), listing(path.parent)
         for name in entries.folders if path.is_dir() else entries.files:
             stems = (name[: len(name) - len(end)] for end in _HALF if name.endswith(end))
@@ -108,13 +105,20 @@ def _renew_links(place: Path, removed_paths: set[Path], checkpoint: Finished | N
     for name in listing(place).links:
         link = place / name
         target = Path(os.path.normpath(str(place / os.readlink(str(link)))))
-        pattern = None if checkpoint is None else family(checkpoint.root.name)
-        of_its_name = pattern is not None and number_in_family(pattern, target.name) is not None
-        if target in removed_paths or (of_its_name and not target.exists()):
+        alike = None if checkpoint is None else _alike(target, checkpoint)
+        if target in removed_paths or (alike is not None and not target.exists()):
             if checkpoint is None:
                 _remove(link)
-            elif checkpoint.root != link:
-                _link(link, checkpoint.root, absolute=os.path.isabs(os.readlink(str(link))))
+            elif (chosen := alike or checkpoint.face) != link:
+                _link(link, chosen, absolute=os.path.isabs(os.readlink(str(link))))
+
+
+def _alike(target: Path, checkpoint: Finished) -> Path | None:
+    """Return the part of a checkpoint that has this path, or at least its name, with another number; None if none
+    has."""
+    patterns = {path: family(path.name) for path in checkpoint.tops}
+    alike = [path for path, pattern in patterns.items() if pattern and pattern.match(target.name)]
+    return next((path for path in alike if path.parent == target.parent), alike[0] if alike else None)
 
 
 def _link(link: Path, target: Path, absolute: bool = False) -> None:
@@ -148,8 +152,8 @@ def _renew_path_file(place: Path, removed_paths: set[Path], checkpoint: Finished
         return
     if checkpoint is None:
         _remove(path)
-    elif place == checkpoint.root.parent:
-        _write(path, str(Path(text).with_name(checkpoint.root.name)))
+    elif place == (chosen := _alike(place / Path(text).name, checkpoint) or checkpoint.face).parent:
+        _write(path, str(Path(text).with_name(chosen.name)))
 
 
 def _has_tracker(kind: str, root: Path) -> bool:

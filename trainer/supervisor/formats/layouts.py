@@ -31,7 +31,10 @@ EACH_RANK = {"huggingface": "rng_state_*.pth", "deepspeed": "*optim_states.pt", 
 """Format -> files of which each rank writes one."""
 _INCOMPLETE = "checkpoint-is-incomplete.txt"
 """Stands in a checkpoint while Hugging Face's Trainer writes it because of a signal."""
-_STATE = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".safetensors", ".npz", ".tar", ".distcp", ".msgpack", ".h5", ".eqx")
+_STATE = (
+    ".pt", ".pth", ".ckpt", ".bin", ".pkl", ".safetensors", ".npz", ".tar", ".distcp", ".msgpack", ".h5", ".eqx",
+    ".zip",
+)  # fmt: skip
 OF_STATE = re.compile(
     r"ckpt|checkpoint|chkpt|snapshot|state|model|weights?|optim|last|latest|final|best|save|resume", re.I
 )
@@ -60,8 +63,12 @@ class Candidate(NamedTuple):
     """The number in its name counts saves."""
 
     @property
+    def tops(self) -> tuple[Path, ...]:
+        return self.files or (self.root,)
+
+    @property
     def number(self) -> Number | None:
-        return number_of((self.files[0] if self.files else self.root).name)
+        return number_of(self.tops[0].name)
 
     def checkpoint(self) -> Finished:
         number = self.number

@@ -8,8 +8,16 @@ from typing import NamedTuple
 STEP, EPOCH, TIME, PLAIN = "step", "epoch", "time", "plain"
 _SUFFIX = r"(?:\.(?:[A-Za-z]\w*))*$"
 _AFTER_WORD = r"(?<![A-Za-z]){}[=_-]?(\d+)(?!\d*\.\d)"
-_STEPS = re.compile(_AFTER_WORD.format(r"(?:global_?step|steps?|iter(?:ation)?s?|updates?)"), re.I)
-_EPOCHS = re.compile(_AFTER_WORD.format(r"(?:epochs?|ep)"), re.I)
+_BEFORE_WORD = r"(?<![A-Za-z\d.])(\d+)[_-]?{}(?![A-Za-z]|[=_-]?\d)"
+_WORDS = (
+    (re.compile(_AFTER_WORD.format(r"(?:global_?step|steps?|iter(?:ation)?s?|updates?|ba)"), re.I), STEP),
+    (re.compile(_AFTER_WORD.format(r"(?:epochs?|ep)"), re.I), EPOCH),
+    (re.compile(_BEFORE_WORD.format(r"(?:steps?|iter(?:ation)?s?|updates?)"), re.I), STEP),
+    (re.compile(_BEFORE_WORD.format(r"epochs?"), re.I), EPOCH),
+    (re.compile(r"(?<![\d.])(\d+)[kKmMbB](?=(?:\.[A-Za-z]\w*)+$)"), EPOCH),
+)
+"""Words beside a number, and what they count. `ba` are the batches of MosaicML's Composer; `5k` and `2B` in a file's
+name count steps or tokens, in units of which the step is not known."""
 _PARTS = re.compile(
     r"[_.-]?(?:world_?size|mp_rank|ranks?|shard|part)[=_-]?\d+|-\d+-of-\d+|[=_-]?-?\d+\.\d+(?:e-?\d+)?|-v\d+(?=\.|$)",
     re.I,
@@ -41,7 +49,7 @@ class Number(NamedTuple):
 def number_of(name: str) -> Number | None:
     """Return the number by which a name tells one checkpoint from the next, None if it has none."""
     plain = _PARTS.sub("", name)
-    for pattern, kind in ((_STEPS, STEP), (_EPOCHS, EPOCH)):
+    for pattern, kind in _WORDS:
         if match := pattern.search(plain):
             return Number(int(match.group(1)), kind)
     if match := _TIME.search(name):
@@ -69,8 +77,8 @@ def family(name: str) -> re.Pattern[str] | None:
     if number.kind == PLAIN:
         start, end = spans[-1]
     else:
-        word = (_STEPS if number.kind == STEP else _EPOCHS).search(name)
-        start, end = word.span(1) if word else spans[0]
+        words = (word for pattern, kind in _WORDS if kind == number.kind for word in pattern.finditer(name))
+        start, end = next((word.span(1) for word in words if int(word.group(1)) == number.value), spans[0])
     digits = rf"(\d{{{end - start}}})" if name[start] == "0" and end - start > 1 else r"(\d+)"
     return re.compile(_general(name[:start]) + digits + _general(name[end:]) + r"\Z")
 

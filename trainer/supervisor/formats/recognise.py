@@ -176,7 +176,7 @@ class Recogniser:
         """Return the files and folders that are sealed as they stand."""
         of_steps = (checkpoint for checkpoint in self._sealed.values() if checkpoint.step <= sealed_step)
         standing = (checkpoint for checkpoint in of_steps if self._steps[checkpoint.face][0] == version_of(checkpoint))
-        return {path for checkpoint in standing for path in checkpoint.files or (checkpoint.root,)}
+        return {path for checkpoint in standing for path in checkpoint.tops}
 
     def sealed_until(self, sealed_step: int) -> float:
         """Return when the newest of what is sealed was written, in seconds since 1970; infinite where nothing is."""
@@ -185,7 +185,8 @@ class Recogniser:
 
     def sealed_places(self, step: int) -> set[Path]:
         """Return the folders that hold what is sealed of a step."""
-        return {checkpoint.face.parent for checkpoint in self._sealed.values() if checkpoint.step == step}
+        of_step = (checkpoint for checkpoint in self._sealed.values() if checkpoint.step == step)
+        return {path.parent for checkpoint in of_step for path in checkpoint.tops}
 
     def _is_old(self, checkpoint: Finished) -> bool:
         """Return whether a checkpoint without a known step is older than this attempt, or than one that has a step."""
@@ -213,12 +214,9 @@ class Recogniser:
 
 def version_of(checkpoint: Finished) -> Version:
     """Return what changes when a checkpoint is written again; empty for one that is being removed."""
-    paths = checkpoint.files or (
-        (checkpoint.root,) if checkpoint.root.is_file() else sorted(checkpoint.root.rglob("*"))
-    )
     rows = []
     try:
-        for path in paths:
+        for path in (path for top in checkpoint.tops for path in (sorted(top.rglob("*")) if top.is_dir() else (top,))):
             now = path.lstat()
             rows.append((str(path), now.st_size, now.st_mtime_ns))
     except OSError:

@@ -25,7 +25,8 @@ class Finished(NamedTuple):
     root: Path
     """File or folder that holds all of it."""
     files: tuple[Path, ...] = ()
-    """If any: `root` is a folder that also holds other things, and only these files below it are the checkpoint."""
+    """If any: `root` is a folder that also holds other things, and only these files and folders below it are the
+    checkpoint."""
     ordinal: int = -1
     """The number in its name, if it counts epochs or saves, or if nothing says what it counts; `step` is -1 for one
     that is known to be no step."""
@@ -33,9 +34,14 @@ class Finished(NamedTuple):
     """Its format writes nothing last, or writes into it again: it counts once it has not changed for some looks."""
 
     @property
+    def tops(self) -> tuple[Path, ...]:
+        """Return the files and folders that are all of it."""
+        return self.files or (self.root,)
+
+    @property
     def face(self) -> Path:
         """Return the file or folder whose name is the checkpoint's."""
-        return self.files[0] if self.files else self.root
+        return self.tops[0]
 
 
 class FolderListing(NamedTuple):

@@ -147,7 +147,8 @@ class LocalSealing(Sealing):
             root = os.path.relpath(os.path.realpath(str(checkpoint.root)), os.path.realpath(str(self.folder)))
             part = [str(path.relative_to(checkpoint.root)) for path in checkpoint.files]
             self._begun[checkpoint.step] = pending
-            self.parts.ask(Asked(checkpoint.step, root, [path.name for path in files], sealing, part))
+            names = [file.name for path in files for file in formats.files_of(path)]
+            self.parts.ask(Asked(checkpoint.step, root, names, sealing, part))
 
     def _give(self, request: Asked) -> None:
         """Seal this node's files of a checkpoint on its disk, and bring them to the shared tier."""

@@ -130,7 +130,7 @@ class Sealing:
             return self.folder
         tree = seal.tree(tier, step)
         path = self.folder / path_of(tree.root)
-        checkpoint = Finished(step, path, tuple(path / path_of(name) for name in tree.files) if tree.part else ())
+        checkpoint = Finished(step, path, tuple(path / path_of(name) for name in tree.tops) if tree.part else ())
         path.parent.mkdir(parents=True, exist_ok=True)
         sealed_at = (tier / f"step-{step:08d}" / seal.MANIFEST).stat().st_mtime
         try:
@@ -142,7 +142,7 @@ class Sealing:
         if not all((path / path_of(name)).exists() for name in tree.through):  # it led to a later one
             seal.lay_back(tier, step, path)
         self.recogniser.note_restored(checkpoint)
-        return formats.offered(path, checkpoint.files)
+        return checkpoint.face if len(checkpoint.files) == 1 else formats.offered(path, checkpoint.files)
 
     def look(self) -> None:
         """Seal what the job has finished. Node 0 does it for all: the folder is shared."""

@@ -62,7 +62,8 @@ class Survey(NamedTuple):
 
 
 def survey(root: Path, folder: Path, files: Sequence[Path] = ()) -> Survey:
-    """Return what a checkpoint is. `files`: its own, where `root` also holds other things; none: all that is there.
+    """Return what a checkpoint is. `files`: its own files and folders, where `root` also holds other things; none: all
+    that is there.
 
     Links that stay in the checkpoint are links, also once it is laid back. Through one to elsewhere in the job's folder
     its content is taken. Raises `ValueError` for one that leads out of that folder, to nothing or in a circle, and for
@@ -143,7 +144,7 @@ class _Look:
         shortest = text_of(os.path.relpath(path_of(from_root), os.path.dirname(path_of(path)) or "."))
         for choice in (text_of(target), shortest):
             place = link_inside(path, choice)
-            if place is None or (self._names and place not in self._names):
+            if place is None or (self._names and not any(is_within(place, name) for name in self._names)):
                 continue
             inner_path = os.path.join(self._root, path_of(place))
             if os.path.lexists(inner_path) and os.path.samefile(inner_path, link_path):
