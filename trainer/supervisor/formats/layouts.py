@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Callable, Iterable, NamedTuple, Sequence
 
 from trainer.supervisor.formats import content
-from trainer.supervisor.formats.names import EPOCH, PLAIN, STEP, TIME, Number, number_of
+from trainer.supervisor.formats.names import EPOCH, PLAIN, STEP, TIME, UNIT, Number, number_of
 from trainer.supervisor.formats.tree import Finished, FolderListing, listing
 
 MEGATRON_TRACKER, DEEPSPEED_TRACKER, NANOTRON_TRACKER = "latest_checkpointed_iteration.txt", "latest", "latest.txt"
@@ -78,7 +78,11 @@ class Candidate(NamedTuple):
         step = max((step for step in steps if step is not None), default=-1)
         if step >= 0 or number is None:
             return Finished(step, self.root, self.files, settles=self.settles)
-        if number.kind in (EPOCH, TIME) or self.ordinal or any(content.counts_epochs(path) for path in self.told_in):
+        if (
+            number.kind in (EPOCH, TIME, UNIT)
+            or self.ordinal
+            or any(content.counts_epochs(path) for path in self.told_in)
+        ):
             return Finished(-1, self.root, self.files, number.value, self.settles)
         return Finished(number.value, self.root, self.files, number.value, self.settles)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-STEP, EPOCH, TIME, PLAIN = "step", "epoch", "time", "plain"
+STEP, EPOCH, TIME, UNIT, PLAIN = "step", "epoch", "time", "unit", "plain"
 _SUFFIX = r"(?:\.(?:[A-Za-z]\w*))*$"
 _AFTER_WORD = r"(?<![A-Za-z]){}[=_-]?(\d+)(?!\d*\.\d)"
 _BEFORE_WORD = r"(?<![A-Za-z\d.])(\d+)[_-]?{}(?![A-Za-z]|[=_-]?\d)"
@@ -14,7 +14,7 @@ _WORDS = (
     (re.compile(_AFTER_WORD.format(r"(?:epochs?|ep)"), re.I), EPOCH),
     (re.compile(_BEFORE_WORD.format(r"(?:steps?|iter(?:ation)?s?|updates?)"), re.I), STEP),
     (re.compile(_BEFORE_WORD.format(r"epochs?"), re.I), EPOCH),
-    (re.compile(r"(?<![\d.])(\d+)[kKmMbB](?=(?:\.[A-Za-z]\w*)+$)"), EPOCH),
+    (re.compile(r"(?<![\d.])(\d+)[kKmMbB](?=(?:\.[A-Za-z]\w*)+$)"), UNIT),
 )
 """Words beside a number, and what they count. `ba` are the batches of MosaicML's Composer; `5k` and `2B` in a file's
 name count steps or tokens, in units of which the step is not known."""
@@ -43,7 +43,8 @@ _TIME_OF_RUN = re.compile(r"(?:^|\D)(?:19|20)\d\d[-_.]\d\d[-_.]\d\d[-_.T ]\d\d[-
 class Number(NamedTuple):
     value: int
     kind: str
-    """`STEP` or `EPOCH` where the name says so, `TIME` for when it was written, else `PLAIN`."""
+    """`STEP` or `EPOCH` where the name says so, `TIME` for when it was written, `UNIT` for one of thousands or more, else
+    `PLAIN`."""
 
 
 def number_of(name: str) -> Number | None:

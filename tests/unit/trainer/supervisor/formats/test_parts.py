@@ -123,6 +123,14 @@ def test_numbers_in_other_units_get_the_step_that_the_job_told(names: tuple[str,
         assert job.look() == [(step, name)]
 
 
+def test_data_whose_name_tells_its_size_is_no_checkpoint(job: WatchedJob) -> None:
+    saved(job.folder / "corpus_10B.bin"), saved(job.folder / "train-5k.npz"), saved(job.folder / "llama-7b/a.bin")
+    job.at(5)
+    assert job.look() == []
+    forget_later("auto", job.folder, None)
+    assert len(list(job.folder.rglob("*.*"))) == 3
+
+
 def test_parts_are_sealed_and_come_back_alone_and_whole(tmp_path: Path) -> None:
     folder, tier = tmp_path / "own", tmp_path / "tier"
     saved(folder / "model/step-10/m.pt"), saved(folder / "optim/step-10/o.pt")
