@@ -12,11 +12,16 @@ from trainer.supervisor.progress.lines import bare
 
 _RANK = re.compile(r"^\[(?:[a-z_]+)?(\d+)\]: ?|^\[\d+,(\d+)\]<std\w+>: ?")
 """What torch, `torchrun --tee` and `mpirun --tag-output` set before a rank's lines."""
-_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]*(?:Error|Exception|Interrupt|Failure)\b|^Fatal Python error: ")
+_ERROR = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]*(?:Error|Exception|Interrupt|Failure)(?:: |:?$)|^Fatal Python error: "
+    r"|^\S+: (?:error: |can't open file )"
+)
 _AFTER_TRACEBACK = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?$")
 _THROWN = re.compile(r"^\s*what\(\):\s*(\S.*)$")
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_GROUP = re.compile(r"^ *(?:\+-[-+]+ \d+ -+|\+-+$|[|+] ?)")
+"""What stands before the lines of an `ExceptionGroup`."""
 _LAUNCHER = re.compile(
     r"torch[./]distributed[./]elastic.*(failed \(exitcode|closing signal|ChildFailedError|SignalException)"
     r"|Primary job +terminated normally, but|mpirun noticed that"
@@ -111,7 +116,8 @@ class LastWords:
             return
         match = _RANK.match(text)
         rank = None if match is None else int(match.group(1) or match.group(2))
-        self._take(text if match is None else text[match.end() :], rank)
+        if words := _GROUP.sub("", text if match is None else text[match.end() :]):
+            self._take(words, rank)
         self._last = text.strip()
 
     def _take(self, text: str, rank: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -196,6 +197,33 @@ def test_an_error_in_colour_and_one_of_c_plus_plus_are_read() -> None:
     assert told("\x1b[31mValueError: \x1b[0mno\x1b[0m") == ("ValueError: no", None)
     assert told("terminate called after throwing an instance of 'c10::Error'", "  what():  CUDA error: assert") == (
         "CUDA error: assert", None)  # fmt: skip
+
+
+def test_words_about_an_error_that_follows_are_not_the_error() -> None:
+    for heading in ("Exception in thread Thread-1 (run):", "Error executing job with overrides: ['lr=1']"):
+        assert told(heading, *TRACE, KEY) == (KEY, None)
+
+
+def test_the_first_error_of_a_group_is_the_reason() -> None:
+    def raise_group() -> None:
+        raise BaseExceptionGroup("many", [KeyError("size"), ValueError("no")])
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        raise_group()
+    assert told(*"".join(traceback.format_exception(raised.value)).splitlines()) == (KEY, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train.py: error: the following arguments are required: --data",
+        "train.py: error: unrecognized arguments: --lr_",
+        "/opt/bin/python3: can't open file '/workspace/trian.py': [Errno 2] No such file or directory",
+    ],
+)
+def test_wrong_arguments_and_a_wrong_path_of_the_script_hold_at_once(line: str, tmp_path: Path) -> None:
+    end = ends.failure_end(2, words("usage: train.py", line), (tmp_path,), progress=ends.Made(False, False))
+    assert end.code == ExitCode.USER and "look at `script`, `command` and `args`" in end.detail
 
 
 @pytest.mark.parametrize(

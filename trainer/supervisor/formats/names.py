@@ -43,8 +43,8 @@ _TIME_OF_RUN = re.compile(r"(?:^|\D)(?:19|20)\d\d[-_.]\d\d[-_.]\d\d[-_.T ]\d\d[-
 class Number(NamedTuple):
     value: int
     kind: str
-    """`STEP` or `EPOCH` where the name says so, `TIME` for when it was written, `UNIT` for one of thousands or more, else
-    `PLAIN`."""
+    """`STEP` or `EPOCH` where the name says so, `TIME` for when it was written, `UNIT` for one of thousands or more,
+    else `PLAIN`."""
 
 
 def number_of(name: str) -> Number | None:
