@@ -70,13 +70,15 @@ def account(folder: Path, name: str, recogniser: Recogniser, sealed_step: int, c
     recognised_paths = recogniser.sealed_paths(sealed_step)
     sealed_until = recogniser.sealed_until(sealed_step)
     recognised_paths |= {path for path in _older(recognised_paths) if _written_at([path]) <= sealed_until}
-    places = recogniser.sealed_places(sealed_step)
+    sealed_series = recogniser.sealed_series(sealed_step)
     unfinished_texts: list[str] = []
     for candidate in all_candidates:
         checkpoint = candidate.checkpoint()
         has_step = candidate.number is not None or candidate.kind == "lightning"
-        older = checkpoint.step < sealed_step or (checkpoint.step == sealed_step and checkpoint.face.parent in places)
         paths = checkpoint.tops
+        is_of_series = candidate.kind == "lightning" or {names.series(path) for path in paths} <= sealed_series
+        is_overtaken = checkpoint.step < sealed_step and not candidate.plain
+        older = is_overtaken or (checkpoint.step <= sealed_step and is_of_series)
         if has_step and checkpoint.step >= 0 and older and _written_at(paths) <= sealed_until:
             recognised_paths |= set(paths)
         elif not recognised_paths & {checkpoint.root, *checkpoint.files}:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import pickletools
+import re
 import struct
 import zipfile
 from pathlib import Path
@@ -17,11 +18,13 @@ from typing import Any, Callable
 
 WHOLE, PARTIAL, UNCLEAR = "whole", "partial", "unclear"
 _STEPS = (
-    "global_step", "global_steps", "step", "steps", "step_count", "iteration", "iter_num", "iter", "num_updates",
-    "current_step", "num_steps", "n_iter",
+    "global_step", "global_steps", "step", "step_count", "iteration", "iter_num", "iter", "num_updates", "current_step",
 )  # fmt: skip
 """Keys under which scripts and frameworks keep the step, the surest first: Lightning and Hugging Face `global_step`,
-DeepSpeed `global_steps`, litgpt `step_count`, Megatron `iteration`, nanoGPT `iter_num`, fairseq `num_updates`."""
+DeepSpeed `global_steps`, litgpt `step_count`, Megatron `iteration`, nanoGPT `iter_num`, fairseq `num_updates`. Not
+`steps` and `num_steps`: the length of a run has these names too."""
+_OF_SETTINGS = re.compile(r"arg|conf|cfg|param|setting|option|flag", re.I)
+"""In the name of a JSON file: its numbers are what somebody has asked for."""
 _LARGEST_PICKLE, _LARGEST_JSON = 16 * 2**20, 64 * 2**20
 _MOST_NOTES = 20_000
 _notes: dict[tuple[str, Path], tuple[tuple[int, int, int], Any]] = {}
@@ -94,7 +97,7 @@ def counts_epochs(path: Path) -> bool:
 def _values(path: Path) -> dict[str, int]:
     """Return the whole numbers at the top level of a file's content, by their names."""
     if path.suffix == ".json":
-        return json_of(path) or {}
+        return {} if _OF_SETTINGS.search(path.name) else json_of(path) or {}
     if path.suffix == ".safetensors":
         metadata = _safetensors(path).get("__metadata__", {})
         return {key: int(value) for key, value in metadata.items() if value.isdecimal()}

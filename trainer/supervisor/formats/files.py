@@ -23,8 +23,9 @@ from trainer.supervisor.formats.layouts import (
     digit_files,
     each_rank,
     is_state,
+    says_state,
 )  # fmt: skip
-from trainer.supervisor.formats.names import EPOCH, STEP, number_of
+from trainer.supervisor.formats.names import EPOCH, STEP, lap_of, number_of
 from trainer.supervisor.formats.tree import listing
 
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
@@ -84,8 +85,8 @@ def _text(path: Path) -> str:
 
 def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     """Files that are a checkpoint each, or together with others of the same number."""
-    by_number: dict[int, list[str]] = {}
-    beside: dict[int, list[str]] = {}
+    by_number: dict[tuple[int, int | None], list[str]] = {}
+    beside: dict[tuple[int, int | None], list[str]] = {}
     digit_names = digit_files(view)
     single_names: list[str] = []
     marks = {name[: -len(end)] for end in (".done", ".DONE") for name in view.entries.files if name.endswith(end)}
@@ -98,15 +99,16 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
         elif name.endswith(".ckpt") and "lightning" in kinds and not marks:
             yield Candidate("lightning", path, partial(each_rank, [path], 1), told_in=(path,))
         elif plain and is_state(name) and not ENDED_BY_OTHERS.search(name) and not name.startswith(_RANDOM):
-            number = number_of(name)
+            number = number_of(_first_rank_name(name, view))
             if number is not None:
-                is_state_of_step = number.kind in (STEP, EPOCH) or name in digit_names or OF_STATE.search(name)
+                is_state_of_step = number.kind in (STEP, EPOCH) or name in digit_names or says_state(name, view)
                 is_state_of_step = is_state_of_step or content.step_in(path) == number.value  # such as `G_1000.pth`
-                (by_number if is_state_of_step else beside).setdefault(number.value, []).append(name)
+                key = (number.value, lap_of(Path(name)) if number.kind == STEP else None)
+                (by_number if is_state_of_step else beside).setdefault(key, []).append(name)
             elif OF_STATE.search(name):
                 single_names.append(name)
-    for value, names in by_number.items():
-        names += beside.get(value, [])  # such as `opt000030.pt` beside `model000030.pt`
+    for (value, lap), names in by_number.items():
+        names += beside.get((value, lap), [])  # such as `opt000030.pt` beside `model000030.pt`
         if len(names) > 1:  # what else belongs to them, such as `meta_000030.json`
             json_names = (name for name in view.entries.files if name.endswith(".json"))
             names += [name for name in sorted(json_names) if (number := number_of(name)) and number.value == value]
@@ -119,6 +121,15 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
         remaining_names += [name for name in sorted(view.entries.files) if _OF_EXPORT.search(name)]
     if remaining_names:
         yield _of_files(view, tuple(view.path / name for name in remaining_names))
+
+
+def _first_rank_name(name: str, view: View) -> str:
+    """Return the name of the first rank's part, `ckpt_30_0.pt` for `ckpt_30_1.pt`, where that lies beside it."""
+    match = re.search(r"(?<=\d[_-])(\d{1,3})(?=\.\w+$)", name)
+    if match is None or not 0 < int(match.group()) < (view.ranks or 64):
+        return name
+    first_name = name[: match.start()] + "0" * len(match.group()) + name[match.end() :]
+    return first_name if first_name in view.entries.files else name
 
 
 def _of_files(view: View, paths: tuple[Path, ...]) -> Candidate:

@@ -29,7 +29,39 @@ KINDS["auto"] = frozenset().union(*KINDS.values()) | {"nanotron", "orbax", "fold
 def candidates(folder: Path, ranks: int, kinds: AbstractSet[str]) -> Iterator[Candidate]:
     """Yield what the formats `kinds` know as checkpoints below a job's folder. A checkpoint's own folders are not
     searched, nor what hides behind a dot or a link. Raises `OSError`."""
-    return join_parts(_candidates(folder, ranks, kinds), folder)
+    all_candidates = list(join_parts(_candidates(folder, ranks, kinds), folder))
+    numbered = [candidate for candidate in all_candidates if candidate.number is not None]
+    nameless = [candidate for candidate in numbered if not _says_state(candidate, folder)]
+    named = [candidate for candidate in numbered if candidate not in nameless]
+    if nameless and named and _goes_on_beside(named, nameless):
+        return iter([candidate for candidate in all_candidates if candidate not in nameless])
+    return iter(all_candidates)
+
+
+def _says_state(candidate: Candidate, folder: Path) -> bool:
+    """Return whether a candidate is a framework's, or its path or a file of it is called a checkpoint, model or state.
+    Nothing else tells the samples and predictions of a run from its checkpoints."""
+    if not candidate.plain or folder in {path.parent for path in candidate.tops}:  # the folder itself is called so
+        return True
+    paths = [path.relative_to(folder) for path in candidate.tops]
+    if candidate.kind == "folder":
+        paths += [Path(path.name) for path in files_of(candidate.root)]
+    return any(OF_STATE.search(str(path)) for path in paths)
+
+
+def _goes_on_beside(named: Sequence[Candidate], nameless: Sequence[Candidate]) -> bool:
+    """Return whether the run itself writes what is called a checkpoint: more than one, or one that is not older than
+    all of the rest. A single older one may be what the run starts from."""
+    try:
+        return len({candidate.number for candidate in named}) > 1 or max(map(_changed_at, named)) >= min(
+            map(_changed_at, nameless)
+        )
+    except OSError:  # one is being removed: the next look is soon
+        return True
+
+
+def _changed_at(candidate: Candidate) -> float:
+    return max(path.stat().st_mtime for path in candidate.tops)
 
 
 def _candidates(folder: Path, ranks: int, kinds: AbstractSet[str], depth: int = 0) -> Iterator[Candidate]:
@@ -54,8 +86,10 @@ def _finished_checkpoints(name: str, folder: Path, ranks: int, sealed_step: int 
     """Raises `OSError`."""
     for candidate in candidates(folder, ranks, KINDS[name]) if KINDS[name] else ():
         checkpoint = candidate.checkpoint()
-        # A plain number may be one of a few names that take turns: what is written there may be newer.
-        if (checkpoint.ordinal < 0 and 0 <= checkpoint.step <= sealed_step) or candidate.ready():
+        # A plain number may be one of a few names that take turns: what is written there may be newer. What has the
+        # sealed step's number may be another part of it.
+        is_sealed = 0 <= checkpoint.step < sealed_step + (not candidate.plain)
+        if (checkpoint.ordinal < 0 and is_sealed) or candidate.ready():
             yield checkpoint
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Callable, Iterable, NamedTuple, Sequence
 
 from trainer.supervisor.formats import content
-from trainer.supervisor.formats.names import EPOCH, PLAIN, STEP, TIME, UNIT, Number, number_of
+from trainer.supervisor.formats.names import EPOCH, PLAIN, STEP, TIME, UNIT, Number, number_of, series
 from trainer.supervisor.formats.tree import Finished, FolderListing, listing
 
 MEGATRON_TRACKER, DEEPSPEED_TRACKER, NANOTRON_TRACKER = "latest_checkpointed_iteration.txt", "latest", "latest.txt"
@@ -33,15 +33,22 @@ _INCOMPLETE = "checkpoint-is-incomplete.txt"
 """Stands in a checkpoint while Hugging Face's Trainer writes it because of a signal."""
 _STATE = (
     ".pt", ".pth", ".ckpt", ".bin", ".pkl", ".safetensors", ".npz", ".tar", ".distcp", ".msgpack", ".h5", ".eqx",
-    ".zip",
+    ".zip", ".state",
 )  # fmt: skip
 OF_STATE = re.compile(
     r"ckpt|checkpoint|chkpt|snapshot|state|model|weights?|optim|last|latest|final|best|save|resume", re.I
 )
+_OF_NETWORKS = re.compile(
+    r"(?<![A-Za-z])(?:u?net|generator|gen|discriminator|disc|vae|encoder|decoder|lora|adapter|policy|actor|critic|ema|"
+    r"agent)(?![A-Za-z])", re.I
+)  # fmt: skip
 _OF_STEPS = re.compile(
     r"(?:step|iter|iteration|update|epoch|ep|ckpt|checkpoint|chkpt|cp|save|snapshot|state|model|weights)s?[=_-]?$", re.I
 )
-_BESIDE = re.compile(r"tokenizer|vocab|dataset|cache|args|config|hparams|events\.|profile|wandb", re.I)
+_BESIDE = re.compile(
+    r"tokenizer|vocab|dataset|cache|args|config|hparams|events\.|profile|wandb|predictions?|logits|"
+    r"(?<![A-Za-z])(?:eval|test|valid(?:ation)?)_?(?:outputs?|results?|preds?)", re.I
+)  # fmt: skip
 ENDED_BY_OTHERS = re.compile(r"_states\.pt$|^mp_rank_|^common\.pt$|^(?:optimizer|scheduler)\.bin$")
 """Files of DeepSpeed, Megatron and Accelerate: these formats end a checkpoint, and it has not ended."""
 CLOCKS_S = 1.0
@@ -70,7 +77,15 @@ class Candidate(NamedTuple):
     def number(self) -> Number | None:
         return number_of(self.tops[0].name)
 
+    @property
+    def plain(self) -> bool:
+        """Return whether no framework wrote it."""
+        return self.kind in ("file", "folder")
+
     def checkpoint(self) -> Finished:
+        return self._finished()._replace(plain=self.plain)
+
+    def _finished(self) -> Finished:
         number = self.number
         if number is not None and number.kind == STEP:
             return Finished(number.value, self.root, self.files, settles=self.settles)
@@ -115,6 +130,22 @@ class View(NamedTuple):
 
 def is_state(name: str) -> bool:
     return name.endswith(_STATE) and not name.startswith(".") and not _BESIDE.search(name)
+
+
+def says_state(name: str, view: View) -> bool:
+    """Return whether a numbered file is called state of a training: by its name, its network's, or its folder's."""
+    in_folder = not view.top and view.number is None and OF_STATE.search(view.path.name)
+    return bool(OF_STATE.search(name) or _OF_NETWORKS.search(name) or in_folder)
+
+
+def _are_steps(names: Iterable[str]) -> bool:
+    """Return whether files of one folder have numbers that count no ranks or layers: those begin with 0 or 1."""
+    by_series: dict[str, set[int]] = {}
+    for name in names:
+        number = number_of(name)
+        if number is not None and number.kind == PLAIN:
+            by_series.setdefault(series(Path(name)), set()).add(number.value)
+    return any(values not in ({*range(len(values))}, {*range(1, len(values) + 1)}) for values in by_series.values())
 
 
 def digit_files(view: View) -> frozenset[str]:
@@ -241,6 +272,8 @@ def _plain_folder(view: View) -> Candidate | None:
         return None
     if view.number is None and (digit_files(view) or len({content.step_in(path) for path in files} - {None}) > 1):
         return None  # each is a checkpoint, such as the newest and the best
+    if view.number is None and _are_steps(path.name for path in files if path.parent == view.path):
+        return None
     if any(number_of(name) and _OF_STEPS.search(name.rstrip("0123456789")) for name in view.entries.folders):
         return None
     if view.number is None and len(files) == 1 and len(view.entries.files) == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 STEP, EPOCH, TIME, UNIT, PLAIN = "step", "epoch", "time", "unit", "plain"
@@ -11,19 +12,26 @@ _AFTER_WORD = r"(?<![A-Za-z]){}[=_-]?(\d+)(?!\d*\.\d)"
 _BEFORE_WORD = r"(?<![A-Za-z\d.])(\d+)[_-]?{}(?![A-Za-z]|[=_-]?\d)"
 _WORDS = (
     (re.compile(_AFTER_WORD.format(r"(?:global_?step|steps?|iter(?:ation)?s?|updates?|ba)"), re.I), STEP),
+    (re.compile(r"(?<![A-Za-z])(?:checkpoint|ckpt)[=_-]?(\d+)(?=[=_-]epoch)", re.I), STEP),
+    (re.compile(r"(?<=[_-])s(\d+)(?=[_-]ep?\d+(?:\D|$))", re.I), STEP),
+    (re.compile(r"(?<![A-Za-z])e(?:p(?:ochs?)?)?[=_-]?\d+[_-]b(?:atch)?[=_-]?(\d+)(?!\d*\.\d)", re.I), STEP),
     (re.compile(_AFTER_WORD.format(r"(?:epochs?|ep)"), re.I), EPOCH),
     (re.compile(_BEFORE_WORD.format(r"(?:steps?|iter(?:ation)?s?|updates?)"), re.I), STEP),
     (re.compile(_BEFORE_WORD.format(r"epochs?"), re.I), EPOCH),
     (re.compile(r"(?<![\d.])(\d+)[kKmMbB](?=(?:\.[A-Za-z]\w*)+$)"), UNIT),
 )
-"""Words beside a number, and what they count. `ba` are the batches of MosaicML's Composer; `5k` and `2B` in a file's
-name count steps or tokens, in units of which the step is not known."""
+"""Words beside a number, and what they count: `checkpoint-30-epoch-0`, `s30_e0` and `e0_b30` have a step. `ba` are the
+batches of MosaicML's Composer; `5k` and `2B` in a file's name count steps or tokens, in units of which the step is not
+known."""
 _PARTS = re.compile(
     r"[_.-]?(?:world_?size|mp_rank|ranks?|shard|part)[=_-]?\d+|-\d+-of-\d+|[=_-]?-?\d+\.\d+(?:e-?\d+)?|-v\d+(?=\.|$)",
     re.I,
 )
 """Ranks, parts, figures such as a loss, and Lightning's version of a name: none is a step."""
 _LAST = re.compile(r"^(.*?)(\d+)" + _SUFFIX)
+_FIRST_RANK = re.compile(r"(?<=\d)[_-]0+(?=(?:\.[A-Za-z]\w*)*$)")
+"""`ckpt_30_0.pt`: of the first rank, or the first epoch."""
+_LAP = re.compile(r"(?<![A-Za-z])(?:epochs?|ep|e)[=_-]?(\d+)(?!\d*\.\d)", re.I)
 _DATE = re.compile(r"^(?:19|20)\d{6}(?:\d{4,6})?$")
 _RUN = re.compile(
     r"(?:^|[_-])(?:runs?|versions?|v|exp(?:eriment)?s?|seeds?|trials?|folds?|jobs?|attempts?|lora|r|tokenizer|vocab|"
@@ -57,7 +65,7 @@ def number_of(name: str) -> Number | None:
         return Number(_digits(match.group(1)), TIME)
     if _TIME_OF_RUN.search(name):
         return None
-    match = _LAST.match(plain.rstrip("_-"))
+    match = _LAST.match(_FIRST_RANK.sub("", plain).rstrip("_-"))
     if match and not _DATE.match(match.group(2)) and not _RUN.search(match.group(1)):
         return Number(int(match.group(2)), PLAIN)
     return None
@@ -96,6 +104,18 @@ def _general(text: str) -> str:
 def number_in_family(pattern: re.Pattern[str], name: str) -> int | None:
     match = pattern.match(name)
     return _digits(match.group(1)) if match else None
+
+
+def lap_of(path: Path) -> int | None:
+    """Return the epoch that the name of a file or folder with a step also has, or else that of the folder above it."""
+    match = _LAP.search(path.name) or _LAP.search(path.parent.name)
+    return int(match.group(1)) if match else None
+
+
+def series(path: Path) -> str:
+    """Return a path with all of its numbers alike: equal for the checkpoints of one series."""
+    plain = re.sub(rf"(?<!\d){_FIGURE}|-v\d+(?=\.|$)", lambda match: "" if match.group()[1] == "v" else "#", str(path))
+    return re.sub(r"\d+", "#", plain)
 
 
 def _digits(text: str) -> int:

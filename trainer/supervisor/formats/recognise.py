@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from pathlib import Path
-from typing import Iterator, NamedTuple, Tuple
+from typing import Iterable, Iterator, NamedTuple, Sequence, Tuple
 
 from trainer.supervisor.formats import content
 from trainer.supervisor.formats.find import FORMATS
 from trainer.supervisor.formats.layouts import is_state
-from trainer.supervisor.formats.names import family, number_in_family
+from trainer.supervisor.formats.names import PLAIN, STEP, family, lap_of, number_in_family, number_of, series
 from trainer.supervisor.formats.tree import Finished, listing
 
 SETTLES_S, QUIET_S = 2.0, 10.0
@@ -18,6 +19,9 @@ SETTLES_S, QUIET_S = 2.0, 10.0
 has told a step after it, and where it has not, since between two files it may gather what it writes next."""
 _RESTS, _LONGEST_REST_S, _SHORT_S = 100.0, 60.0, 0.01
 """Pause after a look that is not short, in times of its length: looks take a hundredth of a core."""
+_FAR = 10
+"""A number in a name is no step of the run beyond so many of the longest stretches between two told steps, or of
+estimates."""
 _LINES_LATE_S = 0.02
 """A line is read so much later than it was printed."""
 _FIRST_TIME = 10**9
@@ -48,12 +52,18 @@ class Recogniser:
         self.ended = self.failed = False
         """The job has ended, well or not: nothing is being written any more, but a failure may have come between two
         files."""
+        self.planned_steps = 0
+        """The steps that the run is estimated to take, 0 if nobody has said."""
         self.named_by_job: set[Path] = set()
         """What the job has told by the client: its own word on what is finished there counts."""
         self._sights: dict[Path, _Sight] = {}
         self._steps: dict[Path, tuple[Version, int]] = {}
         """Root -> the version that was given a step last, and the step."""
         self._sealed: dict[Path, Finished] = {}
+        self._unions: dict[tuple[Path, ...], tuple[Finished, ...]] = {}
+        """Files of a checkpoint that was found in parts -> the parts."""
+        self._miscounted: set[str] = set()
+        """Series whose numbers are no steps of this run."""
         self._rests_until = 0.0
         self._begun = time.time() - 1.0
         self._heard: deque[tuple[float, int]] = deque(maxlen=10_000)
@@ -69,26 +79,93 @@ class Recogniser:
         """Yield what counts as finished and is not committed, each with its step. Raises `OSError`."""
         cpu_start_s = time.thread_time()
         checkpoints = sorted(
-            FORMATS[name](folder, ranks, sealed_step),
+            map(self._with_possible_step, FORMATS[name](folder, ranks, sealed_step)),
             key=lambda checkpoint: (checkpoint.step, checkpoint.ordinal, _rank(checkpoint)),
         )
         has_numbers = any(checkpoint.step >= 0 or checkpoint.ordinal >= 0 for checkpoint in checkpoints)
+        finished: list[Finished] = []
+        unsettled_steps: set[int] = set()
         for checkpoint in checkpoints:
             if self.named_by_job & {checkpoint.root, *checkpoint.root.parents}:
                 continue
-            if 0 <= checkpoint.step <= sealed_step:
-                if not self._takes_turns(checkpoint, sealed_step):
+            if checkpoint.step == sealed_step and self._is_part(checkpoint, sealed_step):
+                pass
+            elif 0 <= checkpoint.step <= sealed_step:
+                if not self._takes_turns(checkpoint, sealed_step) and not self._counts_anew(checkpoint, sealed_step):
                     continue
-                checkpoint = checkpoint._replace(step=-1)
+                checkpoint = checkpoint._replace(step=-1, ordinal=max(checkpoint.ordinal, 0))
             elif checkpoint.step < 0 and (self._is_old(checkpoint) or (has_numbers and checkpoint.ordinal < 0)):
                 continue  # without a number: an export beside checkpoints from which the job goes on
             sight = self._sight(checkpoint)
-            if sight.version and (not checkpoint.settles or self.ended or self._is_settled(sight)):
-                step = checkpoint.step if checkpoint.step >= 0 else self._step_of(checkpoint, sight, sealed_step)
-                if step > sealed_step:
-                    yield checkpoint._replace(step=step, ordinal=-1, settles=False)
+            if not sight.version or (checkpoint.settles and not self.ended and not self._is_settled(sight)):
+                unsettled_steps |= {checkpoint.step} if checkpoint.plain and checkpoint.step >= 0 else set()
+                continue
+            step = checkpoint.step if checkpoint.step >= 0 else self._step_of(checkpoint, sight, sealed_step)
+            if step > sealed_step or self._is_part(checkpoint, sealed_step):
+                finished.append(checkpoint._replace(step=step, ordinal=-1, settles=False))
+        # What has settled waits for what else is of its step.
+        yield from (one for one in finished if not (one.plain and one.step in unsettled_steps))
         cpu_s = time.thread_time() - cpu_start_s
         self._rests_until = time.monotonic() + (min(_LONGEST_REST_S, _RESTS * cpu_s) if cpu_s > _SHORT_S else 0.0)
+
+    def whole(self, checkpoints: Iterable[Finished]) -> dict[int, Finished]:
+        """Return the checkpoint of each step. Those of one step that no framework wrote are one, with what is sealed of
+        it; of others the last counts, since each of Lightning's files is all of it."""
+        by_step: dict[int, list[Finished]] = {}
+        for checkpoint in checkpoints:
+            parts = by_step.get(checkpoint.step, []) if checkpoint.plain else []
+            by_step[checkpoint.step] = [*(part for part in parts if part.plain), checkpoint]
+        return {step: self._union([*self._parts(parts[-1]), *parts]) for step, parts in by_step.items()}
+
+    def _union(self, parts: Sequence[Finished]) -> Finished:
+        if len(parts) == 1:
+            return parts[0]
+        tops = tuple(sorted({path for part in parts for path in part.tops}))
+        root = Path(os.path.commonpath([str(path.parent) for path in tops]))
+        self._unions[tops] = tuple(parts)
+        return Finished(parts[0].step, root, tops, plain=True)
+
+    def _with_possible_step(self, checkpoint: Finished) -> Finished:
+        """Return a checkpoint without a step that this run cannot have reached: its number counts samples or tokens, or
+        it is of another run. The job's own steps say so, or until there are any, the estimate."""
+        own_series = series(checkpoint.face)
+        if checkpoint.step >= 0 and self._is_beyond(checkpoint.step):
+            self._miscounted.add(own_series)
+        number = number_of(checkpoint.face.name)
+        is_told_by_name = number is not None and number.value == checkpoint.step
+        if self._is_beyond(checkpoint.step) or (is_told_by_name and own_series in self._miscounted):
+            return checkpoint._replace(step=-1, ordinal=checkpoint.step)
+        return checkpoint
+
+    def _is_beyond(self, step: int) -> bool:
+        told_steps = sorted({step for _, step in self._heard})
+        if len(told_steps) < 2:
+            return bool(self.planned_steps) and step > _FAR * self.planned_steps
+        longest = max(later - earlier for earlier, later in zip(told_steps, told_steps[1:]))
+        return step > max(2 * told_steps[-1], told_steps[-1] + _FAR * longest)
+
+    def _is_part(self, checkpoint: Finished, sealed_step: int) -> bool:
+        """Return whether a checkpoint is another part of the sealed step, which stands as it was sealed."""
+        if checkpoint.step != sealed_step or not checkpoint.plain or not self._parts(checkpoint):
+            return False
+        return written_at(version_of(checkpoint)) >= self._begun
+
+    def _parts(self, checkpoint: Finished) -> list[Finished]:
+        """Return what is sealed of a checkpoint's step, stands as it was then, and is of other series."""
+        own_series = {series(path) for path in checkpoint.tops}
+        of_step = [one for one in self._sealed.values() if one.step == checkpoint.step and one.plain]
+        standing = [one for one in of_step if self._steps[one.face][0] == version_of(one)]
+        return standing if own_series.isdisjoint(series(path) for one in of_step for path in one.tops) else []
+
+    def _counts_anew(self, checkpoint: Finished, sealed_step: int) -> bool:
+        """Return whether the step in a name begins again in each epoch, as of `epoch1_iter100`: its epoch is later than
+        that of all sealed ones of its series, or it is the next one in the same."""
+        lap, own_series = lap_of(checkpoint.face), series(checkpoint.face)
+        sealed = [one.face for one in self._sealed.values() if series(one.face) == own_series]
+        orders = [(lap_of(face), number_of(face.name)) for face in sealed]
+        known = [(sealed_lap, number.value) for sealed_lap, number in orders if sealed_lap is not None and number]
+        number = number_of(checkpoint.face.name)
+        return lap is not None and number is not None and bool(known) and (lap, number.value) > max(known)
 
     def _takes_turns(self, checkpoint: Finished, sealed_step: int) -> bool:
         """Return whether the plain number in a name is no step, as of `ckpt.0.pt` and `ckpt.1.pt` by turns: what lies
@@ -156,12 +233,16 @@ class Recogniser:
     def note_restored(self, checkpoint: Finished) -> None:
         """Note that a sealed step has been laid back: it is none that the job has written."""
         self._sights.pop(checkpoint.face, None)
+        number = number_of(checkpoint.face.name)
+        if number is not None and number.kind in (STEP, PLAIN) and number.value > max(1, _FAR * checkpoint.step):
+            self._miscounted.add(series(checkpoint.face))
         self._sight(checkpoint)
         self.note_sealed(checkpoint)
 
     def note_sealed(self, checkpoint: Finished) -> None:
         """Note that a step is sealed, as it was when it was found finished; it counts once it is committed."""
-        sight = None if checkpoint.root in self.named_by_job else self._sights.get(checkpoint.face)
+        is_told = checkpoint.root in self.named_by_job or checkpoint.files in self._unions
+        sight = None if is_told else self._sights.get(checkpoint.face)
         self._sealed[checkpoint.face] = checkpoint
         self._steps[checkpoint.face] = (version_of(checkpoint) if sight is None else sight.version, checkpoint.step)
         if (place := _family(checkpoint.face)) is not None:
@@ -169,8 +250,10 @@ class Recogniser:
 
     def stands(self, checkpoint: Finished) -> bool:
         """Return whether a checkpoint is still as it was when it was found finished."""
-        sight = self._sights.get(checkpoint.face)
-        return checkpoint.root in self.named_by_job or sight is None or sight.version == version_of(checkpoint)
+        parts = self._unions.get(checkpoint.files, (checkpoint,))
+        sights = [(self._sights.get(part.face), part) for part in parts]
+        is_as_seen = all(sight is None or sight.version == version_of(part) for sight, part in sights)
+        return checkpoint.root in self.named_by_job or is_as_seen
 
     def sealed_paths(self, sealed_step: int) -> set[Path]:
         """Return the files and folders that are sealed as they stand."""
@@ -183,10 +266,10 @@ class Recogniser:
         versions = [self._steps[root][0] for root, one in self._sealed.items() if one.step <= sealed_step]
         return max(map(written_at, versions), default=float("inf"))
 
-    def sealed_places(self, step: int) -> set[Path]:
-        """Return the folders that hold what is sealed of a step."""
-        of_step = (checkpoint for checkpoint in self._sealed.values() if checkpoint.step == step)
-        return {path.parent for checkpoint in of_step for path in checkpoint.tops}
+    def sealed_series(self, sealed_step: int) -> set[str]:
+        """Return the series of which something is sealed up to a step."""
+        of_steps = (checkpoint for checkpoint in self._sealed.values() if checkpoint.step <= sealed_step)
+        return {series(path) for checkpoint in of_steps for path in checkpoint.tops}
 
     def _is_old(self, checkpoint: Finished) -> bool:
         """Return whether a checkpoint without a known step is older than this attempt, or than one that has a step."""
@@ -199,7 +282,8 @@ class Recogniser:
         if note is not None and note[0] == sight.version:
             return note[1]
         newest_step = max([sealed_step, *(step for _, step in self._steps.values())])
-        ordinal = checkpoint.ordinal if checkpoint.ordinal < _FIRST_TIME else -1  # that is no count of saves
+        is_count = checkpoint.ordinal < _FIRST_TIME and not self._is_beyond(checkpoint.ordinal)
+        ordinal = checkpoint.ordinal if is_count else -1
         step = max(self._heard_before(written_at(sight.version), ordinal), newest_step + 1, 0)
         self._steps[checkpoint.face] = (sight.version, step)
         if (place := _family(checkpoint.face)) is not None:

@@ -32,6 +32,8 @@ class Finished(NamedTuple):
     that is known to be no step."""
     settles: bool = False
     """Its format writes nothing last, or writes into it again: it counts once it has not changed for some looks."""
+    plain: bool = False
+    """No framework wrote it: what else has its step may be another part of it."""
 
     @property
     def tops(self) -> tuple[Path, ...]:

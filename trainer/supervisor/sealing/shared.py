@@ -54,6 +54,7 @@ class Sealing:
         self.ranks_here = ranks
         self.committed = -1
         self.recogniser = Recogniser()
+        self.recogniser.planned_steps = int(config.get("steps") or 0)
         self.accounts = Accounts(config, place, tier, job, self.recogniser)
         self.told: dict[int, Finished] = {}
         """Checkpoints that the job has told by the client, by their steps."""
@@ -181,7 +182,7 @@ class Sealing:
         checkpoints: list[Finished] = []
         with contextlib.suppress(OSError):  # the job has removed a folder while it was listed: the next look is soon
             checkpoints += () if self.recogniser.rests else self._recognise()
-        due = {checkpoint.step: checkpoint for checkpoint in (*checkpoints, *self.told.values())}
+        due = {**self.recogniser.whole(checkpoints), **self.told}
         return [due[step] for step in sorted(due) if not self.waits(step)]
 
     def _is_sealed(self, checkpoint: Finished) -> bool:

@@ -95,10 +95,10 @@ def test_a_pickle_of_no_dictionary_names_no_step(value: object, tmp_path: Path) 
         ({"step": -1}, None),
         ({"step": 10**12 - 1}, 10**12 - 1),
         ({"step": 10**12}, None),
-        ({"step": 10**12, "n_iter": 5}, 5),
+        ({"step": 10**12, "iter": 5}, 5),
         ({"step": True, "iter": 5}, 5),
         ({"step": 5.0}, None),
-        ({"n_iter": 1, "iter_num": 2, "global_step": 3}, 3),
+        ({"num_steps": 1, "iter_num": 2, "global_step": 3}, 3),
         ({"epoch": 4}, None),
     ],
 )

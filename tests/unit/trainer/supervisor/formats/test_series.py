@@ -1,0 +1,179 @@
+"""Several series of files in one folder: which are checkpoints, which step each has, and what is one checkpoint."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.checkpoint_files import WatchedJob, half, saved
+from tests.worlds.checkpoint_files import job as job
+from tests.worlds.supervisor_tier import JobNode, put
+from trainer.supervisor import seal
+from trainer.supervisor.formats import forget_later
+from trainer.supervisor.formats.names import STEP, Number, number_of
+from trainer.supervisor.formats.tree import Finished
+
+
+def _written(path: Path, seconds_ago: float, **values: object) -> None:
+    saved(path, **values)
+    os.utime(path, (time.time() - seconds_ago, time.time() - seconds_ago))
+
+
+@pytest.mark.parametrize(
+    ("model", "output"),
+    [
+        ("ckpt/step_{}.pt", "samples/step_{}.npz"),
+        ("ckpt_{}.pt", "eval/predictions_step_{}.pt"),
+        ("ckpt_{}.pt", "eval_outputs_step{}.pt"),
+        ("run/model-{}.safetensors.pt", "run/embeddings/epoch_{}.pt"),
+    ],
+)
+def test_what_a_run_makes_besides_is_never_sealed_in_the_models_place_and_is_told(
+    model: str, output: str, tmp_path: Path
+) -> None:
+    node = JobNode(tmp_path)
+    for step in (10, 20):
+        saved(node.own / model.format(step))
+        for beside in (step, step + 5):
+            put(node.own / output.format(beside))
+        node.job.sealing.look()
+    account = node.end()
+    newest = max(seal.committed(node.tier))
+    assert newest == 20 and _paths(node, newest) == {model.format(20)}
+    assert account.files > 0
+
+
+def _paths(node: JobNode, step: int) -> set[str]:
+    """The files of a sealed step, below the job's folder."""
+    tree = seal.tree(node.tier, step)
+    return {os.path.normpath(os.path.join(tree.root, name)) for name in tree.files}
+
+
+def test_the_only_thing_called_a_model_is_not_the_runs_if_it_was_there_before(job: WatchedJob) -> None:
+    _written(job.folder / "pretrained/model_step_7.pt", 60)
+    job.recogniser._begun = time.time() - 30
+    for step in (10, 20):
+        saved(job.folder / f"run/step_{step}.pt")
+    assert (20, "run/step_20.pt") in job.look()
+
+
+def test_an_older_file_of_a_series_of_which_nothing_is_sealed_is_not_known_as_older(tmp_path: Path) -> None:
+    node = JobNode(tmp_path)
+    saved(node.own / "nets/encoder_state_10.pt")
+    saved(node.own / "ckpt_20.pt")
+    node.job.sealing.recogniser.named_by_job.add(node.own / "nets")  # it is not sealed
+    assert node.end().entries == ("nets",) and seal.committed(node.tier) == [20]
+
+
+@pytest.mark.parametrize("values", [{"steps": 1000, "epoch": 1}, {"num_steps": 1000}, {"n_iter": 1000}])
+def test_the_length_of_a_run_is_no_step(values: dict[str, object], job: WatchedJob) -> None:
+    job.at(10)
+    saved(job.folder / "ckpt.pt", **values)
+    assert job.look() == [(10, "ckpt.pt")]
+
+
+@pytest.mark.parametrize("name", ["args.json", "train_config.json", "hparams.json", "settings.json"])
+def test_numbers_that_somebody_asked_for_are_no_step(name: str, job: WatchedJob) -> None:
+    saved(job.folder / "checkpoint-20/model.pt"), saved(job.folder / "checkpoint-20/optimizer.pt")
+    put(job.folder / "checkpoint-20" / name, '{"iteration": 1000, "step": 1000}')
+    assert job.look() == [(20, "checkpoint-20")]
+
+
+def test_a_number_far_beyond_the_steps_that_the_job_tells_is_no_step(job: WatchedJob) -> None:
+    job.at(10), job.at(20)
+    saved(job.folder / "pretrained/model_step_100000.pt")
+    assert job.look() == [(20, "pretrained/model_step_100000.pt")]
+    saved(job.folder / "ckpt_30.pt")
+    assert job.look() == [(30, "ckpt_30.pt")]
+
+
+def test_before_a_step_is_told_the_estimate_says_what_is_far_beyond(job: WatchedJob) -> None:
+    job.recogniser.planned_steps = 60
+    saved(job.folder / "pretrained/model_step_100000.pt")
+    assert job.look() == [(0, "pretrained/model_step_100000.pt")]
+    saved(job.folder / "ckpt_600.pt")
+    assert job.look() == [(600, "ckpt_600.pt")], "an estimate may be wrong by a factor"
+
+
+def test_a_series_that_counts_samples_goes_on_with_told_steps_after_a_restart(job: WatchedJob) -> None:
+    path = saved(job.folder / "ckpt_5120.pt")
+    job.recogniser.note_restored(Finished(20, path))
+    job.committed = 20
+    job.at(30)
+    saved(job.folder / "ckpt_7680.pt")
+    assert job.look() == [(30, "ckpt_7680.pt")]
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("checkpoint-50-epoch-0", Number(50, STEP)),
+        ("ckpt_s50_e3.pt", Number(50, STEP)),
+        ("ckpt_e3_b50.pt", Number(50, STEP)),
+        ("ckpt_50_0.pt", Number(50, "plain")),
+        ("vit_b16_50.pt", Number(50, "plain")),
+    ],
+)
+def test_of_two_numbers_in_a_name_the_step_is_taken(name: str, step: Number) -> None:
+    assert number_of(name) == step
+
+
+def test_the_ranks_files_of_a_step_are_one_checkpoint(job: WatchedJob) -> None:
+    for step in (10, 20):
+        for rank in (0, 1):
+            saved(job.folder / f"model_ckpt_{step}_{rank}.pt")
+    found = list(job.recogniser.finished_checkpoints("auto", job.folder, 2, -1))
+    assert [(one.step, sorted(path.name for path in one.tops)) for one in found] == [
+        (10, ["model_ckpt_10_0.pt", "model_ckpt_10_1.pt"]), (20, ["model_ckpt_20_0.pt", "model_ckpt_20_1.pt"]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["epoch{}_iter{}.pt", "ckpt_e{}_b{}.pt", "epoch_{}/step_{}.pt"])
+def test_steps_that_begin_again_in_each_epoch_are_sealed_at_what_the_job_tells(name: str, job: WatchedJob) -> None:
+    sealed = []
+    for told, (epoch, step) in zip((100, 200, 300, 400), ((0, 100), (0, 200), (1, 100), (1, 200)), strict=True):
+        job.at(told)
+        saved(job.folder / name.format(epoch, step))
+        sealed += job.look()
+    laps = ((100, 0, 100), (200, 0, 200), (300, 1, 100), (400, 1, 200))
+    assert sealed == [(told, name.format(epoch, step)) for told, epoch, step in laps]
+
+
+def test_an_older_epoch_that_is_written_again_is_not_the_newest(job: WatchedJob) -> None:
+    for told, name in ((100, "epoch0_iter100.pt"), (200, "epoch1_iter100.pt")):
+        job.at(told), saved(job.folder / name), job.look()
+    job.at(300), saved(job.folder / "epoch0_iter50.pt")
+    assert job.look() == []
+
+
+def test_a_part_in_another_folder_that_comes_after_its_step_is_sealed_joins_it(tmp_path: Path) -> None:
+    """As BasicSR writes `models/net_g_N.pth`, and then `training_states/N.state`."""
+    node = JobNode(tmp_path)
+    for step in (10, 20):
+        saved(node.own / f"models/net_g_{step}.pth")
+        node.job.sealing.look()
+        saved(node.own / f"training_states/{step}.state")
+        node.job.sealing.look()
+    account = node.end()
+    assert seal.committed(node.tier) == [20, 10] and account.files == 0
+    for step in (10, 20):
+        assert _paths(node, step) == {f"models/net_g_{step}.pth", f"training_states/{step}.state"}
+
+
+def test_the_one_before_that_a_job_keeps_beside_its_file_joins_no_step(job: WatchedJob) -> None:
+    saved(job.folder / "ckpt.pt", step=10)
+    assert job.look() == [(10, "ckpt.pt")]
+    (job.folder / "ckpt.pt").rename(job.folder / "ckpt_prev.pt")
+    assert job.look() == []
+    saved(job.folder / "ckpt.pt", step=20)
+    assert job.look() == [(20, "ckpt.pt")]
+
+
+def test_a_half_written_folder_with_step_and_epoch_goes_at_a_restart(tmp_path: Path) -> None:
+    saved(tmp_path / "checkpoint-40-epoch-0/model.pt")
+    half(saved(tmp_path / "checkpoint-50-epoch-0/model.pt"))
+    forget_later("auto", tmp_path, Finished(40, tmp_path / "checkpoint-40-epoch-0"))
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-40-epoch-0"]
