@@ -104,6 +104,15 @@ def test_batches_of_an_evaluation_are_no_steps() -> None:
     assert told(lightning, BAR)[-1] == 40
 
 
+@pytest.mark.parametrize(("key", "words"), [("mode", ("train", "eval")), ("split", ("training", "validation"))])
+def test_an_evaluation_with_a_loss_that_only_a_value_tells_apart_is_no_step(key: str, words: tuple[str, str]) -> None:
+    training, evaluation = (
+        [f'{{"{key}": "{word}", "step": {n}, "loss": 1.0}}' for n in range(1, 61)] for word in words
+    )
+    assert told([*training[:20], *evaluation, *training[20:40], *evaluation]) == list(range(1, 41))
+    assert told(evaluation[:40]) == list(range(1, 41)), "a run may be called so"
+
+
 def test_an_evaluation_that_looks_like_the_training_counts_and_stops_no_step() -> None:
     parts = [plain(1, 20), plain(1, 8), plain(21, 40)]
     reader, counter = LineReader(), Steps(40)
