@@ -241,6 +241,11 @@ def test_a_bar_whose_last_rewrite_is_far_beyond_the_one_before_has_reached_its_t
     assert counted([*lap, *bar(10, 10, 10)], BAR, steps=20).settle() == 20
 
 
+def test_a_bar_leads_at_once_where_nobody_has_estimated_the_steps() -> None:
+    assert told(bar(0, 9, 200), BAR, steps=1) == list(range(10)) and told(bar(0, 8, 200), BAR, steps=2) == []
+    assert counted([*bar(0, 0, 20), *bar(20, 20, 20)], BAR, steps=1).settle() == 20
+
+
 def test_a_series_whose_total_is_far_beyond_the_estimate_leads_after_ten_rises() -> None:
     assert told(bar(1, 60, 60), BAR) == list(range(10, 61)) and told(bar(1, 48, 48), BAR) == list(range(1, 49))
     assert told(bar(1, 60, 60, "Map:"), BAR) == [] and told(bar(1, 9, 60), BAR) == []
