@@ -104,6 +104,15 @@ def test_batches_of_an_evaluation_are_no_steps() -> None:
     assert told(lightning, BAR)[-1] == 40
 
 
+@pytest.mark.parametrize(("key", "words"), [("mode", ("train", "eval")), ("split", ("training", "validation"))])
+def test_an_evaluation_with_a_loss_that_only_a_value_tells_apart_is_no_step(key: str, words: tuple[str, str]) -> None:
+    training, evaluation = (
+        [f'{{"{key}": "{word}", "step": {n}, "loss": 1.0}}' for n in range(1, 61)] for word in words
+    )
+    assert told([*training[:20], *evaluation, *training[20:40], *evaluation]) == list(range(1, 41))
+    assert told(evaluation[:40]) == list(range(1, 41)), "a run may be called so"
+
+
 def test_an_evaluation_that_looks_like_the_training_counts_and_stops_no_step() -> None:
     parts = [plain(1, 20), plain(1, 8), plain(21, 40)]
     reader, counter = LineReader(), Steps(40)
@@ -230,6 +239,11 @@ def test_a_bar_whose_last_rewrite_is_far_beyond_the_one_before_has_reached_its_t
     assert counted([*bar(4, 4, 40), *bar(30, 30, 40)], BAR).settle() == 4
     lap = [*bar(1, 10, 10), *bar(1, 3, 10)]
     assert counted([*lap, *bar(10, 10, 10)], BAR, steps=20).settle() == 20
+
+
+def test_a_bar_leads_at_once_where_nobody_has_estimated_the_steps() -> None:
+    assert told(bar(0, 9, 200), BAR, steps=1) == list(range(10)) and told(bar(0, 8, 200), BAR, steps=2) == []
+    assert counted([*bar(0, 0, 20), *bar(20, 20, 20)], BAR, steps=1).settle() == 20
 
 
 def test_a_series_whose_total_is_far_beyond_the_estimate_leads_after_ten_rises() -> None:

@@ -19,8 +19,8 @@ from trainer.supervisor.formats.layouts import (
     DEEPSPEED_TRACKER,
     MEGATRON_TRACKER,
     NANOTRON_TRACKER,
-    PATH_FILE,
     Candidate,
+    is_state,
 )
 from trainer.supervisor.formats.names import family, number_in_family, number_of
 from trainer.supervisor.formats.recognise import version_of, written_at
@@ -33,6 +33,8 @@ _TRACKERS = {
     "nanotron": (NANOTRON_TRACKER, "{named}"),
 }
 """Format -> file that names the newest checkpoint, and what it says."""
+_POINTER = re.compile(r"latest|last|newest|current|recent|resume|checkpoint", re.I)
+_LONGEST_POINTER = 4096
 _HALF = ("", ".tmp", ".part", ".done", ".DONE")
 """What may follow the name of a file that is being written, or that is whole."""
 
@@ -68,7 +70,7 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
                 _remove(place / left)
         _renew_links(place, removed_paths, checkpoint)
         _renew_trackers(name, place, removed_paths, checkpoint)
-        _renew_path_file(place, removed_paths, checkpoint)
+        _renew_pointers(place, removed_paths, checkpoint)
     if checkpoint is not None:
         _make_findable(checkpoint, last_files)
 
@@ -143,17 +145,43 @@ def _renew_trackers(name: str, place: Path, removed_paths: set[Path], checkpoint
             _write(path, text.format(named=checkpoint.root.name, step=checkpoint.step))
 
 
-def _renew_path_file(place: Path, removed_paths: set[Path], checkpoint: Finished | None) -> None:
-    """Let a file that holds the newest checkpoint's name or path, as of Detectron2 and MMEngine, name the chosen one
-    where it named what is gone."""
-    path = place / PATH_FILE
-    text = path.read_text(errors="replace").strip() if path.is_file() and not path.is_symlink() else ""
-    if not text or "\n" in text or place / Path(text).name not in removed_paths:
-        return
-    if checkpoint is None:
-        _remove(path)
-    elif place == (chosen := _alike(place / Path(text).name, checkpoint) or checkpoint.face).parent:
-        _write(path, str(Path(text).with_name(chosen.name)))
+def _renew_pointers(place: Path, removed_paths: set[Path], checkpoint: Finished | None) -> None:
+    """Let small files that hold the newest checkpoint's name, path or number, as `last_checkpoint` of Detectron2 and
+    `latest.txt` of many scripts, name the chosen one where they named what is gone."""
+    for name in sorted(listing(place).files):
+        path = place / name
+        if not _POINTER.search(name) or is_state(name) or path.stat().st_size > _LONGEST_POINTER:
+            continue
+        text = path.read_text(errors="replace").strip()
+        gone_path = None if "\n" in text or not text else _gone_path(text, place, removed_paths, checkpoint)
+        if gone_path is not None and checkpoint is None:
+            _remove(path)
+        elif gone_path is not None and checkpoint is not None:
+            chosen = _alike(gone_path, checkpoint) or checkpoint.face
+            number = number_of(chosen.name)
+            if text.isdecimal() and number is not None:
+                _write(path, f"{number.value:0{len(text) if text[0] == '0' else 1}d}")
+            elif chosen.parent == gone_path.parent:
+                _write(path, str(Path(text).with_name(chosen.name)))
+
+
+def _gone_path(text: str, place: Path, removed_paths: set[Path], checkpoint: Finished | None) -> Path | None:
+    """Return the checkpoint that a pointer's text names if it was removed, or never came and is a later one."""
+    if text.isdecimal():
+        numbers = {path: number_of(path.name) for path in removed_paths if path.parent == place}
+        return next((path for path, number in numbers.items() if number and number.value == int(text)), None)
+    paths = (Path(os.path.normpath(str(place / text))), place / Path(text).name)
+    for path in paths:
+        chosen = None if checkpoint is None else _alike(path, checkpoint)
+        is_absent = chosen is not None and chosen.parent == path.parent and not os.path.lexists(str(path))
+        if path in removed_paths or (is_absent and chosen is not None and _is_beyond(path, chosen)):
+            return path
+    return None
+
+
+def _is_beyond(path: Path, chosen: Path) -> bool:
+    number, own_number = number_of(path.name), number_of(chosen.name)
+    return number is not None and own_number is not None and number.value > own_number.value
 
 
 def _has_tracker(kind: str, root: Path) -> bool:

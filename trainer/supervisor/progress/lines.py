@@ -25,6 +25,8 @@ _EVALUATION = re.compile(
     re.IGNORECASE,
 )
 """Words of an evaluation, and of what frameworks count before a training."""
+_MODE = re.compile(r"eval|evaluat\w+|valid|validation|val|test|testing", re.IGNORECASE)
+"""Text of a record that says which part of the run it is of, such as `"mode": "eval"`."""
 _TRAINING = re.compile(r"(?<![a-z])train", re.IGNORECASE)
 _EPOCH = re.compile(r"(?<![a-z_])epoch\W{0,3}(\d{1,6})(?![\d.]*\.\d)", re.IGNORECASE)
 _TOTAL = re.compile(r"\s*(?:/|of\b)\s*(\d[\d,]{0,15})")
@@ -106,7 +108,8 @@ class LineReader:
         figures = {figure: numbers[key] for figure, key in keys.items() if key}
         if figures_alone and "loss" not in figures:
             return None
-        evaluation = "loss" not in figures and any(map(_EVALUATION.search, map(str, record)))
+        is_marked = any(isinstance(value, str) and _MODE.fullmatch(value) for value in record.values())
+        evaluation = is_marked or ("loss" not in figures and any(map(_EVALUATION.search, map(str, record))))
         return _line(figures, evaluation)._replace(named=keys["step"])
 
 

@@ -27,6 +27,8 @@ _TAKES_OVER, _CLIMBS, _MOST = 10, 3, 64
 _LEAST, _SHARE, _TIMES, _LATELY = 10, 10, 3, 16
 _BEYOND = 1.2
 """A total so many times the estimate's steps counts something else, as it seems."""
+_UNKNOWN = 1
+"""An estimate of so many steps is none: `bivouac init --try` knows no better."""
 _NEVER, _WORDS, _FAR, _PLAIN, _EXACT = range(-1, 4)
 """Kinds of series, by their claim to be the training."""
 
@@ -103,7 +105,7 @@ class Steps:
         return self.step
 
     def _kind(self, line: Line) -> int:
-        is_far = line.total is not None and line.total > _BEYOND * self._steps
+        is_far = line.total is not None and self._steps > _UNKNOWN and line.total > _BEYOND * self._steps
         if line.evaluation:
             return _NEVER if is_far else _WORDS
         return _FAR if is_far else _EXACT if line.total == self._steps else _PLAIN

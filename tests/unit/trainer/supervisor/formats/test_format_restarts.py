@@ -94,6 +94,38 @@ def test_a_file_with_the_path_of_what_is_gone_gets_that_of_the_restored_one(path
     assert not any(job.folder.iterdir()), "it would lead to nothing"
 
 
+@pytest.mark.parametrize(
+    ("name", "place", "text", "result"),
+    [
+        ("latest.txt", "", "step-40", "step-30"),
+        ("latest_checkpoint", "run", "step-40\n", "step-30"),
+        ("latest.txt", "", "run/step-40", "run/step-30"),
+        ("newest", "run", "/other/place/run/step-40", "/other/place/run/step-30"),
+        ("latest_step.txt", "run", "40", "30"),
+        ("last", "run", "00000040", "00000030"),
+        ("latest.txt", "", "run/step-50", "run/step-30"),
+        ("latest.txt", "run", "step-20", None),
+        ("best.txt", "run", "step-40", None),
+        ("latest.pt", "run", "step-40", None),
+        ("latest.txt", "run", "step-40\nstep-30", None),
+        ("latest.txt", "run", "31", None),
+        ("latest.txt", "run", "step-\0" + "4" * 3000, None),
+        ("last", "run", "step-40" + " " * 5000, None),
+    ],
+)
+def test_a_note_of_the_newest_names_the_restored_one_where_it_named_what_is_gone_or_never_came(
+    name: str, place: str, text: str, result: str | None, job: WatchedJob
+) -> None:
+    run = job.folder if (place, text) == ("", "step-40") else job.folder / "run"
+    for step in (30, 40):
+        dcp(run / f"step-{step}")
+    note = job.folder / place / name
+    put(note, text)
+    forget_later("auto", job.folder, Finished(30, run / "step-30"))
+    assert note.read_text() == (text if result is None else result)
+    assert not (run / "step-40").exists()
+
+
 def test_a_torn_file_that_was_written_after_the_restored_one_goes_whatever_its_number(job: WatchedJob) -> None:
     restored = saved(job.folder / "ckpt.1.pt")
     sealed_at = restored.stat().st_mtime
