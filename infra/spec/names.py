@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.spec.sections import ENDPOINT_SERVICES, SECRETS_SERVICE
-from infra.spec.workload.mounts import Mount
 
 PROJECT = "bivouac"
 FOUNDATION_STACK = "foundation"
@@ -188,9 +187,9 @@ def mount_folder(name: str) -> str:
     return f"mounts/{name}"
 
 
-def mount_claim(name: str, mount: Mount) -> str:
-    """Return the claim on a mount with a volume of its own. Kubernetes mounts a file system once, under one claim."""
-    return f"mount-{name}" if mount.fsx is None else f"given-{mount.fsx}"
+def mount_claim(name: str) -> str:
+    """Return the claim on a mount with a volume of its own."""
+    return f"mount-{name}"
 
 
 COPIES_PREFIX = "copies/"
