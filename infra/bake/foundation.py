@@ -6,6 +6,8 @@ when another that asked for nothing uses the foundation.
 
 from __future__ import annotations
 
+from typing import Any
+
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account, every
@@ -105,7 +107,7 @@ def campaign_settings(context: Context, data_digest: str | None) -> CampaignSett
         control_plane_zones=_zones(context),
         closer_code=code_of(context),
         node_image=None if image is None else image.ami,
-        mount_names=_mount_names(context),
+        **_given_mounts(context),
         protected=at_stake(context.store.state(), read_identity(context.store)),
     )
 
@@ -132,14 +134,19 @@ def _zones(context: Context) -> tuple[str, str] | None:
     return zone, second
 
 
-def _mount_names(context: Context) -> tuple[str, ...] | None:
-    """Return Lustre's names of the existing file systems that the job mounts, which never change once recorded."""
+def _given_mounts(context: Context) -> dict[str, Any]:
+    """Return `mount_names` and `mount_groups` of the existing file systems that the job mounts. What is recorded never
+    changes, so a teardown needs no answer about them."""
     if context.spec.workload is None or not context.spec.workload.given_file_systems:
-        return None
-    if recorded_names := (context.store.get_json(STACK_CONFIG) or {}).get(f"{PROJECT}:mountNames"):
-        return tuple(str(recorded_names).split(","))
+        return {}
+    config = context.store.get_json(STACK_CONFIG) or {}
+    keys = {"mount_names": f"{PROJECT}:mountNames", "mount_groups": f"{PROJECT}:mountGroups"}
+    if config.get(keys["mount_names"]):
+        return {field: tuple(str(config[key]).split(",")) for field, key in keys.items() if config.get(key)}
     systems = given_file_systems(context.account, context.spec)
-    return tuple(f"{system.id}={system.mount_name}" for system in systems if system.mount_name)
+    groups = sorted({group for system in systems for group in system.groups})
+    names = tuple(f"{system.id}={system.mount_name}" for system in systems if system.mount_name)
+    return {"mount_names": names, **({"mount_groups": tuple(groups)} if groups else {})}
 
 
 def key_of(account: Account, spec: Spec) -> str | None:

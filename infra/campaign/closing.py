@@ -28,6 +28,7 @@ from infra.record.store import CampaignStore
 from infra.session.closer import driver_of, is_left
 from infra.session.context import Context
 from infra.session.session import stored_deadline, stored_plan, stored_spec
+from infra.spec import duration
 
 SILENT = timedelta(minutes=20)
 """A steward that Kubernetes starts again is back within minutes, also on another node."""
@@ -54,6 +55,8 @@ class CloserView:
     """USD spent, and the budget; None if spec or plan cannot be read."""
     loses_nothing: bool
     """A teardown would not be refused for what is not archived."""
+    data_limit: timedelta | None = None
+    """Longest time that the Job may prepare the data; None: no node does, or the spec cannot be read."""
 
     @property
     def driven(self) -> bool:
@@ -71,7 +74,7 @@ class CloserView:
 
 def look(store: CampaignStore, now: datetime) -> CloserView:
     """Return the view of a campaign. Raises what S3 answers: what cannot be seen is no reason to touch anything."""
-    state, loses_nothing, money, deadline = store.state(), True, None, None
+    state, loses_nothing, money, deadline, data_limit = store.state(), True, None, None, None
     try:
         refuse_unproven(state, store.campaign, read_identity(store))
     except (NotProven, Unreadable):
@@ -79,9 +82,10 @@ def look(store: CampaignStore, now: datetime) -> CloserView:
     with suppress(Unreadable, UserError):  # then leases alone decide, or time
         deadline = stored_deadline(store)
         spec = stored_spec(store)
+        data_limit = spec.data.prepare.limit if spec.data is not None and spec.prepares_data else None
         money = spent_usd(store, stored_plan(store, spec), now), spec.money.budget_usd
     steward = store.lease(STEWARD_LEASE, LEASE_TTL).current()
-    return CloserView(state, now, driver_of(store), steward, deadline, money, loses_nothing)
+    return CloserView(state, now, driver_of(store), steward, deadline, money, loses_nothing, data_limit)
 
 
 def judge(view: CloserView) -> tuple[Act, str]:
@@ -102,6 +106,8 @@ def judge(view: CloserView) -> tuple[Act, str]:
     # A preflight that failed has ended on record, and reserved nodes stay after it.
     if reason and (state.gpu_nodes_up or (state.launch_budget is not None and not state.attempts)):
         return Act.GIVE_BACK, reason
+    if state.data_begun_at is not None and (data_reason := _data_excess(view) or reason):
+        return Act.GIVE_BACK, data_reason
     if left and state.gpu_nodes_up and (reason := _driver_silence(view)):
         return Act.GIVE_BACK, reason
     if reason and not view.loses_nothing and view.steward_gone:
@@ -139,6 +145,14 @@ def _driver_silence(view: CloserView) -> str:
     if view.state.attempts or not view.steward_gone or (silence := view.silence(view.driver)) <= SILENT:
         return ""
     return f"its driver has been silent for {silence // timedelta(minutes=1)} minutes, and nothing trains"
+
+
+def _data_excess(view: CloserView) -> str:
+    """Return that nodes are up for a Job that has ended by its own limit, which nobody gives back."""
+    begun_at, limit = view.state.data_begun_at, view.data_limit
+    if begun_at is None or limit is None or view.now < begun_at + limit:
+        return ""
+    return f"the nodes for the data have had the {duration.text(limit)} that `data.prepare.limit` gives them"
 
 
 def _budget_excess(view: CloserView) -> str:

@@ -17,6 +17,8 @@ set -uo pipefail
 readonly MARK="<!-- bivouac preview -->" MOST=60000
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# Names as they are: git quotes those beyond ASCII, and a quoted one is no file.
+git() { command git -c core.quotePath=false "$@"; }
 account=$(aws sts get-caller-identity --query Account --output text) || exit 70
 
 # Of a spec's first level; nothing for a value of another form, so that no name is taken for a shorter one.
@@ -34,9 +36,14 @@ preview() {
   local worst=0 spec code all parts=()
   all=$(specs "${BASE_SHA:-}") || return 70
   while IFS= read -r spec; do is_ours "$spec" && parts+=("$spec"); done <<< "$all"
-  [[ ${#parts[@]} == 0 ]] && { echo "no spec of account $account has changed"; return 0; }
   local comment=${COMMENT:-bivouac-preview.md}
   echo "$MARK" > "$comment"
+  if [[ ${#parts[@]} == 0 ]]; then
+    echo "no spec of account $account has changed" | tee -a "$comment"
+    # What an earlier run said there holds no more.
+    post_or_fail "$comment" only-replace
+    return
+  fi
   for spec in "${parts[@]}"; do
     local options=(--markdown --no-cluster)
     [[ -n ${BASE_SHA:-} ]] && git show "$BASE_SHA:$spec" > "$work/before.yaml" 2> /dev/null \
@@ -57,10 +64,12 @@ preview() {
     # Findings, losses and costs stand first, so that a cut takes the lists of resources.
     grep -vxF "$MARK" "$work/one.md" | cut_at $((MOST / ${#parts[@]})) >> "$comment"
   done
-  if [[ -n ${PULL_REQUEST:-} && -n ${GH_TOKEN:-} ]]; then
-    post "$comment" || { echo "::error::the comment could not be written"; [[ $worst == 0 ]] && worst=70; }
-  fi
+  post_or_fail "$comment" || { [[ $worst == 0 ]] && worst=70; }
   return "$worst"
+}
+
+post_or_fail() {  # the file; `only-replace`: nothing is said where nothing was
+  [[ -z ${PULL_REQUEST:-} || -z ${GH_TOKEN:-} ]] || post "$@" || { echo "::error::the comment could not be written"; return 70; }
 }
 
 cut_at() {
@@ -75,7 +84,7 @@ post() {
   local all="repos/$GITHUB_REPOSITORY/issues" old
   old=$(gh api --paginate "$all/$PULL_REQUEST/comments" --jq ".[] | select(.body | startswith(\"$MARK\")) | .id") || return 1
   if [[ -n $old ]]; then gh api -X PATCH "$all/comments/${old%%$'\n'*}" -F "body=@$1" > /dev/null
-  else gh pr comment "$PULL_REQUEST" --repo "$GITHUB_REPOSITORY" --body-file "$1" > /dev/null; fi
+  elif [[ ${2:-} != only-replace ]]; then gh pr comment "$PULL_REQUEST" --repo "$GITHUB_REPOSITORY" --body-file "$1" > /dev/null; fi
 }
 
 down() {

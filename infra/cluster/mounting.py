@@ -29,8 +29,7 @@ def gang_mounts(spec: Spec) -> tuple[GangMount, ...]:
     if spec.workload is None:
         return tuple(mounts)
     for name, mount in spec.workload.attached.items():
-        claim, folder = mount_claim(name, mount), mount.path.strip("/")
-        mounts.append(GangMount(name=name, claim=claim, sub_path=folder, writable=mount.writable))
+        mounts.append(GangMount(name=name, claim=mount_claim(name), writable=mount.writable))
     copies = spec.workload.staged
     return tuple(mount.model_copy(update={"staged": mount.name in copies}) for mount in mounts)
 

@@ -142,6 +142,8 @@ class GivenFileSystem(Frozen):
     lifecycle: str
     vpc_id: str
     mount_name: str
+    groups: tuple[str, ...] = ()
+    """Security groups of its servers' interfaces."""
     admits: tuple[Admission, ...]
 
 

@@ -50,6 +50,8 @@ class CampaignState(Frozen, extra="ignore"):
     """True from preflight's request until the group is at zero, according to the record."""
     pilot_proved: str = ""
     """Digest of what the newest pilot proved: images and expectation."""
+    data_begun_at: datetime | None = None
+    """Set while nodes are up that prepare the data, according to the record."""
     launch_budget: LaunchBudget | None = None
     """Set until training runs."""
     archives_on: ArchiveBegun | None = None

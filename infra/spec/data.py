@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from infra.spec.duration import Duration
 from infra.spec.models.chat import Chat, resolve_template
 from infra.spec.section import Section
+from infra.spec.workload.links import refuse_wide
 
 Location = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
 
@@ -136,6 +137,8 @@ class Data(Section):
         local = [part.source for part in self.parts if not part.source.startswith("s3://")]
         if self.in_cluster and local:
             raise ValueError(f"the cluster prepares what is in S3: {', '.join(local)} is not; give s3://bucket/prefix")
+        for part in self.parts if self.in_cluster else ():
+            refuse_wide(part.source)
         names = {part.name for part in self.parts if part.source.startswith("s3://")}
         if unknown := sorted(set(self.rehearsal) - names):
             listing = ", ".join(sorted(names)) or "none"

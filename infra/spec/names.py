@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.spec.sections import ENDPOINT_SERVICES, SECRETS_SERVICE
-from infra.spec.workload.mounts import Mount
 
 PROJECT = "bivouac"
 FOUNDATION_STACK = "foundation"
@@ -115,7 +114,10 @@ TOPICS = PROJECT
 
 def tag_value(text: str) -> str:
     """Return a text that every service takes as a tag's value. Raises ValueError. The pattern is that of IAM, FSx and
-    CloudWatch Logs, the narrowest in botocore's models; EC2 and others take any text."""
+    CloudWatch Logs, the narrowest in botocore's models; EC2 and others take any text. `aws:` is AWS's own beginning, of
+    values too and in any case (IAM's guide, rules for tagging; awsdocs/amazon-ecs-developer-guide, issue 72)."""
+    if text.lower().startswith("aws:"):
+        raise ValueError("begins with aws:, which AWS keeps for itself; write your name or your team's")
     odd = sorted({sign for sign in text if sign not in "_.:/=+-@" and unicodedata.category(sign)[0] not in "LNZ"})
     if odd:
         raise ValueError(
@@ -188,9 +190,9 @@ def mount_folder(name: str) -> str:
     return f"mounts/{name}"
 
 
-def mount_claim(name: str, mount: Mount) -> str:
-    """Return the claim on a mount with a volume of its own. Kubernetes mounts a file system once, under one claim."""
-    return f"mount-{name}" if mount.fsx is None else f"given-{mount.fsx}"
+def mount_claim(name: str) -> str:
+    """Return the claim on a mount with a volume of its own."""
+    return f"mount-{name}"
 
 
 COPIES_PREFIX = "copies/"

@@ -35,7 +35,7 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     opts = ResourceOptions(providers=[provider])
     guard = Guard(spec, deadline, settings.closer_code, settings.preparing, opts)
     network = place_of(spec, settings.control_plane_zones or (spec.zone, second_zone(spec)), guard.first, opts)
-    security = Security(spec, network.vpc_id, opts)
+    security = Security(spec, network.vpc_id, settings.mount_groups or (), opts)
     roles = Roles(spec, settings.key_arn, settings.closer_code, opts)
     subnets, network_parts = network.control_plane, network.made
     cluster = EksCluster(spec, roles, subnets, settings.operator_arn, network_parts, settings.key_arn, opts)

@@ -102,6 +102,8 @@ class CampaignSettings(_Settings):
     """AMI of the GPU nodes. None: the newest EKS-optimized one."""
     mount_names: Annotated[tuple[str, ...] | None, BeforeValidator(_as_tuple)] = None
     """Lustre's own name of each existing file system among the mounts, as `fs-...=name`."""
+    mount_groups: Annotated[tuple[str, ...] | None, BeforeValidator(_as_tuple)] = None
+    """Security groups of the servers of those file systems, which the nodes' group lets in."""
     protected: bool = False
     """`pulumi destroy` refuses to delete what may hold checkpoints."""
 

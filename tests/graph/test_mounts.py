@@ -31,7 +31,7 @@ def spec_with(mounts: dict[str, Any]) -> Spec:
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    return campaign_graph(spec_with(MOUNTS), mount_names=f"{FSX}=abcdefgh")
+    return campaign_graph(spec_with(MOUNTS), mount_names=f"{FSX}=abcdefgh", mount_groups="sg-1,sg-2")
 
 
 def volume(graph: Graph, claim: str) -> dict[str, Any]:
@@ -46,26 +46,45 @@ def test_a_prefix_by_mountpoint_is_a_read_only_volume_of_the_pods_own_role(graph
     assert spec["csi"]["volumeAttributes"] == attributes
     assert {"read-only", "prefix shards/v2/", "region us-east-1"} <= set(spec["mountOptions"])
     assert spec["claimRef"] == {"namespace": "campaign", "name": "mount-shards"}
-    handles = [volume(graph, name)["csi"]["volumeHandle"] for name in ("mount-shards", f"given-{FSX}", "shared")]
-    assert len(set(handles)) == 3, "a handle that two volumes have is mounted once"
+    handles = [
+        volume(graph, name)["csi"]["volumeHandle"] for name in ("mount-shards", "mount-team", "mount-out", "shared")
+    ]
+    assert len(set(handles)) == 4, "a handle that two volumes have is mounted once"
 
 
 def test_only_the_link_becomes_one_of_the_campaigns_own_file_system(graph: Graph) -> None:
     assert {node.name for node in graph.of("DataRepositoryAssociation")} == {"data", "mount-plain"}
 
 
-def test_a_file_system_that_exists_has_one_volume_and_is_no_resource(graph: Graph) -> None:
-    csi = volume(graph, f"given-{FSX}")["csi"]
-    assert (csi["driver"], csi["volumeHandle"]) == ("fsx.csi.aws.com", FSX)
-    assert csi["volumeAttributes"] == {"dnsname": f"{FSX}.fsx.us-east-1.amazonaws.com", "mountname": "abcdefgh"}
+def test_a_folder_of_a_file_system_that_exists_is_a_file_set_and_no_resource(graph: Graph) -> None:
+    for name, file_set in (("team", "abcdefgh/datasets"), ("out", "abcdefgh/out")):
+        csi = volume(graph, f"mount-{name}")["csi"]
+        assert csi["driver"] == "fsx.csi.aws.com"
+        assert csi["volumeAttributes"] == {"dnsname": f"{FSX}.fsx.us-east-1.amazonaws.com", "mountname": file_set}
     assert [node.name for node in graph.of("LustreFileSystem")] == ["shared"]
     assert FSX not in json.dumps([node.inputs for node in graph.custom if node.type.startswith("aws:fsx")])
 
 
-def test_a_file_system_that_nothing_writes_is_mounted_read_only(graph: Graph) -> None:
-    assert volume(graph, f"given-{FSX}")["mountOptions"] == ["flock"]
-    only_read = campaign_graph(spec_with({"team": MOUNTS["team"]}), mount_names=f"{FSX}=abcdefgh")
-    assert volume(only_read, f"given-{FSX}")["mountOptions"] == ["flock", "ro"]
+def test_what_the_job_does_not_write_is_mounted_read_only_beside_what_it_does(graph: Graph) -> None:
+    assert volume(graph, "mount-out")["mountOptions"] == ["flock"]
+    assert volume(graph, "mount-team")["mountOptions"] == ["flock", "ro"]
+
+
+def let_in(graph: Graph) -> set[tuple[str, int, int]]:
+    """Groups and TCP ports that the nodes' group lets in, without those of other protocols."""
+    rules = [rule.inputs for rule in graph.of("SecurityGroupIngressRule")]
+    return {
+        (one["referencedSecurityGroupId"], one["fromPort"], one["toPort"])
+        for one in rules
+        if one["securityGroupId"] == "SecurityGroup-nodes" and one["ipProtocol"] == "tcp"
+    }
+
+
+def test_nodes_let_in_the_servers_of_a_file_system_that_exists(graph: Graph, campaign: Graph) -> None:
+    """AWS's page "File system access control with Amazon VPC": a client's group admits TCP 988 and 1018-1023 from the
+    group of the file servers."""
+    servers = {(group, first, last) for group in ("sg-1", "sg-2") for first, last in ((988, 988), (1018, 1023))}
+    assert let_in(graph) - let_in(campaign) == servers and let_in(campaign) <= let_in(graph)
 
 
 def test_the_trainers_role_reads_the_prefix_and_nothing_beside_it(graph: Graph) -> None:
@@ -94,9 +113,9 @@ def test_only_the_trainers_pods_may_claim_a_mount(graph: Graph, campaign: Graph)
         (found,) = [one["expression"] for one in policy["spec"]["validations"] if "claimName" in one["expression"]]
         return str(found)
 
-    claims = f"['given-{FSX}', 'mount-shards']"
+    claims = "['mount-out', 'mount-shards', 'mount-team']"
     assert f"'trainer' && v.persistentVolumeClaim.claimName in {claims}" in rule(graph)
-    assert "given-" not in rule(campaign)
+    assert "mount-" not in rule(campaign)
 
 
 def test_without_its_name_a_file_system_is_not_mounted_by_a_guess() -> None:

@@ -24,24 +24,31 @@ def _described(account: Account, id: str) -> Iterator[GivenFileSystem]:
         if error.response["Error"]["Code"] != "FileSystemNotFound":
             raise
         return
+    groups = _groups(account, system.get("NetworkInterfaceIds") or [])
     yield GivenFileSystem(
         id=id,
         kind=system["FileSystemType"],
         lifecycle=system["Lifecycle"],
         vpc_id=system.get("VpcId", ""),
         mount_name=(system.get("LustreConfiguration") or {}).get("MountName", ""),
-        admits=tuple(_admissions(account, system.get("NetworkInterfaceIds") or [])),
+        groups=groups,
+        admits=tuple(_admissions(account, groups)),
     )
 
 
-def _admissions(account: Account, interfaces: list[str]) -> Iterator[Admission]:
-    """Yield what the security groups let in by TCP. FSx gives all interfaces of a file system the same groups."""
+def _groups(account: Account, interfaces: list[str]) -> tuple[str, ...]:
+    """Return the servers' security groups. FSx gives all interfaces of a file system the same groups."""
+    if not interfaces:
+        return ()
     ec2 = account.client("ec2")
-    groups = list[str]()
-    if interfaces:
-        (interface,) = ec2.describe_network_interfaces(NetworkInterfaceIds=interfaces[:1])["NetworkInterfaces"]
-        groups = [group["GroupId"] for group in interface["Groups"]]
-    for group in ec2.describe_security_groups(GroupIds=groups)["SecurityGroups"] if groups else ():
+    (interface,) = ec2.describe_network_interfaces(NetworkInterfaceIds=interfaces[:1])["NetworkInterfaces"]
+    return tuple(sorted(group["GroupId"] for group in interface["Groups"]))
+
+
+def _admissions(account: Account, groups: tuple[str, ...]) -> Iterator[Admission]:
+    """Yield what the security groups let in by TCP."""
+    ec2 = account.client("ec2")
+    for group in ec2.describe_security_groups(GroupIds=list(groups))["SecurityGroups"] if groups else ():
         for rule in group.get("IpPermissions", ()):
             if str(rule["IpProtocol"]) in ("-1", "tcp", "6"):
                 ports = {"first": rule.get("FromPort", 0), "last": rule.get("ToPort", 65535)}

@@ -27,7 +27,7 @@ from infra.notices.ways import ways
 from infra.preview.read_only import read_only_context
 from infra.record.events import CampaignState, Stage
 from infra.record.payloads.attempts import NodesAtZero
-from infra.record.payloads.stages import Closing, StageFailed
+from infra.record.payloads.stages import Closing, DataEnded, StageFailed
 from infra.record.payloads.training import FileSystemLost
 from infra.record.store import CampaignStore
 from infra.session.closer import driver_of
@@ -85,7 +85,9 @@ def _set_to_zero(store: CampaignStore, view: CloserView, reason: str, console: C
 
     names, say = Names(store.campaign), partial(console.print, markup=False, soft_wrap=True)
     groups = give_back(Account(store.region), names, guard, say)
-    if view.state.gpu_nodes_up or groups:
+    if view.state.data_begun_at is not None:
+        store.append(DataEnded(error=f"the closer gave their nodes back: {reason}"))
+    if view.state.gpu_nodes_up or (groups and view.state.data_begun_at is None):
         store.append(NodesAtZero(group=names.gpu_group, **({"why": reason} if groups else {})))
 
 

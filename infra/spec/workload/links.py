@@ -34,6 +34,12 @@ def refuse_no_prefix(prefix: str | None) -> str | None:
     return prefix
 
 
+def refuse_wide(prefix: str) -> None:
+    """Raise `ValueError` for a prefix that a policy cannot name alone: IAM reads a wildcard or a variable in it."""
+    if signs := sorted(set("*?$") & set(prefix)):
+        raise ValueError(f"{prefix}: to IAM {' '.join(signs)} means more, and what lies beside it could be read")
+
+
 def refuse_no_place(place: str | None) -> str | None:
     """Return the place of weights. Raises `ValueError` if it is neither an S3 prefix nor a folder."""
     if place is not None and "://" in place and not _BUCKET_AND_PREFIX.fullmatch(place):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from infra.spec.section import Section
-from infra.spec.workload.links import refuse_misnamed, refuse_no_prefix, refuse_unlinkable
+from infra.spec.workload.links import refuse_misnamed, refuse_no_prefix, refuse_unlinkable, refuse_wide
 
 
 class Mount(Section):
@@ -23,7 +23,7 @@ class Mount(Section):
     """The id of an existing FSx for Lustre file system in `network.vpc_id`. It is neither made nor deleted, and its
     security group must admit the nodes' subnet."""
     path: str = Field(default="", pattern=r"^[^\s]*$")
-    """Folder of the file system; empty: all of it."""
+    """Folder of the file system, which must be there; empty: all of it."""
     writable: bool = False
     """The job may write to the existing file system. All else at `/mounts` is read-only."""
     stage: Literal["none", "nvme"] = "none"
@@ -40,6 +40,8 @@ class Mount(Section):
             raise ValueError("by: belongs to `s3`")
         if self.s3 is not None and self.path.strip("/"):
             raise ValueError("path: belongs to `fsx`; write the folder into the prefix")
+        if self.by == "mountpoint":
+            refuse_wide(str(self.s3))
         if {".", ".."} & set(self.path.split("/")):
             raise ValueError("path: names a folder from the file system's root, without `..`")
         if (self.stage == "nvme") != (self.size_gib is not None):

@@ -209,13 +209,9 @@ class Workload(Section):
         return {name: mount.s3 for name, mount in self.attached.items() if mount.s3 is not None}
 
     @property
-    def given_file_systems(self) -> dict[str, bool]:
-        """Id -> whether the job writes, of each existing file system among the mounts."""
-        systems = dict[str, bool]()
-        for mount in self.attached.values():
-            if mount.fsx is not None:
-                systems[mount.fsx] = systems.get(mount.fsx, False) or mount.writable
-        return systems
+    def given_file_systems(self) -> tuple[str, ...]:
+        """Ids of the existing file systems among the mounts."""
+        return tuple(dict.fromkeys(mount.fsx for mount in self.attached.values() if mount.fsx is not None))
 
     @property
     def staged(self) -> dict[str, float]:

@@ -1,7 +1,12 @@
 """Static volumes of a job's own mounts: S3 prefixes by Mountpoint, and file systems that exist. Pure.
 
 Mountpoint's driver provisions statically only, and wants a handle of its own for each volume:
-https://github.com/awslabs/mountpoint-s3-csi-driver/blob/main/docs/CONFIGURATION.md (read 2026-11-27).
+https://github.com/awslabs/mountpoint-s3-csi-driver/blob/main/docs/CONFIGURATION.md (read 2026-11-27). So does the
+kubelet, which mounts a handle once per pod.
+
+A folder of an existing file system is mounted as Lustre's file set: FSx's driver mounts `DNSNAME@tcp:/MOUNTNAME`
+(https://github.com/kubernetes-sigs/aws-fsx-csi-driver/blob/master/pkg/driver/node.go), and a folder behind the name
+must exist (issue 247 there). A `subPath` would be made by the kubelet where it is missing.
 """
 
 from __future__ import annotations
@@ -29,22 +34,24 @@ def mount_volumes(spec: Spec, workload: Workload, mount_names: Mapping[str, str]
     volumes = dict[str, MountVolume]()
     for name, prefix in workload.by_mountpoint.items():
         bucket, _, folder = prefix.removeprefix("s3://").rstrip("/").partition("/")
-        claim = mount_claim(name, workload.attached[name])
+        claim = mount_claim(name)
         volumes[claim] = MountVolume(
             driver="s3.csi.aws.com",
             handle=f"{Names(spec).prefix}-{claim}",
             options=("read-only", "allow-other", f"region {spec.region}", *([f"prefix {folder}/"] if folder else [])),
             attributes={"bucketName": bucket, "authenticationSource": "pod", "stsRegion": spec.region},
         )
-    for system, is_written in workload.given_file_systems.items():
-        if system not in mount_names:
+    for name, mount in workload.attached.items():
+        if mount.fsx is None:
+            continue
+        if mount.fsx not in mount_names:
             cure = "look whether the file system exists, and run again"
-            raise UserError("the stack does not know Lustre's name of a file system", seen=system, cure=cure)
-        address = f"{system}.fsx.{spec.region}.amazonaws.com"
-        volumes[f"given-{system}"] = MountVolume(
+            raise UserError("the stack does not know Lustre's name of a file system", seen=mount.fsx, cure=cure)
+        claim, file_set = mount_claim(name), "/".join(filter(None, (mount_names[mount.fsx], mount.path.strip("/"))))
+        volumes[claim] = MountVolume(
             driver="fsx.csi.aws.com",
-            handle=system,
-            options=("flock",) if is_written else ("flock", "ro"),
-            attributes={"dnsname": address, "mountname": mount_names[system]},
+            handle=f"{Names(spec).prefix}-{claim}",
+            options=("flock",) if mount.writable else ("flock", "ro"),
+            attributes={"dnsname": f"{mount.fsx}.fsx.{spec.region}.amazonaws.com", "mountname": file_set},
         )
     return volumes

@@ -19,7 +19,10 @@ EVERYWHERE = "0.0.0.0/0"
 class Security(pulumi.ComponentResource):
     """Groups `nodes` (all nodes, EFA included) and `lustre` (the file system, if there is one)."""
 
-    def __init__(self, spec: Spec, vpc_id: Input[str], opts: ResourceOptions | None = None) -> None:
+    def __init__(
+        self, spec: Spec, vpc_id: Input[str], given_groups: Sequence[str] = (), opts: ResourceOptions | None = None
+    ) -> None:
+        """`given_groups`: of the servers of existing file systems, which open connections to their clients."""
         super().__init__("bivouac:infra:Security", "security", None, opts)
         self._names, self._vpc_id = Names(spec), vpc_id
         self.nodes = self._group("nodes", "GPU and system nodes, EFA")
@@ -29,6 +32,10 @@ class Security(pulumi.ComponentResource):
 
         shared = spec.storage.shared
         self.lustre = None if shared is None else self._file_system(self._group("lustre", "FSx for Lustre"), shared.efa)
+        # Clients let servers in, too: "File system access control with Amazon VPC" in FSx for Lustre's guide.
+        for group in given_groups:
+            for first_port, last_port in LUSTRE_PORTS:
+                self._rules(f"nodes-{group}", self.nodes, group, first_port, last_port)
         lustre = {} if self.lustre is None else {"lustre": self.lustre.id}
         self.register_outputs({"nodes": self.nodes.id, **lustre})
 
@@ -72,19 +79,19 @@ class Security(pulumi.ComponentResource):
         self,
         label: str,
         group: aws.ec2.SecurityGroup,
-        peer: aws.ec2.SecurityGroup,
+        peer: aws.ec2.SecurityGroup | str,
         first_port: int = -1,
         last_port: int = -1,
         *,
         egress: bool = False,
     ) -> None:
-        """Make a rule between two groups; ports -1 mean every protocol."""
+        """Make a rule between two groups, the peer by its id if it exists; ports -1 mean every protocol."""
         kind = aws.vpc.SecurityGroupEgressRule if egress else aws.vpc.SecurityGroupIngressRule
         all_ports = first_port == -1
         kind(
             f"{label}-{'out' if egress else 'in'}" + ("" if all_ports else f"-{first_port}"),
             security_group_id=group.id,
-            referenced_security_group_id=peer.id,
+            referenced_security_group_id=peer if isinstance(peer, str) else peer.id,
             ip_protocol="-1" if all_ports else "tcp",
             from_port=None if all_ports else first_port,
             to_port=None if all_ports else last_port,

@@ -22,6 +22,7 @@ from infra.bake.foundation import campaign_settings
 from infra.cli.prepare.check import check_command
 from infra.cli.run.run import run_command
 from infra.plan.catalogue import instance_type
+from infra.plan.facts import GivenFileSystem
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.ec2.quotas import OVERRIDES
 from infra.session.session import STACK_CONFIG
@@ -186,6 +187,30 @@ def test_zones_of_a_stack_never_move_whatever_the_account_has_later(here: Accoun
     assert campaign_settings(context, "a" * 12).control_plane_zones == ("us-east-1d", "us-east-1a")
     context.store.put_json(STACK_CONFIG, {key: config[key] for key in config if "Zones" not in key})
     assert campaign_settings(context, "a" * 12).control_plane_zones is None, "made before zones were chosen so"
+
+
+def test_what_is_recorded_of_a_file_system_that_exists_outlives_it(here: Account, monkeypatch: Any) -> None:
+    """A teardown writes the same settings after somebody has deleted what the job mounted."""
+    where, id = buckets("123456789012", "us-east-1").state, "fs-0123456789abcdef0"
+    here.client("s3").create_bucket(Bucket=where)
+    job = {"script": "/t.py", "checkpoints": {"format": "marker"}, "mounts": {"team": {"fsx": id}},
+           "estimates": {"steps": 9, "step_seconds": 1}}  # fmt: skip
+    context: Any = SimpleNamespace(
+        spec=example_spec(training=None, data=None, workload=job), account=here,
+        operator_arn="arn:aws:iam::123456789012:user/someone", deadline=datetime(2026, 12, 1, tzinfo=UTC),
+        store=CampaignStore(here.client("s3"), where, "mounting", "test"), identity="20261122T101500Z-0a1b2c3d",
+    )  # fmt: skip
+    given = GivenFileSystem(
+        id=id, kind="LUSTRE", lifecycle="AVAILABLE", vpc_id="vpc-1", mount_name="abcd", groups=("sg-1", "sg-2"),
+        admits=(),
+    )  # fmt: skip
+    monkeypatch.setattr("infra.bake.foundation.given_file_systems", lambda *_: (given,))
+    first = campaign_settings(context, "a" * 12)
+    assert (first.mount_names, first.mount_groups) == ((f"{id}=abcd",), ("sg-1", "sg-2"))
+    context.store.put_json(STACK_CONFIG, first.to_config())
+    monkeypatch.setattr("infra.bake.foundation.given_file_systems", lambda *_: ())
+    again = campaign_settings(context, "a" * 12)
+    assert (again.mount_names, again.mount_groups) == (first.mount_names, first.mount_groups)
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +19,7 @@ from infra.record.payloads.stages import Certified
 from tests.worlds.closer import LAPTOP
 from tests.worlds.s3 import NOON
 
-MINUTE = timedelta(minutes=1)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 TRAINS = AttemptRecord(launched=AttemptLaunched(attempt=1), launched_at=NOON - timedelta(hours=2))
 PAST = LaunchBudget(until=NOON, usd=Decimal(5))
 AHEAD = LaunchBudget(until=NOON + MINUTE, usd=Decimal(5))
@@ -46,6 +47,13 @@ def view(
     known = CampaignState(**{"started_at": NOON - timedelta(hours=3), "gpu_nodes_up": True, **state})
     usd = None if money is None else (Decimal(money[0]), Decimal(money[1]))
     return CloserView(known, NOON, driver, steward, None if deadline is None else NOON + deadline, usd, loses_nothing)
+
+
+def data_nodes(driver: StoredLease, begun_at: datetime | None, **changes: Any) -> CloserView:
+    """A campaign whose nodes prepare the data, for three hours at most, before any GPU node."""
+    limit = changes.pop("data_limit", 3 * HOUR)
+    known = view(driver, steward=None, deadline=20 * HOUR, gpu_nodes_up=False, data_begun_at=begun_at, **changes)
+    return replace(known, data_limit=limit)
 
 
 CASES: dict[str, tuple[CloserView, Act, str]] = {
@@ -141,6 +149,21 @@ CASES: dict[str, tuple[CloserView, Act, str]] = {
     "nobody ever drove": (view(None), Act.LEAVE, "waits for whoever"),
     "nobody ever drove, and the deadline is past": (view(None, deadline=-MINUTE), Act.END, "the deadline"),
     "no deadline is known": (view(INTERRUPTED, deadline=None), Act.LEAVE, "waits for whoever"),
+    "the nodes for the data have had their time, and its driver was interrupted": (
+        data_nodes(INTERRUPTED, NOON - 3 * HOUR), Act.GIVE_BACK, "have had the 3h that `data.prepare.limit` gives them"
+    ),
+    "the same, and their driver died": (data_nodes(DEAD, NOON - 3 * HOUR), Act.GIVE_BACK, "have had the 3h"),
+    "the same, and it lives": (data_nodes(LIVES, NOON - 3 * HOUR), Act.LEAVE, "is driven by"),
+    "the nodes for the data have another minute": (
+        data_nodes(INTERRUPTED, NOON - 3 * HOUR + MINUTE), Act.LEAVE, "waits for whoever interrupted"
+    ),
+    "the data are prepared long ago": (data_nodes(INTERRUPTED, None), Act.LEAVE, "waits for whoever interrupted"),
+    "nodes prepare the data, and the bill has passed the budget": (
+        data_nodes(INTERRUPTED, NOON - MINUTE, money=(11, 10)), Act.GIVE_BACK, "the bill of"
+    ),
+    "the same, and nobody can read the spec": (
+        data_nodes(INTERRUPTED, NOON - 9 * HOUR, data_limit=None), Act.LEAVE, "waits for whoever interrupted"
+    ),
     "the driver left on purpose, and the steward is done": (
         view(INTERRUPTED, detached=NOON, closed=True, abandoned=True), Act.END, "its teardown was begun"
     ),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 from infra.campaign import launch_budget
 from infra.errors import LeaseLost
@@ -24,6 +24,8 @@ class Scheduler:
         self.code, self.asked = code, list[dict[str, Any]]()
 
     def get_schedule(self, Name: str) -> dict[str, Any]:
+        if self.code == "unreachable":
+            raise EndpointConnectionError(endpoint_url="https://scheduler.us-east-1.amazonaws.com")
         if self.code:
             raise ClientError({"Error": {"Code": self.code, "Message": ""}}, "GetSchedule")
         return {"Name": Name, **KEPT, **AROUND}
@@ -90,6 +92,8 @@ def test_an_older_campaign_has_none_and_a_refusal_is_not_taken_for_none() -> Non
     assert not older.asked
     with pytest.raises(ClientError):
         launch_budget.postpone(context(Scheduler("AccessDeniedException"), timedelta(days=2)))
+    with pytest.raises(EndpointConnectionError):  # as itself: whoever drives waits for the network
+        launch_budget.postpone(context(Scheduler("unreachable"), timedelta(days=2)))
 
 
 def test_reserved_nodes_bill_until_the_deadline_in_any_case_and_are_not_ended_before() -> None:

@@ -141,6 +141,30 @@ def test_whoever_dies_for_good_the_gpu_nodes_end_within_the_bound(
         assert world.spent() - waiting <= cost_on_page("Nobody comes back at all")
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_nodes_that_prepare_the_data_go_within_a_look_of_their_limit(
+    monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    prepare = {"where": "cluster", "nodes": 4, "limit": "1h"}
+    money = {**FIRST_CONTACT.money.model_dump(mode="json"), "deadline": "6h"}
+    spec = FIRST_CONTACT.model_dump(mode="json") | {"money": money}
+    spec["data"] = {**spec["data"], "source": "s3://texts/web", "prepare": prepare}
+    world = UnattendedCampaign(monkeypatch, Spec.model_validate(spec))
+    group = world.names.of("node group", "data")
+    world.drive(begun("provision"), event("data.begun", nodes=4), lambda world: world.size(group, 4))
+    if interrupted:
+        world.hold("driver", LAPTOP, TTL).release()
+    world.nobody(1)
+    assert world.sizes[group] == 4, "their Job goes on without a driver"
+    world.nobody(2)
+    assert world.sizes[group] == 0 and world.time.wall() < world.deadline
+    (ended,) = [one for one in world.store.events() if one.kind == "data.ended"]
+    assert "the closer gave their nodes back" in str(ended.data["error"])
+    assert not [one for one in world.store.events() if one.kind == "nodes.at-zero"], "of GPU nodes"
+    world.nobody(1)
+    assert len([one for one in world.store.events() if one.kind == "data.ended"]) == 1
+
+
 @pytest.mark.parametrize("moment", BEFORE_A_STEWARD)
 def test_the_bill_passes_the_budget_with_nobody_there_and_the_nodes_go_at_the_next_look(
     monkeypatch: pytest.MonkeyPatch, moment: str

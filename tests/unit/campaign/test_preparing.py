@@ -52,3 +52,9 @@ def test_progress_is_told_in_one_line() -> None:
     told = {"stage": "encode", "parts": 1_200, "of": 4_000, "documents_per_s": 53_210.4, "left_s": 3_700}
     assert preparing._sentence(told) == "1,200 of 4,000 parts, 53,210 documents/s, 1:01:40 to go"
     assert preparing._sentence({**told, "documents_per_s": None, "left_s": None}) == "1,200 of 4,000 parts"
+
+
+@pytest.mark.parametrize("source", ["s3://texts/w*", "s3://texts/w?b", "s3://texts/${aws:username}"])
+def test_a_source_that_a_policy_would_read_as_more_is_refused(source: str) -> None:
+    with pytest.raises(ValueError, match="what lies beside it could be read"):
+        example_spec(data={**DATA, "source": source})

@@ -62,6 +62,13 @@ def test_a_driver_that_died_before_the_launch_is_told_of_and_reminded_of(store: 
     assert told(store, 1.0) == told(store, 7.0) == [Change.FAILED, Change.BILLING]
 
 
+def test_the_nodes_of_a_driver_that_died_in_preflight_are_still_up(store: CampaignStore) -> None:
+    """A preflight that fails gives its nodes back first; one that nobody ends does not, and they bill."""
+    store.append(StageStarted(stage="preflight"))
+    close.note_dead_driver(store, store.state())
+    assert failures(store) and store.state().gpu_nodes_up
+
+
 def test_a_driver_that_lives_or_was_interrupted_or_has_a_steward_is_not_called_dead(store: CampaignStore) -> None:
     lease = store.lease(DRIVER_LEASE, TTL, Holder.this_process())
     lease.acquire()

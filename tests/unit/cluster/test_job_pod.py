@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.cluster.mounting import GangMount
+from infra.cluster.mounting import GangMount, gang_mounts
 from infra.spec.workload.sections import Resources
+from tests.example import example_spec
 from tests.pods import IMAGE, gang
 from tests.unit.campaign.test_standby import deployment
 
@@ -71,11 +72,28 @@ def test_a_staged_mount_is_read_from_the_nodes_disk_and_by_the_judge_from_its_so
     assert (only["name"], only["mountPath"]) == ("shared", "/mounts/corpus")
 
 
-def test_two_folders_of_one_file_system_share_its_claim() -> None:
-    both = [GangMount(name=name, claim="given-fs-1", sub_path=name, writable=name == "b") for name in ("a", "b")]
+def test_two_links_share_the_claim_of_the_campaigns_file_system() -> None:
+    both = [GangMount(name=name, claim="shared", sub_path=f"mounts/{name}") for name in ("a", "b")]
     spec = pod(mounts=tuple(both))
-    assert [row["name"] for row in spec["volumes"]].count("given-fs-1") == 1
-    assert {path: row["readOnly"] for path, row in mounts_of(spec).items()} == {"/mounts/a": True, "/mounts/b": False}
+    assert [row["name"] for row in spec["volumes"]].count("shared") == 1
+    assert {path: row["readOnly"] for path, row in mounts_of(spec).items()} == {"/mounts/a": True, "/mounts/b": True}
+
+
+def test_no_kubelet_makes_a_folder_on_somebodys_file_system() -> None:
+    """A kubelet makes the folder of a `subPath` that is missing, whatever the container's `readOnly` says."""
+    mounts = {
+        "team": {"fsx": "fs-0123456789abcdef0", "path": "/datasets"},
+        "out": {"fsx": "fs-0123456789abcdef0", "path": "/out", "writable": True},
+    }
+    job = {"script": "/t.py", "checkpoints": {"format": "marker"}, "mounts": mounts,
+           "estimates": {"steps": 9, "step_seconds": 1}}  # fmt: skip
+    spec = pod(mounts=gang_mounts(example_spec(training=None, data=None, workload=job)))
+    found = mounts_of(spec)
+    assert not any("subPath" in row for row in found.values())
+    assert {path: (row["name"], row["readOnly"]) for path, row in found.items()} == {
+        "/mounts/team": ("mount-team", True), "/mounts/out": ("mount-out", False)
+    }  # fmt: skip
+    assert {"mount-team", "mount-out"} <= {row["name"] for row in spec["volumes"]}
 
 
 def evicted_after_s(spec: dict[str, Any], condition: str) -> float:

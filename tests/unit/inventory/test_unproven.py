@@ -128,3 +128,11 @@ def test_the_closer_ends_only_what_is_archived_copied_or_known_to_be_nothing(
     events: tuple[Told, ...], settled: bool
 ) -> None:
     assert told(*events).settled is settled
+
+
+@pytest.mark.parametrize(("files", "named"), [(2, True), (0, False)])
+def test_what_the_job_left_is_named_and_an_empty_folder_is_not(files: int, named: bool) -> None:
+    left = {"files": files, "bytes": 9 * files, "newest": "out/last.bin" if files else ""}
+    with pytest.raises(NotProven) as refused:
+        refuse_unproven(told(BAKED, LAUNCHED, finished(7, left)), "example", OWN)
+    assert ("file" in str(refused.value.seen)) == named

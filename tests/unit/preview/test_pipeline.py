@@ -146,6 +146,20 @@ def test_without_github_the_comment_is_left_in_a_file_and_what_git_does_not_know
     assert code == 0 and "no spec of account 111122223333 has changed" in said
 
 
+@pytest.mark.parametrize("old", ["77\n", ""])
+def test_a_comment_on_specs_that_do_not_change_any_more_is_replaced_and_none_is_begun(
+    repository: Repository, old: str
+) -> None:
+    (repository.answers / "comments").write_text(old)
+    repository.git("checkout", "--quiet", "main")
+    code, calls, said = repository.run("preview", BASE_SHA=repository.base, **PULL)
+    assert code == 0 and "no spec of account 111122223333 has changed" in said
+    written = [one for one in calls if one.startswith("gh") and "--jq" not in one]
+    assert ["PATCH repos/o/r/issues/comments/77" in one for one in written] == [True] * bool(old)
+    if old:
+        assert repository.posted.read_text() == f"{MARK}\nno spec of account 111122223333 has changed\n"
+
+
 MINE: dict[str, Any] = {"findings": [], "stacks": []}
 
 
@@ -202,6 +216,25 @@ def test_drift_fails_and_says_what_it_means_and_no_answer_is_not_taken_for_none(
     assert code == wanted and words in said, said
     assert sorted(one.split()[1] for one in calls) == ["added", "kept"] and all("--json" in one for one in calls)
     assert summary.exists() == (wanted == 2)
+
+
+def test_a_spec_is_looked_at_whatever_its_file_is_called(repository: Repository) -> None:
+    """git quotes names that are not ASCII: a quoted one is no file, and what it names would bill, or fall."""
+    repository.spec("abroad", folder="Größe in €")
+    (repository.folder / "Größe in €/kept.yaml").write_text((repository.folder / "kept.yaml").read_text())
+    (repository.folder / "kept.yaml").unlink()
+    head = repository.commit()
+    repository.answer("list", 0, {"campaigns": [repository.stands("kept"), repository.stands("abroad")]})
+    repository.answer("preview", 0, {"findings": [], "stacks": []})
+    for command in ("preview", "drift"):
+        _, calls, said = repository.run(command, BASE_SHA=repository.base)
+        assert "abroad" in [one.split()[1] for one in calls if one.startswith("preview")], said
+        (repository.folder.parent / "calls").unlink()
+    repository.git("checkout", "--quiet", "--detach", head)
+    assert repository.run("down", HEAD_SHA=head, SPECS="Größe in €/kept.yaml")[1] == [], "it goes on in this branch"
+    repository.git("checkout", "--quiet", "main")
+    code, calls, said = repository.run("down", HEAD_SHA=head)
+    assert code == 0 and "down abroad --region eu-west-1 --yes" in calls, said
 
 
 def test_a_value_that_is_no_name_is_not_cut_to_one(repository: Repository) -> None:

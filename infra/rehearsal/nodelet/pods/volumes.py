@@ -170,12 +170,14 @@ class Volumes:
         if not self._lustre():
             cure = "install lustre-client in the image, or at boot: EKS's own images lack it"
             raise NotMounted("mount.lustre: No such device; are the lustre modules loaded?", seen=claim, cure=cure)
-        folder = self._fsx_root / csi["volumeHandle"]
+        attributes = csi["volumeAttributes"]
+        system, file_set = attributes["dnsname"].partition(".")[0], attributes["mountname"].partition("/")[2]
+        folder = self._fsx_root / system
         if not folder.is_dir():
-            raise NotMounted(
-                "the file system does not answer", seen=csi["volumeHandle"], cure="wait until it is AVAILABLE"
-            )
-        return folder
+            raise NotMounted("the file system does not answer", seen=system, cure="wait until it is AVAILABLE")
+        if not (folder / file_set).is_dir():
+            raise NotMounted("mount.lustre: mount failed: No such file or directory", seen=f"{claim}: /{file_set}")
+        return folder / file_set
 
     def _write(self, name: str, volume: Object) -> None:
         payload, life_s = self._payload(volume)

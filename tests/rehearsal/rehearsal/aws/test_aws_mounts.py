@@ -148,6 +148,7 @@ def test_what_its_security_group_lets_in_is_read_as_aws_says_it(
     id = pitch_lustre(aws, network)["FileSystemId"]
     (system,) = given_file_systems(signed_in(monkeypatch, world), spec_with(folder, team={"fsx": id}))
     assert system.vpc_id == network.vpc
+    assert system.groups == (network.group,)
     assert system.admits == (Admission(first=988, last=988, source="10.42.0.0/16"),)
 
 

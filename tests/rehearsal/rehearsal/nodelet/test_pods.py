@@ -141,7 +141,8 @@ def test_init_containers_come_first_and_a_failing_app_is_restarted_with_back_off
 def test_a_claim_on_a_file_system_is_the_same_folder_on_every_node(site: NodeletSite, image: str) -> None:
     (site.world.fsx_root / "fs-1").mkdir(parents=True)
     size = {"storage": "1200Gi"}
-    csi = {"driver": "fsx.csi.aws.com", "volumeHandle": "fs-1"}
+    place = {"dnsname": "fs-1.fsx.us-east-1.amazonaws.com", "mountname": "abcd"}
+    csi = {"driver": "fsx.csi.aws.com", "volumeHandle": "fs-1", "volumeAttributes": place}
     shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     named = {"apiVersion": "v1", "metadata": {"name": "shared"}}
     claim = {**shared, "volumeName": "shared", "resources": {"requests": size}}
@@ -165,6 +166,17 @@ def test_a_claim_on_a_file_system_is_the_same_folder_on_every_node(site: Nodelet
     assert site.ended("claims")["exitCode"] == 1, "the data are mounted read-only"
     assert (site.world.fsx_root / "fs-1" / "checkpoints" / "it").read_text() == "here\n"
     assert site.kubectl("logs", "-f", "claims").endswith("Read-only file system\n")
+    file_set = {**csi, "volumeHandle": "typo", "volumeAttributes": {**place, "mountname": "abcd/datsets"}}
+    typo = {"apiVersion": "v1", "metadata": {"name": "typo"}}
+    site.apply(
+        {**typo, "kind": "PersistentVolume", "spec": {**shared, "capacity": size, "csi": file_set}},
+        {**typo, "kind": "PersistentVolumeClaim", "spec": {**claim, "volumeName": "typo"}},
+    )
+    mounts = [{"name": "typo", "mountPath": "/mounts/team"}]
+    volumes = [{"name": "typo", "persistentVolumeClaim": {"claimName": "typo"}}]
+    site.apply(pod("mistyped", image, "true", container={"volumeMounts": mounts}, volumes=volumes))
+    site.until(lambda: "No such file or directory" in site.kubectl("get", "events", "-o", "wide"))
+    assert not (site.world.fsx_root / "fs-1" / "datsets").exists(), "Lustre makes no folder for who mounts it"
 
 
 def test_a_deleted_pod_is_told_first_and_killed_after_its_grace(site: NodeletSite, image: str) -> None:
