@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from lightkube import Client
@@ -21,7 +22,7 @@ from lightkube.resources.core_v1 import ConfigMap, Node, PersistentVolumeClaim, 
 from infra.campaign.proving import LONGEST_NAME
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import JobSet, MPIJob, is_gone
-from infra.cluster.standing.borrowed import not_ready, obstacles
+from infra.cluster.standing.borrowed import not_ready, obstacles, ready_condition
 from infra.cluster.standing.queueing import Workload
 from infra.errors import first_line
 from infra.record.payloads.attempts import AttemptRunning, NodeQuarantined
@@ -177,6 +178,8 @@ class BorrowedNode:
     """The record's reason for which no later gang came to it; empty if there was none."""
     was_used: bool = True
     """The record names it; else it only has the spec's labels."""
+    since: datetime | None = None
+    """When its condition Ready took its present value, by the API server's clock; None where that does not say."""
 
 
 @dataclass(frozen=True)
@@ -185,19 +188,23 @@ class NodeHistory:
 
     used: frozenset[str] = frozenset()
     left_out: Mapping[str, str] = field(default_factory=dict)
+    deaths: Mapping[str, datetime] = field(default_factory=dict)
+    """Node -> when the steward found it dead, the last time."""
 
 
 def node_history(store: CampaignStore) -> NodeHistory:
     """Return what the record says of nodes."""
-    used_names, left_out = set[str](), dict[str, str]()
+    used_names, left_out, deaths = set[str](), dict[str, str](), dict[str, datetime]()
     for event in store.events():
         match event.payload:
             case AttemptRunning(nodes=nodes):
                 used_names.update(nodes)
-            case NodeQuarantined(node=node, reason=reason):
+            case NodeQuarantined(node=node, reason=reason, died=died):
                 used_names.add(node)
                 left_out[node] = reason or "no reason is recorded"
-    return NodeHistory(frozenset(used_names), left_out)
+                if died:
+                    deaths[node] = event.at
+    return NodeHistory(frozenset(used_names), left_out, deaths)
 
 
 def borrowed_nodes(tenant: Tenant, history: NodeHistory) -> dict[str, BorrowedNode]:
@@ -222,7 +229,15 @@ def _borrowed_node(
 ) -> BorrowedNode:
     if node is None:
         return BorrowedNode(name, NO_SUCH_NODE, False, left_out=left_out, was_used=was_used)
-    return BorrowedNode(name, not_ready(node), True, "; ".join(obstacles(node, cluster)), left_out, was_used)
+    ready = ready_condition(node)
+    return BorrowedNode(
+        name=name,
+        trouble=not_ready(node),
+        held="; ".join(obstacles(node, cluster)),
+        left_out=left_out,
+        was_used=was_used,
+        since=ready.lastTransitionTime if ready else None,
+    )
 
 
 def node_trouble(client: Client, name: str) -> str:

@@ -8,6 +8,7 @@ that is said and is no error, since nobody but the cluster's admin can change it
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from typing import TypeVar
 
 import httpx2
@@ -24,6 +25,7 @@ from infra.record.identity import read_identity
 from infra.record.payloads.stages import Abandoned
 from infra.standing.belongings import (
     Belonging,
+    BorrowedNode,
     NodeHistory,
     OwnKind,
     Tenant,
@@ -83,12 +85,33 @@ def end(tenant: Tenant, state: CampaignState, *, abandon: bool = False, person: 
     removal = _ObjectRemoval(tenant)
     removal.remove([kind for kind in kinds if kind.word in ("deployments.apps", "replicasets.apps")], pods_of="steward")
     removal.remove([kind for kind in kinds if kind.word not in _LAST])
-    nodes = removal.ask("nodes", lambda: borrowed_nodes(tenant, node_history(tenant.store)))
+    nodes = _judged_nodes(removal, tenant)
     unreached_nodes = remove_folders(tenant, nodes)
     # The Jobs that emptied the folders go with what they needed.
     removal.remove(kinds)
     removals = (*removal.removed, *_remove_passing(tenant))
     return CampaignEnd(removed=removals, stays=tuple(removal.stays.values()), unreached=unreached_nodes)
+
+
+def _judged_nodes(removal: _ObjectRemoval, tenant: Tenant) -> dict[str, BorrowedNode]:
+    """Return the borrowed nodes once Kubernetes has judged each that the steward found dead, at most `GONE_S` later.
+
+    A peer's failure tells a death before the node's silence does. Until then the node looks Ready, and a Job's pod that
+    was sent there would stay as long as the node is away.
+    """
+    history, start = node_history(tenant.store), tenant.now()
+    while True:
+        nodes = removal.ask("nodes", lambda: borrowed_nodes(tenant, history))
+        unjudged = [name for name, died_at in history.deaths.items() if _looks_as_before(nodes[name], died_at)]
+        if not unjudged or tenant.now() - start > GONE_S:
+            return nodes
+        tenant.say(f"waiting for Kubernetes to notice what became of {', '.join(unjudged)}")
+        tenant.pause()
+
+
+def _looks_as_before(node: BorrowedNode, died_at: datetime) -> bool:
+    """Return True for a node that is Ready since a time before its death."""
+    return not node.trouble and node.since is not None and node.since <= died_at
 
 
 class _ObjectRemoval:

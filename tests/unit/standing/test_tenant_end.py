@@ -227,6 +227,48 @@ def test_a_job_whose_node_dies_is_no_failure(api: TenantApi, s3: FakeS3, spec: S
     assert ended.unreached == {"rack-2": "not Ready (NodeStatusUnknown)"}
 
 
+def died(campaign: Tenant, node: str) -> None:
+    campaign.store.append(NodeQuarantined(node=node, instance=node, reason="its peer failed", died=True))
+
+
+def test_no_job_goes_to_a_dead_node_that_kubernetes_still_calls_ready(
+    api: TenantApi, s3: FakeS3, spec: Spec, time: Time
+) -> None:
+    api.racks["rack-2"] = rack("rack-2", since="2020-01-01T00:00:00Z")
+    begun = time()
+
+    def pause() -> None:
+        time.go(10)
+        if time() - begun >= 50:
+            api.racks["rack-2"] = rack("rack-2", "Unknown", since="2099-01-01T00:00:00Z")
+
+    campaign = tenant(api, s3, spec, time, pause=pause)
+    died(campaign, "rack-2")
+    ended = end(campaign, NOTHING_LAUNCHED)
+    assert ended.unreached == {"rack-2": "not Ready (NodeStatusUnknown)"}
+    jobs = {name for verb, plural, name in api.calls if (verb, plural) == ("create", "jobs")}
+    assert local_place(campaign, "rack-1").job in jobs and local_place(campaign, "rack-2").job not in jobs
+
+
+@pytest.mark.parametrize(("since", "waited_s"), [("2020-01-01T00:00:00Z", 130), ("2099-01-01T00:00:00Z", 0)])
+def test_a_node_that_was_called_dead_and_lives_is_emptied(
+    since: str, waited_s: int, api: TenantApi, s3: FakeS3, spec: Spec, time: Time
+) -> None:
+    """Kubernetes may never have missed it, or it is back."""
+    api.racks["rack-2"] = rack("rack-2", since=since)
+    waits: list[float] = []
+
+    def pause() -> None:
+        if not api.emptied:
+            waits.append(10)
+        time.go(10)
+
+    campaign = tenant(api, s3, spec, time, pause=pause)
+    died(campaign, "rack-2")
+    assert end(campaign, NOTHING_LAUNCHED).unreached == {}
+    assert "rack-2" in {node for *_, node in api.emptied} and sum(waits) == waited_s
+
+
 def test_a_job_that_does_not_start_is_an_error_while_its_node_lives_and_no_word_after(
     api: TenantApi, s3: FakeS3, spec: Spec, time: Time
 ) -> None:
