@@ -22,6 +22,7 @@ from lightkube.resources.core_v1 import ConfigMap, Node, PersistentVolumeClaim, 
 from infra.campaign.proving import LONGEST_NAME
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import JobSet, MPIJob, is_gone
+from infra.cluster.standing import pod_groups
 from infra.cluster.standing.borrowed import not_ready, obstacles, ready_condition
 from infra.cluster.standing.queueing import Workload
 from infra.errors import first_line
@@ -35,6 +36,10 @@ Object = dict[str, Any]
 _OWNERS = frozenset({"JobSet", "MPIJob"})
 """Kinds whose controllers give neither label nor template to all that they make."""
 
+POD_GROUPS = f"{pod_groups.PLURAL}.{pod_groups.GROUP}"
+"""Their resource is the version that the cluster serves, if it serves any."""
+PROTECTED = frozenset({"persistentvolumeclaims", POD_GROUPS})
+"""Kinds that Kubernetes keeps while any pod names them."""
 NO_SUCH_NODE = "the cluster has no such node any more"
 
 
@@ -80,6 +85,7 @@ def own_kinds(spec: Spec, cluster: StandingCluster) -> tuple[OwnKind, ...]:
     """Return the kinds in the order of their removal: who makes others first, what others read last."""
     mpi = [OwnKind("mpijobs.kubeflow.org", MPIJob)] if by_mpirun(spec.workload) else []
     queue = [OwnKind("workloads.kueue.x-k8s.io", Workload, False)] if cluster.queue is not None else []
+    group = [OwnKind(POD_GROUPS, None, False)] if cluster.queue is None else []
     return (
         OwnKind("deployments.apps", Deployment),
         OwnKind("replicasets.apps", ReplicaSet, False),
@@ -89,6 +95,7 @@ def own_kinds(spec: Spec, cluster: StandingCluster) -> tuple[OwnKind, ...]:
         OwnKind("jobs.batch", Job),
         OwnKind("services", Service, False),
         OwnKind("pods", Pod),
+        *group,
         OwnKind("configmaps", ConfigMap),
         OwnKind("persistentvolumeclaims", PersistentVolumeClaim),
     )
@@ -123,6 +130,8 @@ class Belonging:
 
 def documents_of(client: Client, kind: OwnKind) -> list[Object]:
     """Return every object of the kind in the namespace. Raises `httpx2.HTTPError` if the server does not say."""
+    if kind.word == POD_GROUPS:
+        return list(pod_groups.pod_groups(client))
     return [item.to_dict() for item in client.list(kind.resource)]
 
 

@@ -24,6 +24,7 @@ from infra.record.events import CampaignState
 from infra.record.identity import read_identity
 from infra.record.payloads.stages import Abandoned
 from infra.standing.belongings import (
+    PROTECTED,
     Belonging,
     BorrowedNode,
     NodeHistory,
@@ -102,10 +103,10 @@ def _judged_nodes(removal: _ObjectRemoval, tenant: Tenant) -> dict[str, Borrowed
     history, start = node_history(tenant.store), tenant.now()
     while True:
         nodes = removal.ask("nodes", lambda: borrowed_nodes(tenant, history))
-        unjudged = [name for name, died_at in history.deaths.items() if _looks_as_before(nodes[name], died_at)]
-        if not unjudged or tenant.now() - start > GONE_S:
+        silent_nodes = [name for name, died_at in history.deaths.items() if _looks_as_before(nodes[name], died_at)]
+        if not silent_nodes or tenant.now() - start > GONE_S:
             return nodes
-        tenant.say(f"waiting for Kubernetes to notice what became of {', '.join(unjudged)}")
+        tenant.say(f"waiting for Kubernetes to notice what became of {', '.join(silent_nodes)}")
         tenant.pause()
 
 
@@ -179,9 +180,8 @@ class _ObjectRemoval:
         dead = {name for name, node in nodes.items() if node.trouble and node.is_there}
         held_rows = [row for row in rows if row.leaving and row.node in dead]
         self.stays = {str(row): f"{row} stays until node {row.node} is back or removed" for row in held_rows}
-        # A claim is protected while any pod names it.
-        claims = [row for row in rows if row.leaving and row.kind.word == "persistentvolumeclaims" and held_rows]
-        self.stays |= {str(row): f"{row} stays as long as {held_rows[0]}" for row in claims}
+        protected_rows = [row for row in rows if row.leaving and row.kind.word in PROTECTED and held_rows]
+        self.stays |= {str(row): f"{row} stays as long as {held_rows[0]}" for row in protected_rows}
         return [row for row in rows if str(row) not in self.stays]
 
     def ask(self, request: str, question: Callable[[], T]) -> T:

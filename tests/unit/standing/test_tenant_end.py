@@ -15,6 +15,7 @@ from infra.record.payloads.stages import StageStarted
 from infra.spec.campaign import Spec, SpecFile
 from infra.standing import rights as granted
 from infra.standing.belongings import Tenant, is_gang, own_kinds
+from infra.standing.certificate import certify
 from infra.standing.ending import end
 from infra.standing.folders import local_place
 from tests.worlds.s3 import FakeS3, Time
@@ -174,6 +175,26 @@ def test_a_pod_on_a_dead_node_stays_and_is_told(api: TenantApi, s3: FakeS3, spec
     assert ended.stays == ("pods gang-1 stays until node rack-2 is back or removed",)
     assert ended.unreached == {"rack-2": "not Ready (NodeStatusUnknown)", "rack-3": "cordoned by its owner"}
     assert {node for *_, node in api.emptied} == {"", "rack-1"}
+
+
+def test_a_pod_group_stays_as_long_as_a_pod_on_a_dead_node(api: TenantApi, s3: FakeS3, spec: Spec, time: Time) -> None:
+    """Kubernetes protects it by a finalizer while a pod names it."""
+    inhabit(api)
+    api.gang_api = "v1alpha2"
+    group = own(f"{CAMPAIGN}-a2", spec={"schedulingPolicy": {"gang": {"minCount": 2}}})
+    group["metadata"]["deletionTimestamp"] = "2026-11-27T00:00:00Z"
+    api.add("scheduling.k8s.io/v1alpha2", "podgroups", group)
+    with pytest.raises(PermanentError, match=f"{CAMPAIGN}-a2"):
+        end(tenant(api, s3, spec, time), NOTHING_LAUNCHED)
+    inhabit(api)
+    api.racks["rack-2"] = rack("rack-2", "Unknown")
+    campaign = tenant(api, s3, spec, time)
+    assert end(campaign, NOTHING_LAUNCHED).stays == (
+        "pods gang-1 stays until node rack-2 is back or removed",
+        f"podgroups.scheduling.k8s.io {CAMPAIGN}-a2 stays as long as pods gang-1",
+    )
+    found = certify(campaign, NOTHING_LAUNCHED, "", {}, "ada")
+    assert [row.kind for row in found.looks if row.found] == []
 
 
 def test_a_pod_that_does_not_go_from_a_living_node_is_an_error_with_its_name(
