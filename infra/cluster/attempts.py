@@ -82,14 +82,21 @@ def jobs(client: Client, kind: Kind, campaign: str) -> dict[int, str]:
     return names
 
 
+VANISHED = (
+    "the gang's job is not there any more, and we did not end it: Kueue deletes what it has stopped after its "
+    "afterDeactivatedByKueue, or somebody did; how the attempt ended is not known"
+)
+"""What `queue_words` says of a job that is gone. With it Kueue's Workload is gone too, and every reason."""
+
+
 def queue_words(client: Client, kind: Kind, name: str, namespace: str) -> str:
-    """Return why Kueue keeps the pods of a job from starting; empty for one that is not suspended, or gone."""
+    """Return why Kueue keeps the pods of a job from starting, empty for one that is not suspended, or `VANISHED`."""
     try:
         job = client.get(kind, name, namespace=namespace)
     except ApiError as error:
         if not is_gone(error):
             raise
-        return ""
+        return VANISHED
     spec = job.to_dict().get("spec") or {}
     if not (spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend")):
         return ""  # whatever Kueue says, or has forgotten, of it
