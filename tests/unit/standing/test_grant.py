@@ -12,7 +12,7 @@ from lightkube.codecs import from_dict
 from typer.testing import CliRunner
 
 from infra.cli.main import app
-from infra.cluster.gang import GangJob, jobset
+from infra.cluster.gang import GangJob, SecretKey, jobset
 from infra.cluster.standing import placing
 from infra.spec.campaign import SpecFile
 from infra.spec.standing import StandingCluster
@@ -138,6 +138,19 @@ def test_a_pod_of_the_gang_takes_the_clusters_devices_and_nothing_of_eks() -> No
     assert "resourceClaims" not in gang_pod(cluster(), efa_by_claim=True)
     assert pod["nodeSelector"] == {"gpu": "h100"} and "priorityClassName" not in pod
     assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
+
+
+def test_a_jobs_secret_reaches_only_the_container_that_hides_it_and_by_its_name_alone() -> None:
+    key = SecretKey("HF_TOKEN", "hugging-face", "token")
+    pod = gang_pod(cluster(), secrets=True, secret_keys=(key,), supervisor_image="s@sha256:0")
+    named = [
+        (container["name"], row["name"], row["valueFrom"]["secretKeyRef"])
+        for container in (*pod["initContainers"], *pod["containers"])
+        for row in container.get("env", ())
+        if "secretKeyRef" in row.get("valueFrom", {})
+    ]
+    assert named == [("secrets", "BIVOUAC_SECRET_HF_TOKEN", {"name": "hugging-face", "key": "token"})]
+    assert not [row for row in pod["volumes"] if "secret" in row]
 
 
 def test_a_pod_has_the_clusters_own_classes_and_logins() -> None:
