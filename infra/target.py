@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from infra.errors import UserError
 from infra.extras import refuse_missing
 from infra.folders import cache_root, results_root
-from infra.spec.standing import NOT_YET
 
 if TYPE_CHECKING:
     from infra.campaign.relaunch import Renewal
@@ -82,11 +81,12 @@ def steps(spec: Spec) -> Sequence[StageStep]:
     return of_standing.STEPS
 
 
-def refuse_standing(spec: Spec) -> None:
-    """Raise `UserError` for a campaign in an existing cluster: the command has no way there yet."""
+def refuse_standing(spec: Spec, command: str = "") -> None:
+    """Raise `UserError` for a campaign in an existing cluster: `command` has no way there."""
     if spec.cluster is not None:
-        cure = "docs/kubernetes.md says which commands work there; `kubectl` shows the rest"
-        raise UserError(NOT_YET, seen=f"{spec.campaign} in context {spec.cluster.context}", cure=cure)
+        from infra.standing.absent_commands import refuse
+
+        refuse(spec, spec.cluster, command)
 
 
 def ask_cluster(spec: Spec, facts: Facts, progress: Callable[[str], None]) -> Facts | None:

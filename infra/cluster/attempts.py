@@ -13,6 +13,7 @@ from lightkube.types import CascadeType
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset, mpijob
 from infra.cluster.kubernetes import JobSet, MPIJob, create, is_gone
+from infra.cluster.standing import pod_groups
 from infra.cluster.standing.placing import placed
 from infra.cluster.standing.queueing import Workload, queue_place
 from infra.errors import PermanentError
@@ -64,7 +65,10 @@ def launch(client: Client, gang: GangJob, cluster: StandingCluster | None = None
     """Create the gang's job; leave one that exists (from a driver that was killed) as it is. `cluster`: the existing
     one that it is for; `left_out`: its nodes that the gang must not get."""
     document = placed(mpijob(gang) if gang.by_mpirun else jobset(gang), cluster, left_out)
-    create(client, (MPIJob if gang.by_mpirun else JobSet).from_dict(document))
+    if cluster is not None and not gang.by_mpirun:
+        pod_groups.launch(client, document, cluster)
+    else:
+        create(client, (MPIJob if gang.by_mpirun else JobSet).from_dict(document))
 
 
 def jobs(client: Client, kind: Kind, campaign: str) -> dict[int, str]:
@@ -78,14 +82,21 @@ def jobs(client: Client, kind: Kind, campaign: str) -> dict[int, str]:
     return names
 
 
+VANISHED = (
+    "the gang's job is not there any more, and we did not end it: Kueue deletes what it has stopped after its "
+    "afterDeactivatedByKueue, or somebody did; how the attempt ended is not known"
+)
+"""What `queue_words` says of a job that is gone. With it Kueue's Workload is gone too, and every reason."""
+
+
 def queue_words(client: Client, kind: Kind, name: str, namespace: str) -> str:
-    """Return why Kueue keeps the pods of a job from starting; empty for one that is not suspended, or gone."""
+    """Return why Kueue keeps the pods of a job from starting, empty for one that is not suspended, or `VANISHED`."""
     try:
         job = client.get(kind, name, namespace=namespace)
     except ApiError as error:
         if not is_gone(error):
             raise
-        return ""
+        return VANISHED
     spec = job.to_dict().get("spec") or {}
     if not (spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend")):
         return ""  # whatever Kueue says, or has forgotten, of it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightkube.resources.core_v1 import Pod
 
@@ -19,6 +19,7 @@ from infra.spec.names import (
     NODE_CLAIM,
     POOL_LABEL,
     PRIORITY_CLASS,
+    SECRET_VALUE,
     SECRETS_COMMAND,
     SHARED_CLAIM,
     TRAINER_ACCOUNT,
@@ -45,6 +46,15 @@ PULL_SECRET = "job-image"
 """The secret with the login to the registry of the job's image."""
 REPLICA_LABEL = "training.kubeflow.org/replica-index"
 """Index in the gang of an MPIJob's pod, launcher first."""
+
+
+class SecretKey(NamedTuple):
+    """A value that a pod takes from a Secret of its namespace. Only the kubelet reads it."""
+
+    variable: str
+    """Name of the job's variable."""
+    secret: str
+    key: str
 
 
 class GangJob(Frozen, extra="ignore"):
@@ -74,6 +84,8 @@ class GangJob(Frozen, extra="ignore"):
     """The pods are in their nodes' network."""
     secrets: bool = False
     """An init container of `supervisor_image` fetches the job's secrets into the pod's memory."""
+    secret_keys: tuple[SecretKey, ...] = ()
+    """Where they lie in an existing cluster; empty where AWS has them."""
     judges: bool = False
     """The pod evaluates and exports: checkpoints are read-only for it, and it writes to a folder of its own beside."""
     by_mpirun: bool = False
@@ -249,11 +261,18 @@ def _supervisor(image: str, mount: dict[str, Any]) -> dict[str, Any]:
 
 def _secrets(gang: GangJob, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
     config, values = (next(mount for mount in mounts if mount["name"] == name) for name in ("config", "secrets"))
+    values_of_cluster = [
+        {
+            "name": f"{SECRET_VALUE}{row.variable}",
+            "valueFrom": {"secretKeyRef": {"name": row.secret, "key": row.key}},
+        }
+        for row in gang.secret_keys
+    ]
     return {
         "name": "secrets",
         "image": image,
         "command": list(SECRETS_COMMAND),
-        "env": _environment(gang),
+        "env": [*_environment(gang), *values_of_cluster],
         "securityContext": container_context(readOnlyRootFilesystem=True),
         "volumeMounts": [config, {**values, "readOnly": False}],
     }

@@ -69,6 +69,8 @@ NODE_TOLD_HOST_PATH = "/run/bivouac"
 
 SECRETS_COMMAND = ("python", "-m", "infra.steward.secrets")
 """Fetches a job's secrets, in an init container of its pods."""
+SECRET_VALUE = "BIVOUAC_SECRET_"
+"""Beginning of that container's variables, where a cluster's Secrets have the values: the job's name follows."""
 BASICS_COMMAND = ("python", "-m", "infra.cluster.basics")
 SHARE_COMMAND = ("python", "-m", "trainer.builtin.data.share")
 """One pod's share of the preparation of the data."""

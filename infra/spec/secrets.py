@@ -36,9 +36,11 @@ class SecretSource(Section):
     `bivouac_job`, of a webhook's address with `bivouac_webhook`, of a registry's login with `bivouac_pull`."""
 
     secret: Annotated[str, AfterValidator(_names_a_secret)] | None = None
-    """Name or whole ARN of a secret in Secrets Manager, in the campaign's account and region."""
+    """Name or whole ARN of a secret in Secrets Manager, in the campaign's account and region. Of a job in an existing
+    cluster: the name of a Secret in its namespace."""
     key: str | None = Field(default=None, min_length=1)
-    """Member of the secret's JSON. None: the whole text is the value."""
+    """Member of the secret's JSON, None: the whole text is the value. In an existing cluster the key of the Secret,
+    None: the variable's name."""
     parameter: Annotated[str, AfterValidator(_names_a_parameter)] | None = None
     """Name of a parameter of Systems Manager, in the campaign's account and region."""
 

@@ -14,7 +14,7 @@ PLACEHOLDERS = {"account": "000000000000", "region": STANDING, "zone": STANDING}
 """Values of the fields that only AWS has."""
 WEBHOOK_KEY = "NOTIFY_WEBHOOK"
 """Key of the Secret with the login to S3, and variable of the pods that have it: where people are told."""
-NOT_YET = "this command does not work in an existing cluster yet"
+NOT_YET = "this command does not work in an existing cluster"
 
 DnsLabel = Annotated[
     str, Field(pattern=r"^[a-z0-9]+(-+[a-z0-9]+)*$", max_length=63, description="small letters, digits and dashes")

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from lightkube import Client
@@ -21,7 +22,8 @@ from lightkube.resources.core_v1 import ConfigMap, Node, PersistentVolumeClaim, 
 from infra.campaign.proving import LONGEST_NAME
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import JobSet, MPIJob, is_gone
-from infra.cluster.standing.borrowed import not_ready, obstacles
+from infra.cluster.standing import pod_groups
+from infra.cluster.standing.borrowed import not_ready, obstacles, ready_condition
 from infra.cluster.standing.queueing import Workload
 from infra.errors import first_line
 from infra.record.payloads.attempts import AttemptRunning, NodeQuarantined
@@ -34,6 +36,10 @@ Object = dict[str, Any]
 _OWNERS = frozenset({"JobSet", "MPIJob"})
 """Kinds whose controllers give neither label nor template to all that they make."""
 
+POD_GROUPS = f"{pod_groups.PLURAL}.{pod_groups.GROUP}"
+"""Their resource is the version that the cluster serves, if it serves any."""
+PROTECTED = frozenset({"persistentvolumeclaims", POD_GROUPS})
+"""Kinds that Kubernetes keeps while any pod names them."""
 NO_SUCH_NODE = "the cluster has no such node any more"
 
 
@@ -79,6 +85,7 @@ def own_kinds(spec: Spec, cluster: StandingCluster) -> tuple[OwnKind, ...]:
     """Return the kinds in the order of their removal: who makes others first, what others read last."""
     mpi = [OwnKind("mpijobs.kubeflow.org", MPIJob)] if by_mpirun(spec.workload) else []
     queue = [OwnKind("workloads.kueue.x-k8s.io", Workload, False)] if cluster.queue is not None else []
+    group = [OwnKind(POD_GROUPS, None, False)] if cluster.queue is None else []
     return (
         OwnKind("deployments.apps", Deployment),
         OwnKind("replicasets.apps", ReplicaSet, False),
@@ -88,6 +95,7 @@ def own_kinds(spec: Spec, cluster: StandingCluster) -> tuple[OwnKind, ...]:
         OwnKind("jobs.batch", Job),
         OwnKind("services", Service, False),
         OwnKind("pods", Pod),
+        *group,
         OwnKind("configmaps", ConfigMap),
         OwnKind("persistentvolumeclaims", PersistentVolumeClaim),
     )
@@ -122,6 +130,8 @@ class Belonging:
 
 def documents_of(client: Client, kind: OwnKind) -> list[Object]:
     """Return every object of the kind in the namespace. Raises `httpx2.HTTPError` if the server does not say."""
+    if kind.word == POD_GROUPS:
+        return list(pod_groups.pod_groups(client))
     return [item.to_dict() for item in client.list(kind.resource)]
 
 
@@ -177,6 +187,8 @@ class BorrowedNode:
     """The record's reason for which no later gang came to it; empty if there was none."""
     was_used: bool = True
     """The record names it; else it only has the spec's labels."""
+    since: datetime | None = None
+    """When its condition Ready took its present value, by the API server's clock; None where that does not say."""
 
 
 @dataclass(frozen=True)
@@ -185,19 +197,23 @@ class NodeHistory:
 
     used: frozenset[str] = frozenset()
     left_out: Mapping[str, str] = field(default_factory=dict)
+    deaths: Mapping[str, datetime] = field(default_factory=dict)
+    """Node -> when the steward found it dead, the last time."""
 
 
 def node_history(store: CampaignStore) -> NodeHistory:
     """Return what the record says of nodes."""
-    used_names, left_out = set[str](), dict[str, str]()
+    used_names, left_out, deaths = set[str](), dict[str, str](), dict[str, datetime]()
     for event in store.events():
         match event.payload:
             case AttemptRunning(nodes=nodes):
                 used_names.update(nodes)
-            case NodeQuarantined(node=node, reason=reason):
+            case NodeQuarantined(node=node, reason=reason, died=died):
                 used_names.add(node)
                 left_out[node] = reason or "no reason is recorded"
-    return NodeHistory(frozenset(used_names), left_out)
+                if died:
+                    deaths[node] = event.at
+    return NodeHistory(frozenset(used_names), left_out, deaths)
 
 
 def borrowed_nodes(tenant: Tenant, history: NodeHistory) -> dict[str, BorrowedNode]:
@@ -222,7 +238,15 @@ def _borrowed_node(
 ) -> BorrowedNode:
     if node is None:
         return BorrowedNode(name, NO_SUCH_NODE, False, left_out=left_out, was_used=was_used)
-    return BorrowedNode(name, not_ready(node), True, "; ".join(obstacles(node, cluster)), left_out, was_used)
+    ready = ready_condition(node)
+    return BorrowedNode(
+        name=name,
+        trouble=not_ready(node),
+        held="; ".join(obstacles(node, cluster)),
+        left_out=left_out,
+        was_used=was_used,
+        since=ready.lastTransitionTime if ready else None,
+    )
 
 
 def node_trouble(client: Client, name: str) -> str:

@@ -22,6 +22,7 @@ from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
 from infra.spec.names import LOCAL_CLAIM, copies_prefix, data_prefix
 from infra.spec.workload.workload import by_mpirun
 from infra.standing.belongings import (
+    PROTECTED,
     Belonging,
     BorrowedNode,
     OwnKind,
@@ -128,8 +129,8 @@ class _Look:
         )
 
     def _waits(self, row: Belonging, nodes: Mapping[str, BorrowedNode] | None) -> bool:
-        """Return whether the object is deleted and waits for a dead node: a pod on it, or a claim of such pods."""
-        if row.leaving and row.kind.word == "persistentvolumeclaims":
+        """Return whether the object is deleted and waits for a dead node: a pod on it, or what such pods name."""
+        if row.leaving and row.kind.word in PROTECTED:
             return bool(self.on_node)
         node = (nodes or {}).get(row.node)
         return row.leaving and node is not None and bool(node.trouble) and node.is_there

@@ -8,6 +8,7 @@ that is said and is no error, since nobody but the cluster's admin can change it
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from typing import TypeVar
 
 import httpx2
@@ -23,7 +24,9 @@ from infra.record.events import CampaignState
 from infra.record.identity import read_identity
 from infra.record.payloads.stages import Abandoned
 from infra.standing.belongings import (
+    PROTECTED,
     Belonging,
+    BorrowedNode,
     NodeHistory,
     OwnKind,
     Tenant,
@@ -83,12 +86,33 @@ def end(tenant: Tenant, state: CampaignState, *, abandon: bool = False, person: 
     removal = _ObjectRemoval(tenant)
     removal.remove([kind for kind in kinds if kind.word in ("deployments.apps", "replicasets.apps")], pods_of="steward")
     removal.remove([kind for kind in kinds if kind.word not in _LAST])
-    nodes = removal.ask("nodes", lambda: borrowed_nodes(tenant, node_history(tenant.store)))
+    nodes = _judged_nodes(removal, tenant)
     unreached_nodes = remove_folders(tenant, nodes)
     # The Jobs that emptied the folders go with what they needed.
     removal.remove(kinds)
     removals = (*removal.removed, *_remove_passing(tenant))
     return CampaignEnd(removed=removals, stays=tuple(removal.stays.values()), unreached=unreached_nodes)
+
+
+def _judged_nodes(removal: _ObjectRemoval, tenant: Tenant) -> dict[str, BorrowedNode]:
+    """Return the borrowed nodes once Kubernetes has judged each that the steward found dead, at most `GONE_S` later.
+
+    A peer's failure tells a death before the node's silence does. Until then the node looks Ready, and a Job's pod that
+    was sent there would stay as long as the node is away.
+    """
+    history, start = node_history(tenant.store), tenant.now()
+    while True:
+        nodes = removal.ask("nodes", lambda: borrowed_nodes(tenant, history))
+        silent_nodes = [name for name, died_at in history.deaths.items() if _looks_as_before(nodes[name], died_at)]
+        if not silent_nodes or tenant.now() - start > GONE_S:
+            return nodes
+        tenant.say(f"waiting for Kubernetes to notice what became of {', '.join(silent_nodes)}")
+        tenant.pause()
+
+
+def _looks_as_before(node: BorrowedNode, died_at: datetime) -> bool:
+    """Return True for a node that is Ready since a time before its death."""
+    return not node.trouble and node.since is not None and node.since <= died_at
 
 
 class _ObjectRemoval:
@@ -156,9 +180,8 @@ class _ObjectRemoval:
         dead = {name for name, node in nodes.items() if node.trouble and node.is_there}
         held_rows = [row for row in rows if row.leaving and row.node in dead]
         self.stays = {str(row): f"{row} stays until node {row.node} is back or removed" for row in held_rows}
-        # A claim is protected while any pod names it.
-        claims = [row for row in rows if row.leaving and row.kind.word == "persistentvolumeclaims" and held_rows]
-        self.stays |= {str(row): f"{row} stays as long as {held_rows[0]}" for row in claims}
+        protected_rows = [row for row in rows if row.leaving and row.kind.word in PROTECTED and held_rows]
+        self.stays |= {str(row): f"{row} stays as long as {held_rows[0]}" for row in protected_rows}
         return [row for row in rows if str(row) not in self.stays]
 
     def ask(self, request: str, question: Callable[[], T]) -> T:

@@ -74,4 +74,5 @@ def expectation_of(spec: Spec, cluster: StandingCluster, endpoint: str) -> Expec
     base = preflight.expectation_of(spec, time_source, preflight.read_versions())
     versions = {name: version for name, version in base.versions.items() if name not in OF_NODE_IMAGE}
     has_rdma = any(name.startswith("rdma/") for name in cluster.nodes.devices)
-    return base.model_copy(update={"efa_devices": 0, "versions": versions, "gpudirect": base.gpudirect and has_rdma})
+    changes = {"efa_devices": 0, "versions": versions, "gpudirect": base.gpudirect and has_rdma, "rdma": has_rdma}
+    return base.model_copy(update=changes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from infra.cluster.gang import MPI_GROUP
+from infra.cluster.standing import pod_groups
 from infra.cluster.standing.queueing import GROUP as KUEUE_GROUP
 from infra.spec.campaign import Spec
 from infra.spec.names import STEWARD_ACCOUNT
@@ -14,6 +15,7 @@ from infra.spec.workload.workload import by_mpirun
 DRIVER_ACCOUNT = "driver"
 """Who runs `bivouac`: this account, or a user or group that the cluster knows."""
 _WHY_WAITING = "why the gang is not admitted"
+_WHY_GROUPED = "bind the gang's pods all together, where the cluster can"
 _LOOK = ("get", "list", "watch")
 _CHANGE = (*_LOOK, "create", "delete", "patch", "update")
 
@@ -42,7 +44,8 @@ class Right:
 def rights(spec: Spec, cluster: StandingCluster) -> tuple[Right, ...]:
     """Return every right, of the driver and of the steward. No other account of the campaign has one."""
     mpi = by_mpirun(spec.workload)
-    return (*driver_rights(cluster, mpi), *steward_rights(mpi, queued=cluster.queue is not None))
+    of_steward = steward_rights(mpi, queued=cluster.queue is not None, by_group=cluster.queue is None and not mpi)
+    return (*driver_rights(cluster, mpi), *of_steward)
 
 
 def driver_rights(cluster: StandingCluster, by_mpirun: bool = False) -> tuple[Right, ...]:
@@ -68,6 +71,7 @@ def driver_rights(cluster: StandingCluster, by_mpirun: bool = False) -> tuple[Ri
         right("", ("configmaps",), _CHANGE, "configuration of the steward and of the health check"),
         right("jobset.x-k8s.io", ("jobsets",), _CHANGE, "run the health check; remove the gang at the end"),
         *([right(MPI_GROUP, ("mpijobs",), ("get", "list", "delete"), "remove the gang")] if by_mpirun else []),
+        *([] if cluster.queue else [right(pod_groups.GROUP, (pod_groups.PLURAL,), ("list", "create"), _WHY_GROUPED)]),
         right("batch", ("jobs",), ("get", "list", "create", "delete"), "bring data; remove all at the end"),
         right("", ("services", "resourcequotas"), ("list",), "certify what is left and what is given back"),
         right("apps", ("replicasets",), ("list",), "certify that nothing of the steward is left"),
@@ -105,9 +109,9 @@ def _queue_rights(cluster: StandingCluster) -> tuple[Right, ...]:
     )
 
 
-def steward_rights(by_mpirun: bool = False, *, queued: bool = False) -> tuple[Right, ...]:
+def steward_rights(by_mpirun: bool = False, *, queued: bool = False, by_group: bool = False) -> tuple[Right, ...]:
     """Return the steward's rights: those that it has at EKS, but that it never changes a node. `queued`: the gang waits
-    in a queue, whose word it hears."""
+    in a queue, whose word it hears. `by_group`: its pods may be bound as a PodGroup."""
 
     def right(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], reason: str) -> Right:
         return Right(STEWARD_ACCOUNT, group, resources, verbs, reason)
@@ -116,6 +120,7 @@ def steward_rights(by_mpirun: bool = False, *, queued: bool = False) -> tuple[Ri
         *([right(MPI_GROUP, ("mpijobs",), _CHANGE, "launch and end attempts by mpirun")] if by_mpirun else []),
         right("jobset.x-k8s.io", ("jobsets",), _CHANGE, "launch and end attempts"),
         *([right(KUEUE_GROUP, ("workloads",), _LOOK, _WHY_WAITING)] if queued else []),
+        *([right(pod_groups.GROUP, (pod_groups.PLURAL,), ("create",), _WHY_GROUPED)] if by_group else []),
         right("batch", ("jobs",), _CHANGE, "archive and copies"),
         right("", ("configmaps",), _CHANGE, "configuration of an attempt"),
         right("", ("pods",), ("delete", *_LOOK), "see the ranks; end a gang that is broken"),

@@ -149,6 +149,8 @@ def _decide_running(view: Observation, policy: Policy, repairs_left: int) -> Act
         return EndAttempt(failure=FailureClass.INTERRUPTED, why="a stop was requested")
     if stop := out_of_means(view, policy):
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=stop)
+    if view.vanished:  # a missing pod is no failure of the job then, and no end
+        return EndAttempt(failure=FailureClass.INTERRUPTED, why=view.vanished)
     if view.queued:  # the queue starts the pods, and has ended those that are missing
         return Wait(why=view.queued)
     dead = blame.dead_nodes(view, policy.heartbeat_timeout)

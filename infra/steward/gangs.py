@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 from infra.cluster.fitness import NodeFacts
-from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, SecretKey
 from infra.cluster.mounting import gang_mounts
 from infra.cluster.steward_config import StewardConfig
 from infra.spec.sections import Capacity
@@ -48,6 +48,7 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         mounts=gang_mounts(config.spec),
         resources=Resources() if config.spec.workload is None else config.spec.workload.resources,
         secrets=bool(config.spec.secrets),
+        secret_keys=_secret_keys(config),
         pull_secret=config.spec.pull_secret is not None,
         host_network=in_host_network(config.spec.workload),
         by_mpirun=by_mpirun(config.spec.workload),
@@ -56,6 +57,14 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         config_map=config_map,
         grace_seconds=config.grace_seconds,
     )
+
+
+def _secret_keys(config: StewardConfig) -> tuple[SecretKey, ...]:
+    """Return where a job's secrets lie in an existing cluster; none where AWS has them."""
+    if config.spec.cluster is None:
+        return ()
+    sources = config.spec.secrets.items()
+    return tuple(SecretKey(name, source.secret, source.key or name) for name, source in sources if source.secret)
 
 
 def judge(config: StewardConfig, number: int, config_map: str) -> GangJob:

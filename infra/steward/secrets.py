@@ -16,6 +16,7 @@ from pathlib import Path
 from infra.aws.account import QUICK, Account
 from infra.cluster.secrets import SecretRefused, text_of, value_of
 from infra.errors import TemporaryError
+from infra.spec.names import SECRET_VALUE
 from infra.spec.secrets import SecretSources
 from trainer.contract import CONFIG_FILE, Env, ExitCode, Termination
 from trainer.contract.exits import write_termination
@@ -57,6 +58,14 @@ def _try_once(sources: SecretSources, account: Account, texts: dict[str, str]) -
     return values
 
 
+def _of_kubelet(sources: SecretSources) -> dict[str, str]:
+    """Return variable -> value of this container's environment, into which the kubelet puts those of an existing
+    cluster's Secrets; empty where AWS has them. Raises `SecretRefused` for one that cannot be kept out of logs."""
+    texts = {name: os.environ.get(f"{SECRET_VALUE}{name}") for name in sources.secrets}
+    plain_sources = {name: source.model_copy(update={"key": None}) for name, source in sources.secrets.items()}
+    return {name: value_of(text, plain_sources[name]) for name, text in texts.items() if text is not None}
+
+
 def write(path: Path, values: Mapping[str, str]) -> None:
     """Write the values for root alone."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
@@ -67,7 +76,7 @@ def main(config: Path = Path(CONFIG_FILE).parent, target: Path = Path(SECRETS)) 
     """Fetch and write; return the contract's exit code, with the reason in the termination message if it is not 0."""
     try:
         sources = SecretSources.model_validate_json((config / SECRET_SOURCES).read_text())
-        values = fetch_all(sources, lambda: Account(sources.region, QUICK), time.sleep)
+        values = _of_kubelet(sources) or fetch_all(sources, lambda: Account(sources.region, QUICK), time.sleep)
         write(target, values)
     except SecretRefused as refused:
         return _write_end(ExitCode.USER, "user", f"a secret of the job cannot be read: {refused}")

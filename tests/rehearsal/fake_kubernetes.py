@@ -53,6 +53,8 @@ class FakeKubernetes:
         """Called with each new object, as a controller would see it."""
         self.tokens: list[str] = []
         """The Authorization header of each request."""
+        self.gang_api = ""
+        """The version of `scheduling.k8s.io` whose PodGroups it serves; empty: none."""
         self.silent = threading.Event()
         self.dropping = 0
         """So many of the next requests find their connection closed, and do nothing."""
@@ -108,6 +110,8 @@ class FakeKubernetes:
         if found is None:
             return (200, {}) if where.path == "/readyz" else (404, {"message": f"no {where.path}", "code": 404})
         key = (found["api"], found["plural"], found["space"] or "", found["name"] or "")
+        if key[1] == "podgroups" and key[0] != f"scheduling.k8s.io/{self.gang_api}":
+            return 404, {"message": "the server could not find the requested resource", "code": 404}
         if verb == "GET" and not key[3]:
             selector = parse_qs(where.query).get("labelSelector", [""])[0]
             return 200, {"items": list(self._listed(key, selector)), "metadata": {}}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -168,12 +169,12 @@ def queued(plane: ControlPlane, config: ControlPlaneConfig) -> Queued:
         {**KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "any"}},
         *({**KUEUE, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}
           for name, value in (("high", 1000), ("low", 10))),
-        *_volume("scratch"),
+        *volumes("scratch"),
     )  # fmt: skip
     return world
 
 
-def _volume(name: str) -> list[dict[str, Any]]:
+def volumes(name: str) -> list[dict[str, Any]]:
     size, claim = {"storage": "1Gi"}, {"name": name, "namespace": SPACE}
     shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     return [
@@ -209,6 +210,18 @@ class Racks:
             self.alive.discard(name)
             self.admin.delete(Node, name)
 
+    @contextmanager
+    def kept(self) -> Iterator[Racks]:
+        """The nodes live until the block ends, and are gone then."""
+        keeper = threading.Thread(target=self.keep, daemon=True)
+        keeper.start()
+        try:
+            yield self
+        finally:
+            self.over.set()
+            keeper.join()
+            self.remove(*tuple(self.alive))
+
     def keep(self) -> None:
         while not self.over.wait(2):
             for name in sorted(self.alive):
@@ -226,10 +239,5 @@ def _now(fraction: str = "") -> str:
 
 @pytest.fixture
 def racks(queued: Queued) -> Iterator[Racks]:
-    racks = Racks(queued.admin)
-    keeper = threading.Thread(target=racks.keep, daemon=True)
-    keeper.start()
-    yield racks
-    racks.over.set()
-    keeper.join()
-    racks.remove(*tuple(racks.alive))
+    with Racks(queued.admin).kept() as racks:
+        yield racks

@@ -24,9 +24,11 @@ BUCKET = "training"
 Object = dict[str, Any]
 
 
-def rack(name: str, ready: str = "True", labels: dict[str, str] | None = None, **spec: Any) -> Object:
-    """A node with the spec's label."""
+def rack(name: str, ready: str = "True", labels: dict[str, str] | None = None, since: str = "", **spec: Any) -> Object:
+    """A node with the spec's label. `since`: when it became so."""
     condition = {"type": "Ready", "status": ready, "reason": "KubeletReady" if ready == "True" else "NodeStatusUnknown"}
+    if since:
+        condition["lastTransitionTime"] = since
     return {
         "metadata": {"name": name, "uid": name, "labels": {"gpu": "h100"} if labels is None else labels},
         "spec": spec,

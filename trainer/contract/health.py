@@ -76,6 +76,8 @@ class Expectation(Frozen):
     gpus: GpuExpectation | None = None
     efa_devices: int = 0
     """EFA devices of the node; NCCL's log must show that it uses all of them."""
+    rdma: bool = False
+    """The pod asks for RDMA devices of its cluster: it must have a usable port of InfiniBand or RoCE."""
     local_mb_s: float = 0.0
     """Floor for writes to and for reads from the local tier, 10^6 bytes/s."""
     shared_mb_s: float = 0.0

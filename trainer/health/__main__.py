@@ -41,7 +41,7 @@ def main() -> int:
     # EFA's devices are adapters of the same kernel subsystem; a CPU profile has no collective over RDMA.
     has_fabric = bool(expectation.accelerators) and not expectation.efa_devices
     fabric_ports = choice_of(look) if has_fabric else PortChoice(())
-    probes += infiniband_probes(fabric_ports, look)
+    probes += infiniband_probes(fabric_ports, look, rdma=expectation.rdma)
     os.environ.update({**nccl_environment(fabric_ports), **os.environ})  # what somebody has set stands
     errors = read_errors(fabric_ports.usable, look)
     has_links = expectation.gpus is not None and expectation.gpus.nvlinks > 0

@@ -52,7 +52,7 @@ def sweep_command(
     except UserError as unknown:
         return orphans_command(region, consent, json, console, Forgotten(campaign, abandon, unknown))
     spec = stored_spec(store)
-    target.refuse_standing(spec)
+    target.refuse_standing(spec, "sweep")
     quiet = Console(file=io.StringIO()) if json else console
     # Takes the lease: a living driver still owns everything.
     with opened(spec, stored_plan(store, spec), quiet, target.site_facts()) as context:

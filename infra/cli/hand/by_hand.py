@@ -132,7 +132,7 @@ def spec_and_record(name: str, region: str, console: Console) -> tuple[Spec, Cam
         return spec, open_session(spec, "by-hand").store, os.path.abspath(name)
     target.enter_where(name)
     spec = stored_spec(store := record_of(name, region))
-    target.refuse_standing(spec)
+    target.refuse_standing(spec, "shell")
     return spec, store, spec.model_dump_json()
 
 

@@ -43,7 +43,7 @@ def cp_command(campaign: str, region: str, source: str, destination: str, consol
         )
     if begin.rank is None and not os.path.lexists(begin.path):
         raise UserError("there is no such file or folder", seen=begin.path, cure="write the path of one that is here")
-    with open_cluster(record_of(campaign, region)) as cluster:
+    with open_cluster(record_of(campaign, region), "cp") as cluster:
         rank = begin.rank if begin.rank is not None else end.rank
         assert rank is not None, "one of them is a rank"
         member = cluster.rank(rank)

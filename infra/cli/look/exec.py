@@ -34,7 +34,7 @@ def exec_command(
     if terminal and not (sys.__stdin__ is not None and os.isatty(0) and os.isatty(1)):
         cure = "leave --tty out: -i alone passes a pipe or a file on"
         raise UserError("a terminal was asked for, and this is none", seen="standard input or output", cure=cure)
-    with open_cluster(record_of(campaign, region)) as cluster:
+    with open_cluster(record_of(campaign, region), "exec") as cluster:
         member = cluster.rank(rank)
         cluster.note(member, os.path.basename(command[0]))
         containers = Containers(cluster.http)

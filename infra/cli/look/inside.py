@@ -44,11 +44,11 @@ class Inside:
 
 
 @contextmanager
-def open_cluster(store: CampaignStore) -> Iterator[Inside]:
-    """Yield the campaign's cluster. Raises `UserError` if there is none or it refuses, `TemporaryError` if it does not
-    answer."""
+def open_cluster(store: CampaignStore, command: str = "") -> Iterator[Inside]:
+    """Yield the campaign's cluster, for `command`. Raises `UserError` if there is none or it refuses, `TemporaryError`
+    if it does not answer."""
     spec = stored_spec(store)
-    target.refuse_standing(spec)
+    target.refuse_standing(spec, command)
     account, cluster = Account(spec.region), Names(spec.campaign).cluster
     try:
         http = streams_from_outside(account, cluster)

@@ -24,7 +24,7 @@ def repair_command(campaign: str, region: str, consent: bool, console: Console, 
     people = aside(console, as_json)
     store = record_of(campaign, region)
     spec = stored_spec(store)
-    target.refuse_standing(spec)
+    target.refuse_standing(spec, "repair")
     try:
         with opened(spec, stored_plan(store, spec), people, target.site_facts()) as context:
             return _repair(context, consent, people, console if as_json else None)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.spec.campaign import Spec, Storage
 from infra.spec.image_reference import ImageReference
+from infra.spec.secrets import SecretSource
 from infra.spec.section import Section
 from infra.spec.standing import PLACEHOLDERS, shared_tier
 from infra.spec.workload.links import INIT
@@ -44,6 +46,7 @@ AWS_ONLY = {
     "preflight.pilot": "nodes that stand bill in any case, so all start at once",
 }
 """Field -> why it has no meaning at a cluster that stands."""
+_SECRET_NAME = r"[a-z0-9]+([.-]+[a-z0-9]+)*"
 _OTHERS = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
@@ -149,10 +152,10 @@ def job_inputs(case: Case) -> Iterator[Draft]:
     if workload is None:
         return
     cures = {
-        "secrets": "make a Secret of the namespace; jobs cannot name one yet",
         "pull_secret": "name the Secret in cluster.pull_secrets",
         "mounts": "put the files on the shared claim",
     }
+    yield from _secret_names(workload.secrets)
     for field, cure in cures.items():
         if value := getattr(workload, field):
             seen = ", ".join(value) if isinstance(value, dict) else "a login in AWS"
@@ -163,6 +166,19 @@ def job_inputs(case: Case) -> Iterator[Draft]:
     if INIT in workload.links:
         cure = "give a folder of this machine"
         yield _misplaced("workload.init_from", str(workload.init_from), cure)
+
+
+def _secret_names(secrets: Mapping[str, SecretSource]) -> Iterator[Draft]:
+    """Each secret of the job is a Secret of the namespace, by its name."""
+    for name, source in secrets.items():
+        if source.secret is None or not re.fullmatch(_SECRET_NAME, source.secret):
+            cure = "write {secret: NAME, key: KEY}, of a Secret that you have made in the namespace"
+            yield error(f"workload.secrets.{name}", "is no Secret of a namespace", seen=source.place, cure=cure)
+    if secrets:
+        names = ", ".join(f"{source.secret} ({source.key or name})" for name, source in secrets.items())
+        cure = "`kubectl get secret NAME` shows them; a pod waits with CreateContainerConfigError for one that lacks"
+        message = "only kubelets read them, so nobody has looked whether they exist"
+        yield info("workload.secrets", message, seen=names, cure=cure)
 
 
 def encrypted_s3(case: Case) -> Iterator[Draft]:

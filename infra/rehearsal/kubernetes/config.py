@@ -22,6 +22,8 @@ class ControlPlaneConfig:
     tools: Path
     """Folder of the executables; JobSet's other files are in `../share/jobset`."""
     service_cidr: str = "172.20.0.0/16"
+    feature_gates: tuple[str, ...] = ()
+    """Alpha features that are on, with their APIs. EKS has none."""
 
     @property
     def endpoint(self) -> str:

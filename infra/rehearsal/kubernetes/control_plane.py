@@ -243,7 +243,13 @@ def apiserver(config: ControlPlaneConfig) -> list[str]:
         f"--kubelet-client-key={pki / 'kubelet-client.key'}", "--kubelet-preferred-address-types=InternalIP,Hostname",
         f"--authentication-token-webhook-config-file={config.kubeconfig('token-webhook')}",
         "--authentication-token-webhook-version=v1", f"--authentication-token-webhook-cache-ttl={TOKEN_CACHE_TTL}",
+        *_gates(config), *(["--runtime-config=api/alpha=true"] if config.feature_gates else []),
     ]  # fmt: skip
+
+
+def _gates(config: ControlPlaneConfig) -> list[str]:
+    gates = ",".join(f"{name}=true" for name in config.feature_gates)
+    return [f"--feature-gates={gates}"] if gates else []
 
 
 def scheduler(config: ControlPlaneConfig) -> list[str]:
@@ -268,5 +274,5 @@ def _controller_flags(config: ControlPlaneConfig, user: str, port: int) -> list[
         f"--kubeconfig={kubeconfig}", f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}", f"--bind-address={config.loopback}", f"--secure-port={port}",
         # There is one of each: an election would only add load and one more failure.
-        "--leader-elect=false", "--profiling=false",
+        "--leader-elect=false", "--profiling=false", *_gates(config),
     ]  # fmt: skip

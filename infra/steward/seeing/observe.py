@@ -105,6 +105,7 @@ class Observer:
     ) -> Observation:
         facts = self._facts()
         queued = self._queue_words(attempt) if in_flight else ""
+        is_vanished = queued == attempts.VANISHED
         rate = self._rate(facts, is_queued=bool(queued))
         self._meter(rate)
         if queued:
@@ -136,7 +137,8 @@ class Observer:
             since_failed=None if failure_time is None else timedelta(seconds=now - failure_time),
             since_short=None if short is None else timedelta(seconds=now - short),
             committed_step=committed_step,
-            queued=queued,
+            queued="" if is_vanished else queued,
+            vanished=queued if is_vanished else "",
             stop_requested=stop_requested,
             held_since=held_since,
             unseen=self.sources.unseen(),

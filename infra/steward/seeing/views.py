@@ -204,6 +204,8 @@ class Observation(Frozen, extra="ignore"):
     """Newest checkpoint committed on a tier that outlives a node, over all attempts."""
     queued: str = ""
     """Why the gang's queue keeps its pods from starting; empty without a queue, and once they may start."""
+    vanished: str = ""
+    """That the job of a gang in a queue is gone, and not by us; empty otherwise."""
     stop_requested: bool = False
     unseen: tuple[Unseen, ...] = ()
     """Sources that do not answer; the fields that come from them are as last seen."""

@@ -6,6 +6,7 @@ The campaign runs once; each test looks at one thing that it must have shown.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,12 +52,12 @@ def tenant_spec(landlord: dict[str, Any]) -> dict[str, Any]:
 class Tenant:
     """Who runs `bivouac` beside the landlord's site, with a kubeconfig and no AWS credentials."""
 
-    def __init__(self, rehearsal: Rehearsal) -> None:
-        self.rehearsal, self.folder = rehearsal, rehearsal.folder
-        self.path = self.folder / "on-racks.yaml"
-        self.path.write_text(yaml.safe_dump(tenant_spec(rehearsal.spec)))
-        self.log = self.folder / "tenant.log"
-        self.results = self.folder / "results" / "000000000000-kubernetes" / "on-racks"
+    def __init__(self, rehearsal: Rehearsal, spec: dict[str, Any]) -> None:
+        self.rehearsal, self.folder, self.name = rehearsal, rehearsal.folder, spec["campaign"]
+        self.path = self.folder / f"{self.name}.yaml"
+        self.path.write_text(yaml.safe_dump(spec))
+        self.log = self.folder / f"{self.name}.log"
+        self.results = self.folder / "results" / "000000000000-kubernetes" / self.name
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """A command in the site's network, without what the site's operator has for AWS."""
@@ -79,12 +80,16 @@ class Tenant:
 
     def kill(self, count: int) -> list[str]:
         """Switch off the last `count` nodes of a gang that trains, at once; their names, none if it is too early."""
-        places = {"bucket": BUCKET, "step": KILL_AFTER, "endpoint": AWS_ENDPOINT, "first": NODES - count}
-        return self.rehearsal.python(_KILL.format(**places)).split()
+        places = {"step": KILL_AFTER, "endpoint": AWS_ENDPOINT, "first": NODES - count}
+        return self.ask(_KILL, **places).split()
+
+    def ask(self, code: str, **places: Any) -> str:
+        """What the landlord's operator hears, who may read every bucket."""
+        return self.rehearsal.python(code.format(bucket=BUCKET, name=self.name, **places))
 
     def events(self) -> list[dict[str, Any]]:
-        """The record, read by the landlord's operator, who may read every bucket."""
-        return list(json.loads(self.rehearsal.python(_EVENTS.format(bucket=BUCKET))))
+        """The record."""
+        return list(json.loads(self.ask(_EVENTS)))
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [event["data"] for event in self.events() if event["kind"] == kind]
@@ -93,9 +98,10 @@ class Tenant:
 _STORE = """
 import boto3, json, urllib.request
 from infra.record.store import CampaignStore, LIVE
-store = CampaignStore(boto3.client("s3"), "{bucket}", "on-racks", "reader", "bivouac/campaigns/on-racks")
+store = CampaignStore(boto3.client("s3"), "{bucket}", "{name}", "reader", "bivouac/campaigns/{name}")
 """
 _EVENTS = f"{_STORE}\nprint(json.dumps([event.model_dump(mode='json') for event in store.events()]))"
+_STEP = f"{_STORE}\nprint(int((store.get_json(LIVE) or {{{{}}}}).get('step', 0)))"
 _KILL = f"""{_STORE}
 live = store.get_json(LIVE) or {{{{}}}}
 if live.get("in_flight") and int(live["step"]) >= {{step}}:
@@ -127,7 +133,7 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with rehearsing(folder, changes) as landlord:
         baked = landlord.run("bake", str(landlord.path))
         assert baked.returncode == 0, baked.stdout + baked.stderr
-        tenant = Tenant(landlord)
+        tenant = Tenant(landlord, tenant_spec(landlord.spec))
         words = (str(landlord.path), str(tenant.path), str(folder / "racks.yaml"), str(count))
 
         def as_admin(*arguments: str) -> str:
@@ -155,8 +161,8 @@ def test_the_gang_goes_on_on_spare_nodes_and_the_dead_are_left_out(seen: Seen) -
 def test_the_losses_equal_those_of_an_undisturbed_twin(seen: Seen, tmp_path: Path) -> None:
     report = json.loads((seen.tenant.results / "report.json").read_text())
     points = [row for series in report["training"]["losses"] for row in series["points"]]
-    code = f"{_STORE.format(bucket=BUCKET)}\nprint(json.dumps(store.get_json('steward/0.json')['train']))"
-    config = TrainConfig.model_validate_json(seen.tenant.rehearsal.python(code))
+    train = seen.tenant.ask(f"{_STORE}\nprint(json.dumps(store.get_json('steward/0.json')['train']))")
+    config = TrainConfig.model_validate_json(train)
     data = dataset.prepare(load(seen.tenant.path).spec, lambda words: None)
     world = World(tmp_path / "twin", data.folder, config)
     world.root.mkdir()
@@ -180,6 +186,35 @@ def test_a_campaign_that_is_over_is_found_by_its_name(seen: Seen) -> None:
         seen.tenant.run(*command)
     said = seen.tenant.log.read_text()
     assert "certificate clean" in said and "golden: read back" in said and "is over and stays as it is" in said
+
+
+@pytest.mark.parametrize("seen", [1], indirect=True, ids=["a node"])
+def test_a_relaunch_goes_on_from_the_checkpoint_with_the_changed_spec(seen: Seen) -> None:
+    """The next campaign of the namespace, on the nodes that live: it would train for ever, and is told to end."""
+
+    def steps(count: int) -> dict[str, Any]:
+        spec: dict[str, Any] = yaml.safe_load(seen.tenant.path.read_text())
+        training = spec["training"] | {"steps": count, "evaluate_every": count}
+        return spec | {"campaign": "on-racks-too", "training": training}
+
+    tenant = Tenant(seen.tenant.rehearsal, steps(100 * STEPS))
+    driver = tenant.start("run", str(tenant.path), "--json")
+    until(lambda: driver.poll() is not None or int(tenant.ask(_STEP)) >= KILL_AFTER, "it trains")
+    assert driver.poll() is None, tenant.log.read_text()
+    mended = tenant.folder / "mended.yaml"
+    mended.write_text(yaml.safe_dump(steps(STEPS)))
+    driver.send_signal(signal.SIGINT)
+    driver.wait()
+    tenant.run("relaunch", tenant.name, "--spec", str(mended), "--now", "--json")
+    (relaunched,) = tenant.of_kind("relaunched")
+    assert {row["field"] for row in relaunched["diff"]} == {"training.steps", "training.evaluate_every"}
+    first, second = tenant.of_kind("attempt.launched")
+    assert first["committed_step"] < second["committed_step"] < STEPS
+    report = json.loads((tenant.results / "report.json").read_text())
+    trained = {row["step"] for series in report["training"]["losses"] for row in series["points"]}
+    assert trained == set(range(1, STEPS + 1)), "no step was left out between the two"
+    (certified,) = tenant.of_kind("certified")
+    assert certified["clean"]
 
 
 def test_the_spec_has_at_most_25_lines(seen: Seen) -> None:

@@ -280,11 +280,11 @@ def test_a_node_is_judged_without_what_only_awss_nodes_have(standing: Standing) 
     assert spec is not None and spec.cluster is not None
     wanted = health.expectation_of(spec, spec.cluster, "https://minio.example.org")
     assert (wanted.accelerators, wanted.efa_devices) == (8, 0) and "efa" not in wanted.versions
-    assert wanted.gpudirect and wanted.time_source == "https://minio.example.org"
+    assert wanted.gpudirect and wanted.rdma and wanted.time_source == "https://minio.example.org"
     spec = standing({"cluster.nodes.devices": {"nvidia.com/gpu": 8}, "cluster.s3.ca": "/etc/ca.pem"}).spec
     assert spec is not None and spec.cluster is not None
     wanted = health.expectation_of(spec, spec.cluster, "https://minio.example.org")
-    assert not wanted.gpudirect and wanted.time_source is None
+    assert not wanted.gpudirect and not wanted.rdma and wanted.time_source is None
 
 
 def test_a_node_that_the_health_check_leaves_out_is_recorded_once_and_known_to_the_next_driver(

@@ -11,9 +11,15 @@ import yaml
 from lightkube.codecs import from_dict
 from typer.testing import CliRunner
 
+from infra.cli.end import sweep
+from infra.cli.hand import by_hand
+from infra.cli.look import cp, inside
+from infra.cli.look import exec as exec_module
 from infra.cli.main import app
-from infra.cluster.gang import GangJob, jobset
+from infra.cli.run import repair
+from infra.cluster.gang import GangJob, SecretKey, jobset
 from infra.cluster.standing import placing
+from infra.errors import UserError
 from infra.spec.campaign import SpecFile
 from infra.spec.standing import StandingCluster
 from infra.stack.cluster.workloads import node_rules, steward_rules
@@ -112,9 +118,33 @@ def test_the_command_prints_the_grant_and_refuses_a_spec_without_a_cluster(campa
 
 
 @pytest.mark.parametrize("command", ["bake", "offers", "preview"])
-def test_a_command_that_does_not_work_there_yet_says_so(command: str, tmp_path: Path) -> None:
+def test_a_command_that_does_not_work_there_says_so(command: str, tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, [command, str(SPEC)], env={"BIVOUAC_RESULTS": str(tmp_path)})
-    assert "does not work in an existing cluster yet" in str(refused.exception)
+    assert "does not work in an existing cluster" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        (["repair", "on-racks"], "get events"),
+        (["sweep", "on-racks"], "bivouac down on-racks"),
+        (["shell", "on-racks"], "get pods -l bivouac.dev/campaign=on-racks"),
+        (["exec", "on-racks", "0", "--", "true"], "exec -it POD -c trainer"),
+        (["cp", "on-racks", "0:/tmp/x", "x"], "cp -c trainer POD:PATH PATH"),
+    ],
+)
+def test_a_command_without_a_way_names_the_line_of_kubectl_that_does_it(
+    words: list[str], instead: str, standing: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = standing().spec
+    for module in (repair, sweep, by_hand, inside, exec_module, cp):
+        for name, answer in (("record_of", None), ("stored_spec", spec)):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, lambda *_, answer=answer: answer)
+    error = CliRunner().invoke(app, words).exception
+    assert isinstance(error, UserError) and "does not work in an existing cluster: " in error.what
+    assert instead in str(error.cure) and "kubectl --context racks -n team-a" in str(error.cure)
+    assert error.seen == "on-racks in context racks"
 
 
 def gang_pod(section: StandingCluster, **fields: Any) -> dict[str, Any]:
@@ -138,6 +168,19 @@ def test_a_pod_of_the_gang_takes_the_clusters_devices_and_nothing_of_eks() -> No
     assert "resourceClaims" not in gang_pod(cluster(), efa_by_claim=True)
     assert pod["nodeSelector"] == {"gpu": "h100"} and "priorityClassName" not in pod
     assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
+
+
+def test_a_jobs_secret_reaches_only_the_container_that_hides_it_and_by_its_name_alone() -> None:
+    key = SecretKey("HF_TOKEN", "hugging-face", "token")
+    pod = gang_pod(cluster(), secrets=True, secret_keys=(key,), supervisor_image="s@sha256:0")
+    named = [
+        (container["name"], row["name"], row["valueFrom"]["secretKeyRef"])
+        for container in (*pod["initContainers"], *pod["containers"])
+        for row in container.get("env", ())
+        if "secretKeyRef" in row.get("valueFrom", {})
+    ]
+    assert named == [("secrets", "BIVOUAC_SECRET_HF_TOKEN", {"name": "hugging-face", "key": "token"})]
+    assert not [row for row in pod["volumes"] if "secret" in row]
 
 
 def test_a_pod_has_the_clusters_own_classes_and_logins() -> None:

@@ -105,7 +105,6 @@ def test_a_rule_refuses_with_its_cure(changes: dict[str, Any], finding: str, cur
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("secrets", {"HF_TOKEN": {"secret": "bivouac_job/token"}}),
         ("mounts", {"corpus": "s3://bucket/tokens"}),
         ("init_from", "s3://bucket/weights"),
         ("pull_secret", {"secret": "bivouac_pull"}),
@@ -116,6 +115,25 @@ def test_what_only_aws_hands_to_a_job_is_refused(field: str, value: Any, found: 
     job: Any = WORKLOAD["workload"]
     workload = {**job, "image": image, field: value}
     assert f"job-inputs workload.{field}" in found({**WORKLOAD, "workload": workload})
+
+
+@pytest.mark.parametrize(
+    ("source", "level"),
+    [
+        ({"secret": "hugging-face", "key": "token"}, "info"),
+        ({"secret": "bivouac_job/token"}, "error"),
+        ({"parameter": "/team/token"}, "error"),
+    ],
+)
+def test_a_jobs_secret_is_one_of_the_namespace_which_nobody_has_looked_at(
+    source: dict[str, str], level: str, found: Found
+) -> None:
+    job: Any = WORKLOAD["workload"]
+    image = f"registry.example.org/team/job@sha256:{'1' * 64}"
+    findings = found({**WORKLOAD, "workload": {**job, "image": image, "secrets": {"HF_TOKEN": source}}})
+    told = findings["job-inputs workload.secrets"]
+    assert told.level.value == "info" and "kubelets" in told.message
+    assert ("job-inputs workload.secrets.HF_TOKEN" in findings) == (level == "error")
 
 
 def test_every_rule_of_its_own_is_in_force() -> None:

@@ -15,6 +15,7 @@ from infra.record.payloads.stages import StageStarted
 from infra.spec.campaign import Spec, SpecFile
 from infra.standing import rights as granted
 from infra.standing.belongings import Tenant, is_gang, own_kinds
+from infra.standing.certificate import certify
 from infra.standing.ending import end
 from infra.standing.folders import local_place
 from tests.worlds.s3 import FakeS3, Time
@@ -176,6 +177,26 @@ def test_a_pod_on_a_dead_node_stays_and_is_told(api: TenantApi, s3: FakeS3, spec
     assert {node for *_, node in api.emptied} == {"", "rack-1"}
 
 
+def test_a_pod_group_stays_as_long_as_a_pod_on_a_dead_node(api: TenantApi, s3: FakeS3, spec: Spec, time: Time) -> None:
+    """Kubernetes protects it by a finalizer while a pod names it."""
+    inhabit(api)
+    api.gang_api = "v1alpha2"
+    group = own(f"{CAMPAIGN}-a2", spec={"schedulingPolicy": {"gang": {"minCount": 2}}})
+    group["metadata"]["deletionTimestamp"] = "2026-11-27T00:00:00Z"
+    api.add("scheduling.k8s.io/v1alpha2", "podgroups", group)
+    with pytest.raises(PermanentError, match=f"{CAMPAIGN}-a2"):
+        end(tenant(api, s3, spec, time), NOTHING_LAUNCHED)
+    inhabit(api)
+    api.racks["rack-2"] = rack("rack-2", "Unknown")
+    campaign = tenant(api, s3, spec, time)
+    assert end(campaign, NOTHING_LAUNCHED).stays == (
+        "pods gang-1 stays until node rack-2 is back or removed",
+        f"podgroups.scheduling.k8s.io {CAMPAIGN}-a2 stays as long as pods gang-1",
+    )
+    found = certify(campaign, NOTHING_LAUNCHED, "", {}, "ada")
+    assert [row.kind for row in found.looks if row.found] == []
+
+
 def test_a_pod_that_does_not_go_from_a_living_node_is_an_error_with_its_name(
     api: TenantApi, s3: FakeS3, spec: Spec, time: Time
 ) -> None:
@@ -225,6 +246,48 @@ def test_a_job_whose_node_dies_is_no_failure(api: TenantApi, s3: FakeS3, spec: S
     api.created = die
     ended = end(tenant(api, s3, spec, time), NOTHING_LAUNCHED)
     assert ended.unreached == {"rack-2": "not Ready (NodeStatusUnknown)"}
+
+
+def died(campaign: Tenant, node: str) -> None:
+    campaign.store.append(NodeQuarantined(node=node, instance=node, reason="its peer failed", died=True))
+
+
+def test_no_job_goes_to_a_dead_node_that_kubernetes_still_calls_ready(
+    api: TenantApi, s3: FakeS3, spec: Spec, time: Time
+) -> None:
+    api.racks["rack-2"] = rack("rack-2", since="2020-01-01T00:00:00Z")
+    begun = time()
+
+    def pause() -> None:
+        time.go(10)
+        if time() - begun >= 50:
+            api.racks["rack-2"] = rack("rack-2", "Unknown", since="2099-01-01T00:00:00Z")
+
+    campaign = tenant(api, s3, spec, time, pause=pause)
+    died(campaign, "rack-2")
+    ended = end(campaign, NOTHING_LAUNCHED)
+    assert ended.unreached == {"rack-2": "not Ready (NodeStatusUnknown)"}
+    jobs = {name for verb, plural, name in api.calls if (verb, plural) == ("create", "jobs")}
+    assert local_place(campaign, "rack-1").job in jobs and local_place(campaign, "rack-2").job not in jobs
+
+
+@pytest.mark.parametrize(("since", "waited_s"), [("2020-01-01T00:00:00Z", 130), ("2099-01-01T00:00:00Z", 0)])
+def test_a_node_that_was_called_dead_and_lives_is_emptied(
+    since: str, waited_s: int, api: TenantApi, s3: FakeS3, spec: Spec, time: Time
+) -> None:
+    """Kubernetes may never have missed it, or it is back."""
+    api.racks["rack-2"] = rack("rack-2", since=since)
+    waits: list[float] = []
+
+    def pause() -> None:
+        if not api.emptied:
+            waits.append(10)
+        time.go(10)
+
+    campaign = tenant(api, s3, spec, time, pause=pause)
+    died(campaign, "rack-2")
+    assert end(campaign, NOTHING_LAUNCHED).unreached == {}
+    assert "rack-2" in {node for *_, node in api.emptied} and sum(waits) == waited_s
 
 
 def test_a_job_that_does_not_start_is_an_error_while_its_node_lives_and_no_word_after(

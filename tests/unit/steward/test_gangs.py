@@ -48,12 +48,24 @@ def test_a_gang_with_secrets_is_told_where_they_lie() -> None:
     spec = Spec.model_validate(document)
     workload = part(WorkloadConfig, identity="me")
     told = plain.model_copy(update={"spec": spec, "train": None, "workload": workload})
-    assert gangs.gang(told, 3, "files").secrets and not gangs.gang(told, 3, "files").pull_secret
+    assert gangs.gang(told, 3, "files").secrets and gangs.gang(told, 3, "files").secret_keys == ()
+    assert not gangs.gang(told, 3, "files").pull_secret
     assert set(told.gang_files) == {"workload.json", "secrets.json"} and set(told.job_files) == {"workload.json"}
     assert json.loads(told.gang_files["secrets.json"]) == {
         "region": "us-east-1",
         "secrets": {"TOKEN": {"secret": "team/all", "key": "token"}, "KEY": {"parameter": "/k"}},
     }
+
+
+def test_in_an_existing_cluster_a_secret_is_one_of_the_namespace() -> None:
+    document = yaml.safe_load((ROOT / "tests/unit/standing/standing.yaml").read_text())
+    job = yaml.safe_load((ROOT / "trainer/examples/ddp/rehearsal.yaml").read_text())["workload"]
+    secrets = {"TOKEN": {"secret": "hugging-face", "key": "token"}, "KEY": {"secret": "keys"}}
+    spec = Spec.model_validate({**document, "training": None, "data": None, "workload": {**job, "secrets": secrets}})
+    workload = part(WorkloadConfig, identity="me")
+    told = config().model_copy(update={"spec": spec, "train": None, "workload": workload})
+    made = gangs.gang(told, 3, "files")
+    assert made.secrets and made.secret_keys == (("TOKEN", "hugging-face", "token"), ("KEY", "keys", "KEY"))
 
 
 def test_what_mpirun_starts_is_an_mpi_job_under_the_same_name_and_its_judge_is_none() -> None:

@@ -69,6 +69,19 @@ def test_the_pods_of_a_preempted_gang_are_not_missing_when_it_starts_again(queue
     assert queued.look().pods == (), "no pod has been made yet, and none is missed"
 
 
+def test_a_gang_whose_job_is_deleted_under_it_has_neither_ended_nor_failed(queued: Any) -> None:
+    """Kueue's retention deletes Workload and JobSet. Its pods were there, and had not ended."""
+    queued.answers["words"] = ""
+    queued.steps = {0: 70, 1: 70}
+    assert {one.phase for one in queued.look().pods} == {"Running"}
+    queued.answers["words"], queued.pods = attempts.VANISHED, []
+    view = queued.look()
+    action = decide(view, POLICY, History())
+    assert isinstance(action, EndAttempt) and action.failure == "interrupted" and not action.dead_nodes
+    assert action.why == attempts.VANISHED and "not known" in action.why
+    assert seconds(view.since_launch) == 0, "no clock of the old pods counts"
+
+
 def test_an_api_server_that_is_silent_takes_no_gang_out_of_its_queue(queued: Any) -> None:
     assert queued.look().queued == WORDS
     queued.away = True
@@ -154,7 +167,7 @@ def test_the_words_are_those_of_the_jobs_own_workload(monkeypatch: pytest.Monkey
     def words(code: int) -> str:
         return attempts.queue_words(Server(code), JobSet, "story-a1", "team-a")  # type: ignore[arg-type]
 
-    assert words(200) == WORDS and words(404) == ""
+    assert words(200) == WORDS and words(404) == attempts.VANISHED
     monkeypatch.setattr(Server, "suspended", False)
     assert words(200) == "", "its pods may start, whatever Kueue has forgotten of it"
     with pytest.raises(ApiError):

@@ -188,3 +188,16 @@ def test_a_failure_ends_by_the_contract_with_words_and_no_value(
     said = capfd.readouterr()
     assert VALUE not in end.detail + said.out + said.err
     assert not (tmp_path / "values.json").exists()
+
+
+def test_values_of_a_clusters_secrets_come_from_the_kubelet_and_aws_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> Any:
+        raise AssertionError("AWS was asked")
+
+    monkeypatch.setattr(secrets, "Account", refuse)
+    (tmp_path / "secrets.json").write_text(sources(TOKEN={"secret": "hugging-face", "key": "token"}).model_dump_json())
+    monkeypatch.setenv("BIVOUAC_SECRET_TOKEN", VALUE)
+    assert main(tmp_path, tmp_path / "values.json") == ExitCode.DONE
+    assert json.loads((tmp_path / "values.json").read_text()) == {"TOKEN": VALUE}

@@ -89,6 +89,34 @@ def test_roce_that_the_container_may_not_use_is_a_plain_network_card_and_judges_
     assert probe.verdict is Verdict.BLIND and "rdma/" in probe.cure
 
 
+@pytest.mark.parametrize(
+    ("ports", "has_devices", "words"),
+    [
+        ({}, True, "no adapter in /sys/class/infiniband"),
+        ({"mlx5_0": "4: ACTIVE"}, False, f"mlx5_0:1: {WITHOUT_DEVICES}"),
+        ({"mlx5_0": "1: DOWN", "mlx5_2": "1: DOWN"}, True, "mlx5_0:1 Down; mlx5_2:1 Down"),
+    ],
+)
+def test_a_node_that_wants_rdma_and_has_no_usable_port_is_refused_with_its_places(
+    ports: dict[str, str], has_devices: bool, words: str, tmp_path: Path
+) -> None:
+    sysfs, devices = tmp_path / "infiniband", tmp_path / "dev"
+    sysfs.mkdir()
+    if has_devices:
+        devices.mkdir()
+    for adapter, state in ports.items():
+        write_device(sysfs, adapter, {**roce(GIDS), "ports/1/state": state}, f"fabric{adapter[-1]}")
+    choice = choice_of(no_tool, sysfs, devices)
+    (probe,) = infiniband_probes(choice, no_tool, {}, rdma=True)
+    assert (probe.name, probe.verdict, probe.seen) == ("infiniband_rdma", Verdict.FAIL, words)
+    assert "rdma/" in probe.cure and not [row for row in infiniband_probes(choice, no_tool, {}) if row.looked]
+
+
+def test_ports_that_tell_no_state_are_not_refused_where_rdma_is_wanted() -> None:
+    (probe,) = infiniband_probes(choose([replace(port("mlx5_0"), state="")]), no_tool, {}, rdma=True)
+    assert probe.verdict is Verdict.BLIND
+
+
 def test_a_roce_port_without_an_address_of_the_second_version_is_refused(tmp_path: Path) -> None:
     write_device(tmp_path, "mlx5_0", roce({0: ("IB/RoCE v1", LINK_LOCAL)}), "eth0")
     choice = choose(read_ports(no_tool, tmp_path))

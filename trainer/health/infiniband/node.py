@@ -51,11 +51,14 @@ def _names_ports_in_a_file() -> bool:
 
 
 def infiniband_probes(
-    choice: PortChoice, look: Look, environment: Mapping[str, str] = os.environ, ports: int = 0
+    choice: PortChoice, look: Look, environment: Mapping[str, str] = os.environ, ports: int = 0, rdma: bool = False
 ) -> Iterator[Probe]:
-    """Judge a node's ports; nothing where it has none. `ports`: active ones that it must have; 0 for one port or more
-    of each adapter."""
+    """Judge a node's ports; nothing where it has none, unless it must have `rdma`. `ports`: active ones that it must
+    have; 0 for one port or more of each adapter."""
     plain = [port for port, reason in choice.left_out.items() if reason == WITHOUT_DEVICES]
+    if rdma and not choice.usable and all(port.layer == ETHERNET and port.state for port in choice.ports):
+        yield _missing_probe(choice)
+        return
     if plain:
         yield blind("infiniband_devices", f"{several(plain)}: {WITHOUT_DEVICES}", "NCCL over RoCE", _DEVICE_CURE)
     if not choice.ports:
@@ -71,6 +74,14 @@ def infiniband_probes(
                   "a subnet manager that has configured every port", MANAGER_CURE)  # fmt: skip
     yield _links_probe(choice.usable, look)
     yield settings_probe(choice, environment)
+
+
+def _missing_probe(choice: PortChoice) -> Probe:
+    """Return the failure of a node without a port for RDMA: each that it has with its state, or why it is none."""
+    places = [f"{port.name} {port.state}" for port in choice.ports]
+    places += [f"{name}: {reason}" for name, reason in choice.left_out.items()]
+    seen = places or ["no adapter in /sys/class/infiniband"]
+    return finding("infiniband_rdma", seen, "", "a usable port of InfiniBand or RoCE", _DEVICE_CURE)
 
 
 def _ports_probe(choice: PortChoice, wanted: int) -> Probe:
