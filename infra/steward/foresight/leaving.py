@@ -75,11 +75,10 @@ def _replaceable(view: Observation, repairs_left: int, limit: int) -> list[NodeV
     """Return the nodes that are foretold to go and may be replaced: half of the hour's repairs, rounded down, are kept
     for nodes that are lost. So is a node that EC2 takes within minutes."""
     nodes = leaving_nodes(view)
-    lost = [
+    doomed_nodes = [
         node
         for node in nodes
         if (notice := near_notice(node, view.now)) is not None and notice.due - view.now <= _COMMITS_WITHIN
-    ]
-    others = [node for node in nodes if node not in lost]
-    lost = lost[: max(0, repairs_left)]
-    return lost + others[: max(0, repairs_left - len(lost) - limit // 2)]
+    ][: max(0, repairs_left)]
+    later_nodes = [node for node in nodes if node not in doomed_nodes]
+    return doomed_nodes + later_nodes[: max(0, repairs_left - len(doomed_nodes) - limit // 2)]
