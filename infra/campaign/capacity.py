@@ -11,6 +11,7 @@ import httpx2
 
 from infra.campaign import launch_budget
 from infra.campaign.billing import bills_on, node_usd_per_hour
+from infra.campaign.repairs.known_faults import remember_node
 from infra.clock import BoundedLook
 from infra.cluster.fitness import ConditionHistory, NodeFacts, Sickness, overdue, shared_cause
 from infra.cluster.kubernetes import OF_WORLD, kubectl, may_pass
@@ -92,19 +93,24 @@ def _replace_sick(
         words = row.unfit(devices)
         context.progress.note(f"{row.name} does not become fit: {words}; it is replaced")
         probe = {"name": "node", "ok": False, "looked": True, "seen": words, "wanted": "fit for a pod of the gang"}
-        context.store.append(NodeVerdict(node=row.name, instance=row.instance, fit=False, probes=[probe]))
+        verdict = {"node": row.name, "instance": row.instance, "fit": False, "probes": [probe]}
+        context.store.append(NodeVerdict(**verdict))
+        remember_node(context, verdict, facts)
         replacements.add(row.instance)
         replace(context, nodes, row.name, row.instance)
     return True
 
 
-def replace(context: Context, nodes: GangNodes, name: str, instance: str) -> None:
-    """Quarantine a node and give it back; an instance outside of its group is terminated directly."""
+def replace(context: Context, nodes: GangNodes, name: str, instance: str, *, has_spare: bool = False) -> None:
+    """Quarantine a node and give it back; an instance outside of its group is terminated directly. `has_spare`: the
+    group holds another in its place already, and starts none."""
     nodes.quarantine(name, "unfit")
     instance = instance or next((node.instance for node in nodes.facts() if node.name == name), "")
     if not instance:
         context.progress.note(f"{name} has left the cluster already; its group replaces it")
-    elif not nodes.replace(instance) and instance in {launch.instance for launch in nodes.launched()}:
+        return
+    end = nodes.release if has_spare else nodes.replace
+    if not end(instance) and instance in {launch.instance for launch in nodes.launched()}:
         context.progress.note(f"{instance} does not belong to its group any more: it is terminated directly")
         context.guard()
         context.account.client("ec2").terminate_instances(InstanceIds=[instance])

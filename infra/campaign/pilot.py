@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -13,7 +13,9 @@ from lightkube import Client
 from infra.campaign import proving
 from infra.campaign.billing import node_usd_per_hour
 from infra.campaign.capacity import finish_replacements, give_up, refuse_when_late, replace, wait_for_nodes
+from infra.campaign.repairs.known_faults import remember_node
 from infra.campaign.verdicts import ANSWER, REPORT, judge, of_all, probe_text
+from infra.cluster.fitness import NodeFacts
 from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
 from infra.plan.pilot import pilot_first
@@ -56,6 +58,7 @@ def prove(context: Context, client: Client, nodes: GpuNodes, expectation: Expect
     finish_replacements(context, nodes)
     diagnostic = f"dcgm_{for_one_node(spec, expectation).dcgm_level}"
     marks, failures, start = set[tuple[str, str]](), list[Probe](), None
+    unfit_verdicts = list[tuple[dict[str, Any], NodeFacts]]()
     for _ in range(spec.preflight.rounds):
         fit = wait_for_nodes(context, nodes, 1)
         start = start or datetime.now(UTC)
@@ -65,10 +68,13 @@ def prove(context: Context, client: Client, nodes: GpuNodes, expectation: Expect
         for proof in proofs:
             failures += [probe for probe in _probes(proof) if probe.verdict is Verdict.FAIL]
             failures += [probe for probe in _probes(proof) if probe.name == diagnostic and not probe.looked]
-            for verdict in judge(proof.reports, fit, proof.unplaced).verdicts:
+            check = judge(proof.reports, fit, proof.unplaced)
+            for verdict in check.verdicts:
                 sound = all(row["ok"] or not row["looked"] for row in verdict["probes"])
                 context.store.append(NodeVerdict(**verdict | {"fit": sound}))
+            unfit_verdicts += [(verdict, fit[0]) for verdict in check.verdicts]
         if not failures:
+            _remember(context, unfit_verdicts)
             context.guard()
             digest = _digest(context, expectation)
             context.store.append(PilotProven(node=fit[0].name, instance=instance, digest=digest))
@@ -81,8 +87,17 @@ def prove(context: Context, client: Client, nodes: GpuNodes, expectation: Expect
         words = "; ".join(map(probe_text, failures))
         context.progress.note(f"the pilot {fit[0].name} is unfit: {words} (profile {expectation.profile}); replaced")
         replace(context, nodes, fit[0].name, instance)
+    _remember(context, unfit_verdicts)
     title = f"no pilot was fit in {spec.preflight.rounds} rounds"
     raise _refusal(context, nodes, failures, start or datetime.now(UTC), title)
+
+
+def _remember(context: Context, verdicts: Iterable[tuple[dict[str, Any], NodeFacts]]) -> None:
+    """Note the pilots that failed, once no later one has shown the same: what all show is no node's fault. Nor is a job
+    that ends without a report."""
+    unreported = Probe(name=REPORT, ok=False, seen="", wanted="")
+    for verdict, node in verdicts:
+        remember_node(context, verdict, (node,), (unreported,))
 
 
 def _checks(context: Context) -> Iterator[dict[str, Any]]:

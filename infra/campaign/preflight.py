@@ -23,7 +23,8 @@ from infra.campaign.capacity import (
 from infra.campaign.closing import give_launch_budget
 from infra.campaign.launch import withdraw
 from infra.campaign.proving import CONFIG, EXPECTATION, prove
-from infra.campaign.repairs.known_faults import FaultMemory, remember_image, remember_node
+from infra.campaign.repairs.known_faults import FaultMemory, is_refused, remember_image, remember_node
+from infra.campaign.repairs.spares import order_spares
 from infra.campaign.verdicts import SHARED_TIER, GangCheck, fault_text, judge, probe_text
 from infra.cluster import attempts, pull_secret
 from infra.cluster.gang import CAMPAIGN_LABEL
@@ -102,7 +103,9 @@ def rounds(context: Context, client: Client, nodes: GangNodes, expectation: Expe
         fit = wait_for_nodes(context, nodes)
         proof = prove(context, client, nodes.left_out)
         refuse_when_late(context, nodes)
-        result = memory.judge(judge(proof.reports, fit, proof.unplaced), turn == spec.preflight.rounds)
+        result = judge(proof.reports, fit, proof.unplaced)
+        is_last = turn == spec.preflight.rounds or bool(result.stuck or result.common)
+        result = memory.judge(result, is_last, lambda count: order_spares(context, nodes, count))
         for verdict in result.verdicts:
             context.store.append(NodeVerdict(**verdict))
         for probe in result.blind:
@@ -123,11 +126,12 @@ def rounds(context: Context, client: Client, nodes: GangNodes, expectation: Expe
                 not_seen=tuple(map(probe_text, result.blind)),
             )
         for verdict in result.unfit:
-            remember_node(context, verdict, fit)
+            remember_node(context, verdict, fit, result.common)
             context.progress.note(
                 f"{verdict['node']} is unfit: {fault_text(verdict, expectation.profile)}; it is replaced"
             )
-            replace(context, nodes, verdict["node"], verdict["instance"])
+            replace(context, nodes, verdict["node"], verdict["instance"], has_spare=is_refused(verdict))
+        nodes.set_desired(spec.nodes.count)
         if len(result.verdicts) < spec.nodes.count:
             words = f": {probe_text(proof.unplaced[0])}" if proof.unplaced else ""
             context.progress.note(

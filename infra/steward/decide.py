@@ -175,7 +175,7 @@ def _decide_running(view: Observation, policy: Policy, repairs_left: int) -> Act
         fault = suspect.node if suspect else None
         return EndAttempt(failure=FailureClass.HANG, why=reason, culprit=suspect, first_failed=fault)
     interval = policy.interval_and_archive - policy.archive
-    if drain := leaving.why_drain(view, interval, repairs_left):
+    if drain := leaving.why_drain(view, interval, repairs_left, policy.repairs_per_hour):
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=drain)
     return Wait(why=blame.unstarted_text(view) or "training")
 
@@ -287,7 +287,8 @@ def _to_replace(view: Observation, policy: Policy, history: History, last_attemp
     if len(lost_nodes) > left:
         recent = counts(view.now, history)["repairs_per_hour"]
         return Finish(outcome="stopped", why=f"{recent} repairs within the hour: our own repairs may be the cause")
-    certain = {**leaving.to_replace(view, left - len(lost_nodes)), **lost_nodes}
+    foretold = leaving.to_replace(view, left - len(lost_nodes), policy.repairs_per_hour)
+    certain = {**foretold, **lost_nodes}
     sick = {**blame.ailing(view.nodes, history), **certain}
     replacements = certain if blame.shared(view, sick, left) else sick
     if not replacements:

@@ -56,6 +56,9 @@ class FakeMachine:
 
     def slow(self, seconds: float, share: float) -> None: ...
 
+    def fill(self, folder: str) -> int:
+        return 0
+
     def freeze(self) -> None: ...
 
     def thaw(self) -> None: ...

@@ -55,10 +55,18 @@ def dump(folder: Path) -> str:
 
 def _python_stacks(folder: Path, pid: int, state: str) -> str:
     path = _file_of(folder, pid)
-    # Without a handler the signal would end the process.
-    if path.exists() and state not in (*_STOPPED, "Z", "X"):
+    # Without a handler the signal would end the process; its number may be of another than wrote the file.
+    if path.exists() and state not in (*_STOPPED, "Z", "X") and _handles(pid):
         return _by_handler(path, pid)
     return "  no Python stack: it has no handler, or is stopped\n"
+
+
+def _handles(pid: int) -> bool:
+    """Return whether a process catches the signal, by the mask `SigCgt` of proc(5)."""
+    for line in _text(Path(f"/proc/{pid}/status")).splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (_SIGNAL - 1) & 1)
+    return False
 
 
 def _by_handler(path: Path, pid: int) -> str:

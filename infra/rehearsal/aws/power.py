@@ -2,6 +2,8 @@
 
 `/_site/<hand>?instance=<id>` acts on a machine; `/_site/slow` also takes `seconds` and `share`,
 `/_site/spot` takes `seconds`.
+`/_site/fill?folder=<path>` leaves a folder of containers without room, on every machine without `instance`, and answers
+404 if none has it.
 `/_site/signal?process=<part of a command line>&which=all|top|busiest&signal=KILL` takes every machine without
 `instance`, and answers 404 if no process is hit.
 """
@@ -36,6 +38,7 @@ def install(world: World) -> None:
         world.routes[f"/_site/{name}"] = _route(world, hand)
     world.routes["/_site/slow"] = lambda query, body: _slow(world, _fields(query))
     world.routes["/_site/spot"] = lambda query, body: _take_spot(world, _fields(query))
+    world.routes["/_site/fill"] = lambda query, body: _fill(world, _fields(query))
     world.routes["/_site/signal"] = lambda query, body: _signal(world, _fields(query))
     world.routes["/_site/machines"] = lambda query, body: (200, {"machines": _machines(world)})
 
@@ -76,6 +79,15 @@ def _take_spot(world: World, fields: Mapping[str, str]) -> Answer:
     taking.daemon = True
     taking.start()
     return HTTPStatus.OK, {"instance": instance_id, "time": due}
+
+
+def _fill(world: World, fields: Mapping[str, str]) -> Answer:
+    instance_id = fields.get("instance")
+    if instance_id is not None and instance_id not in world.machines:
+        return _missing(world, instance_id)
+    machines = list(world.machines.values()) if instance_id is None else [world.machines[instance_id]]
+    hits = sum(machine.fill(fields.get("folder", "")) for machine in machines if machine.alive())
+    return (HTTPStatus.OK if hits else HTTPStatus.NOT_FOUND), {"containers": hits}
 
 
 def _signal(world: World, fields: Mapping[str, str]) -> Answer:

@@ -25,6 +25,7 @@ UPLINK = "uplink"
 ENTERED = ("net", "uts", "ipc", "mount")
 LOCAL_DISK = "/mnt/k8s-disks/0"
 START_WITHIN_S, END_WITHIN_S = 60.0, 60.0
+_FILL = Path(__file__).parent / "pods" / "fill.py"
 _WATCHED_S = 1.0
 _THROTTLED_EVERY_S = 0.1
 Which = Literal["all", "top", "busiest"]
@@ -148,6 +149,20 @@ class Machine:
         """Hold the process that works most for a share of the time, as a throttled processor does; return at once."""
         (busiest,) = self._processes("", "busiest")
         threading.Thread(target=_throttle, args=(busiest, seconds, share), name="throttle", daemon=True).start()
+
+    def fill(self, folder: str) -> int:
+        """Leave this folder without room in every container that may write there, and return in how many. A container
+        that starts later has room again."""
+        containers = dict[str, int]()
+        for pid in sorted(self._tree()):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                mounts = map(str.split, Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
+                if any(fields[4] == folder and "rw" in fields[5].split(",") for fields in mounts):
+                    containers.setdefault(os.readlink(f"/proc/{pid}/ns/mnt"), pid)
+        for pid in containers.values():
+            command = [sys.executable, "-I", "-S", str(_FILL), str(pid), folder]
+            subprocess.run(command, check=True, capture_output=True, timeout=END_WITHIN_S)
+        return len(containers)
 
     def freeze(self) -> None:
         """Stop every process where it is; the kernel still answers for the machine's addresses."""

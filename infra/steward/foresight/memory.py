@@ -8,6 +8,8 @@ from typing import Any
 
 from infra.record.faults import PastFault, note_fault
 from infra.record.payloads.attempts import NodeVerdict
+from infra.steward.foresight.leaving import near_notice
+from infra.steward.foresight.trends import is_of_room
 from infra.steward.parts import Parts
 from infra.steward.seeing.sources import PASSING
 from infra.steward.seeing.views import REBALANCE, NodeView
@@ -16,9 +18,11 @@ log = logging.getLogger("steward")
 
 
 def note_node(steward: Parts, node: NodeView, reason: str, time: datetime) -> None:
-    """Note a node that is given up. One that the cloud has announced to take is sound hardware as far as anybody knows,
-    and a borrowed node is its owner's. No trouble of the memory stops a repair."""
-    if node.cloud_notice is not None or node.decline == REBALANCE or steward.config.spec.borrows_nodes:
+    """Note a node that is given up: dead, sick, or declining by errors, heat or slowness. One that the cloud takes soon
+    is sound hardware as far as anybody knows, room is no fault of hardware, and a borrowed node is its owner's. No
+    trouble of the memory stops a repair."""
+    is_taken = near_notice(node, time) is not None or node.decline == REBALANCE
+    if is_taken or is_of_room(reason) or steward.config.spec.borrows_nodes:
         return
     identity: dict[str, Any] = {"campaign": steward.config.spec.campaign, "node": node.name, "instance": node.instance}
     try:

@@ -1,5 +1,7 @@
-"""Rules that predict from a node's readings that it will fail: errors that memory corrects, heat, room that shrinks, a
-rank that becomes slow. Pure.
+"""Rules that predict from a node's readings that it will fail: errors that memory corrects, heat, a `/dev/shm` that
+fills, a rank that becomes slow. Pure.
+
+No rule judges the local disk: a data set that is staged and the first checkpoints fill it by plan.
 
 A rule needs `WINDOW` readings and judges nothing before. The thresholds are ours: no source states one. They are chosen
 so that noise raises none: each rule has a test on 10,000 readings.
@@ -17,11 +19,15 @@ EVERY_S = 30.0
 WINDOW = 42
 """Readings that a rule looks at: 21 minutes, in three parts of fourteen."""
 _PART = WINDOW // 3
+_GPUS_EACH = 3
+"""Readings of which one is taken for errors: an agent asks its GPUs every minute, and a query takes up to 20 s, so
+between two that are 90 s apart the GPUs were read anew."""
 _GROWING_SHARE, _LEAST_ERRORS = 0.5, 200
-"""Share of the readings in which the corrected errors rose, and the sum of their growth: a burst is no trend."""
+"""Share of those intervals in which the corrected errors rose, and the sum of their growth: a burst is no trend."""
 _THROTTLED_SHARE = 0.5
 _LITTLE_FREE, _FULL_WITHIN_S = 0.2, 900.0
 _SLOWEST_SHARE, _LEAST_SLOWNESS, _LEAST_RISE = 0.8, 1.1, 0.05
+_FULL = " is full in about "
 _SIGMAS = 3.0
 """By how many standard deviations of single readings two parts differ: about six of their medians."""
 
@@ -34,11 +40,16 @@ class NodeReading(NamedTuple):
     """Memory errors that ECC has corrected on its GPUs since the driver was loaded."""
     is_throttled: bool | None = None
     """A GPU lowers its clocks for heat."""
-    local_free: float | None = None
-    """Free share of the local tier's disk, 0 to 1."""
     shm_free: float | None = None
+    """Free share of the pod's `/dev/shm`, 0 to 1."""
     slowness: float | None = None
     """Forward time of the node's rank / the median of all ranks, where it is the gang's slowest."""
+
+
+def is_of_room(decline: str) -> bool:
+    """Return whether a decline is one of room, also of the local disk in an older record. A new pod has a new
+    `/dev/shm`, so it stands for no longer than its gang, and speaks against no hardware."""
+    return _FULL in decline
 
 
 def decline_of(readings: Sequence[NodeReading]) -> str:
@@ -53,8 +64,9 @@ def _errors(readings: Sequence[NodeReading]) -> str:
     counts = [reading.corrected for reading in readings if reading.corrected is not None]
     if len(counts) < WINDOW:
         return ""
-    growth = [new - old for old, new in pairwise(counts) if new > old]  # a driver begins at 0
-    if len(growth) < _GROWING_SHARE * WINDOW or sum(growth) < _LEAST_ERRORS:
+    steps = list(pairwise(counts[::_GPUS_EACH]))
+    growth = [new - old for old, new in steps if new > old]  # a driver begins at 0
+    if len(growth) < _GROWING_SHARE * len(steps) or sum(growth) < _LEAST_ERRORS:
         return ""
     return f"its GPUs correct ever more memory errors: {sum(growth)} within {_minutes(readings)}"
 
@@ -67,18 +79,14 @@ def _heat(readings: Sequence[NodeReading]) -> str:
 
 
 def _room(readings: Sequence[NodeReading]) -> str:
+    shares = [reading.shm_free for reading in readings if reading.shm_free is not None]
+    if len(shares) < WINDOW or shares[-1] > _LITTLE_FREE or (fall := _rise([-share for share in shares])) <= 0:
+        return ""
     middle_s = readings[-1 - _PART // 2].at_s - readings[_PART // 2].at_s
-    for name, row in (
-        ("the local disk", [reading.local_free for reading in readings]),
-        ("/dev/shm", [reading.shm_free for reading in readings]),
-    ):
-        shares = [share for share in row if share is not None]
-        if len(shares) < WINDOW or shares[-1] > _LITTLE_FREE or (fall := _rise([-share for share in shares])) <= 0:
-            continue
-        left_s = shares[-1] * middle_s / fall
-        if left_s < _FULL_WITHIN_S:
-            return f"{name} is full in about {left_s / 60:.0f} minutes: {100 * shares[-1]:.0f} % are free"
-    return ""
+    left_s = shares[-1] * middle_s / fall
+    if left_s >= _FULL_WITHIN_S:
+        return ""
+    return f"/dev/shm{_FULL}{left_s / 60:.0f} minutes: {100 * shares[-1]:.0f} % are free"
 
 
 def _slowness(readings: Sequence[NodeReading]) -> str:

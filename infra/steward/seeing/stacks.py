@@ -17,7 +17,8 @@ _PATH = "/stacks"
 """Of an agent: `trainer.supervisor.stacks`."""
 _WITHIN_S = 25.0
 """An agent takes 20 s at most. The gang hangs for minutes already, and waits no longer than that for its end."""
-_AT_ONCE, _MOST_PODS = 32, 64
+_MOST_PODS = 64
+"""All of them are asked at once, so that those that do not answer are waited for once."""
 Get = Callable[[str, str, float], agents.HttpAnswer]
 
 
@@ -28,7 +29,7 @@ def keep_stacks(
     -> its agent's. `suspect`: a pod that is asked though there are more than are kept. No trouble of it delays the end
     of a gang that hangs."""
     pods = sorted(addresses, key=lambda pod: (pod != suspect, pod))[:_MOST_PODS]
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="stacks") as pool:
+    with ThreadPoolExecutor(_MOST_PODS, thread_name_prefix="stacks") as pool:
         texts = dict(zip(pods, pool.map(lambda pod: _ask(addresses[pod], get), pods), strict=True))
     names = list[str]()
     for pod, text in texts.items():

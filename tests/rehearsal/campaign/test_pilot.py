@@ -5,8 +5,9 @@ An emulated account with a node group, and an API server that really answers HTT
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
 
@@ -20,6 +21,7 @@ from infra.errors import PermanentError
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Stage
+from infra.record.faults import PastFault, note_fault, read_faults
 from infra.record.payloads.attempts import PilotProven
 from infra.session.context import Context
 from infra.spec.campaign import Spec
@@ -103,12 +105,70 @@ def test_a_pilot_with_a_fault_of_its_own_is_replaced_and_the_next_one_proves_its
     assert judged == [False, True, *[True] * FOUR]
 
 
+def faults_noted(context: Context) -> dict[str, str]:
+    """Instance -> reason, of all faults that campaigns of this name have noted in this account."""
+    store = context.store
+    known = read_faults(store.s3, store.bucket, datetime.now(UTC)).faults
+    return {str(fault.instance): fault.reason for fault in known if fault.campaign == context.spec.campaign}
+
+
+def test_a_pilot_that_failed_by_itself_is_noted_for_later_campaigns(
+    made: StewardSite, context: Context, pods: Pods, checked: list[int]
+) -> None:
+    bad, before = list[str](), faults_noted(context)
+
+    def state(host: str) -> dict[str, Any]:
+        bad.extend([] if bad else [instance_of(made, host)])
+        is_bad = instance_of(made, host) in bad  # another instance may get its name
+        return ended(host, {"name": "ecc", "ok": False, "seen": "GPU 0: 3", "wanted": "0"} if is_bad else FIT)
+
+    pods.state = state
+    preflight.run(context)
+    (instance,) = faults_noted(context).keys() - before.keys()
+    assert [instance] == bad and "ecc: GPU 0: 3, wanted 0" in faults_noted(context)[instance]
+
+
+def instance_of(made: StewardSite, host: str) -> str:
+    return next(str(row.settings["instance_id"]) for row in gpu_nodes(made) if row.settings["hostname"] == host)
+
+
+@pytest.mark.parametrize("has_another", [True, False])
+def test_a_known_faulty_node_is_left_where_ec2_has_another_and_else_trains_on(
+    made: StewardSite, context: Context, pods: Pods, checked: list[int], said: StringIO, has_another: bool
+) -> None:
+    """The pilot's node is one that an earlier campaign noted; the account has room for four nodes, or more."""
+    capacity = made.site.world.routes["/_site/capacity"]
+    hosts, before = list[str](), faults_noted(context)
+
+    def state(host: str) -> dict[str, Any]:
+        if not hosts:
+            hosts.append(host)
+            fault = PastFault(at=datetime.now(UTC), campaign="old", reason="ecc", instance=instance_of(made, host))
+            note_fault(context.store.put, fault)
+            if not has_another:
+                capacity("", json.dumps({"add": [{"places": FOUR}]}).encode())
+        return ended(host)
+
+    pods.state = state
+    try:
+        fit = [verdict["node"] for verdict in preflight.run(context).verdicts]
+    finally:
+        capacity("", b'{"clear": true}')
+    assert len(fit) == FOUR and (hosts[0] not in fit) is has_another
+    assert checked == ([1, FOUR, FOUR] if has_another else [1, FOUR])
+    assert ("is taken all the same" in said.getvalue()) is not has_another
+    assert len(gpu_nodes(made)) == FOUR
+    nodes = GpuNodes(context.account, made.client(Fuse()), context.names, context.guard)
+    assert nodes.desired() == FOUR and faults_noted(context) == before
+
+
 def test_the_same_fault_on_a_second_pilot_is_no_nodes_own(made: StewardSite, context: Context, pods: Pods,
                                                          checked: list[int]) -> None:  # fmt: skip
-    pods.state = lambda host: ended(host, NO_DEVICE)
+    pods.state, before = lambda host: ended(host, NO_DEVICE), faults_noted(context)
     with pytest.raises(PermanentError, match="every node would have") as refused:
         preflight.run(context)
     assert checked == [1, 1] and "accelerators: 0, wanted >= 1" in str(refused.value)
+    assert faults_noted(context) == before, "it is no node's own"
     until(lambda: not gpu_nodes(made))
 
 
@@ -126,7 +186,7 @@ def test_two_pilots_that_get_no_devices_end_the_wait_for_a_third(
     made: StewardSite, context: Context, checked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where no device plugin runs: the nodes join, and offer nothing."""
-    before, nodes = launched(made), made.api.nodes
+    before, nodes, noted = launched(made), made.api.nodes, faults_noted(context)
 
     def bare() -> list[dict[str, Any]]:
         return [{**one, "status": {**one["status"], "allocatable": {}}} for one in nodes()]
@@ -136,6 +196,8 @@ def test_two_pilots_that_get_no_devices_end_the_wait_for_a_third(
     with pytest.raises(PermanentError, match="the pilot did not come; the other 3 were never asked for") as refused:
         preflight.run(context)
     assert not checked and len(launched(made) - before) <= 3
+    new = faults_noted(context).keys() - noted.keys()
+    assert new and all("accelerators allocatable" in faults_noted(context)[instance] for instance in new)
     until(lambda: not gpu_nodes(made))
     assert "0 of 1 within" in str(refused.value)
 

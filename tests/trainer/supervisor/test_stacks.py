@@ -69,6 +69,15 @@ def test_a_process_without_a_handler_is_sent_no_signal(started: list[subprocess.
     assert "no Python stack" in part and f"thread {bare.pid}" in part and bare.poll() is None
 
 
+def test_a_process_that_has_taken_the_number_of_one_that_had_a_handler_is_sent_no_signal(
+    started: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    bare = hang(started, "bare")
+    (tmp_path / f"stacks-{bare.pid}.txt").write_text("")
+    part = of(stacks.dump(tmp_path), bare.pid)
+    assert "no Python stack" in part and bare.poll() is None
+
+
 def test_a_stopped_rank_is_told_as_stopped_and_not_waited_for(
     started: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:

@@ -32,6 +32,10 @@ class SignalledMachine:
     def slow(self, seconds: float, share: float) -> None:
         self.asked.append((seconds, share))
 
+    def fill(self, folder: str) -> int:
+        self.asked.append((folder,))
+        return self.hits
+
 
 class SignalledPlane:
     def __init__(self) -> None:
@@ -69,6 +73,17 @@ def test_a_signal_goes_to_one_machine_or_to_all_and_none_hit_is_an_error(world: 
     assert world.routes["/_site/slow"]("instance=i-1&seconds=4&share=0.5", b"")[0] == HTTPStatus.OK
     assert machines["i-1"].asked[-1] == (4.0, 0.5)
     assert world.routes["/_site/slow"]("instance=i-3&seconds=4&share=0.5", b"")[0] == HTTPStatus.NOT_FOUND
+
+
+def test_a_folder_is_filled_on_one_machine_or_on_all_and_none_that_has_it_is_an_error(world: World) -> None:
+    machines: dict[str, Any] = {"i-1": SignalledMachine(2), "i-2": SignalledMachine(0)}
+    world.machines = machines
+    power.install(world)
+    ask = world.routes["/_site/fill"]
+    assert ask("instance=i-1&folder=/disk", b"") == (HTTPStatus.OK, {"containers": 2})
+    assert machines["i-1"].asked == [("/disk",)] and machines["i-2"].asked == []
+    assert ask("folder=/disk", b"")[0] == HTTPStatus.OK and machines["i-2"].asked == [("/disk",)]
+    assert ask("instance=i-2&folder=/disk", b"")[0] == ask("instance=i-3&folder=/disk", b"")[0] == HTTPStatus.NOT_FOUND
 
 
 def test_one_program_beside_the_control_plane_is_frozen_alone(world: World) -> None:

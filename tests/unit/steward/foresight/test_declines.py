@@ -8,19 +8,25 @@ from typing import Any
 import pytest
 
 from infra.cluster.cloud_notice import CloudNotice
+from infra.record.payloads.attempts import NodeAnnounced
 from infra.steward.decide import EndAttempt, FailureClass, History, Launch, Observation, Replace, Wait, decide
 from infra.steward.foresight import leaving
+from infra.steward.foresight.announcements import Announcements
 from infra.steward.foresight.declines import Declines
 from infra.steward.foresight.trends import EVERY_S, WINDOW
 from infra.steward.seeing import observe
 from tests.part import part
 from tests.unit.steward.steward_story import StewardRun, story
 from tests.unit.steward.test_decide import NOW, POLICY, node, pod, seen
+from tests.unit.trainer.test_health_parsers import sample
 from trainer.contract import Phase, Status
 from trainer.contract.job import NodeReadings, StepFigures
+from trainer.supervisor.readings import Readings
 
 __all__ = ["story"]
-WORDS = "/dev/shm is full in about 9 minutes: 12 % are free"
+ERRORS = sample("nvidia_smi/a100-sxm4-80gb.xml").replace("<dram_correctable>0<", "<dram_correctable>COUNT<", 1)
+WORDS = "heat lowers the clocks of a GPU: in 66 % of the last 21 minutes"
+ROOM = "/dev/shm is full in about 9 minutes: 12 % are free"
 
 
 def sight(**changes: Any) -> Observation:
@@ -64,7 +70,7 @@ def test_what_the_cloud_takes_comes_first_and_no_node_twice() -> None:
 
 def test_readings_are_kept_at_most_each_half_minute_and_by_instance() -> None:
     declines = Declines(ranks_per_node=1)
-    statuses = {"gang-1": part(Status, readings=NodeReadings(is_throttled=True), figures=None)}
+    statuses = {"gang-1": part(Status, step=1, readings=NodeReadings(is_throttled=True), figures=None)}
     view = seen(pods=(pod(0), pod(1)), nodes=(node(0), node(1)))
     for number in range(WINDOW - 1):
         assert declines.note(view, statuses, number * EVERY_S) == {}
@@ -82,9 +88,79 @@ def test_only_the_node_of_the_slowest_rank_becomes_slow(slowest: int | None, tol
     found = dict[str, str]()
     for number in range(WINDOW + 20):
         figures = StepFigures(slowest_rank=slowest, slowest_ratio=1.0 + 0.01 * number)
-        statuses = {"gang-1": part(Status, readings=None, figures=figures)}
+        statuses = {"gang-1": part(Status, step=number, readings=None, figures=figures)}
         found |= declines.note(view, statuses, number * EVERY_S)
     assert bool(found) is told
+
+
+@pytest.mark.parametrize("looks_per_step", [1, 4])
+def test_slowness_is_judged_over_steps_and_each_counts_once(looks_per_step: int) -> None:
+    """Few steps that rise by chance are looked at often; as many as a window holds are a trend, however long it is."""
+    declines, alarms = Declines(ranks_per_node=1), list[int]()
+    view = seen(pods=(pod(1, node_rank=1),), nodes=(node(1),))
+    for look in range((WINDOW + 8) * looks_per_step):
+        step = look // looks_per_step
+        figures = StepFigures(slowest_rank=1, slowest_ratio=1.05 + 0.01 * step)
+        statuses = {"gang-1": part(Status, step=step, readings=None, figures=figures)}
+        alarms += [step] if declines.note(view, statuses, look * EVERY_S) else []
+    assert alarms and alarms[0] >= WINDOW - 1
+
+
+def test_a_disk_that_a_data_set_and_checkpoints_fill_by_plan_is_no_decline() -> None:
+    declines, view = Declines(ranks_per_node=1), seen(pods=(pod(0),), nodes=(node(0),))
+    for number in range(3 * WINDOW):
+        readings = NodeReadings(local_free=max(0.02, 0.95 - 0.01 * number))
+        statuses = {"gang-0": part(Status, step=0, readings=readings, figures=None)}
+        assert declines.note(view, statuses, number * EVERY_S) == {}
+
+
+@pytest.mark.parametrize(("query_s", "per_s", "is_told"), [(1.0, 1.0, True), (20.0, 1.0, True), (1.0, 0.0, False)])
+def test_errors_are_seen_at_the_pace_of_agent_and_steward(query_s: float, per_s: float, is_told: bool) -> None:
+    """The agent's own loop at its own pauses, its query as slow as may be, and a steward that looks every five
+    seconds, on one clock."""
+    agent = Readings("/", "/", lambda: ERRORS.replace("COUNT", str(int(300 + per_s * next_look_s))))
+    declines, view = Declines(ranks_per_node=1), seen(pods=(pod(0),), nodes=(node(0),))
+    next_look_s, alarms = 0.0, dict[str, str]()
+    for now_s in range(0, 3600, 5):
+        if now_s >= next_look_s:
+            asks = agent._looks % 2 == 0
+            agent.look()
+            next_look_s += 30.0 + (query_s if asks else 0.0)
+        read = NodeReadings.model_validate(agent.newest)
+        statuses = {"gang-0": part(Status, step=0, readings=read, figures=None)}
+        alarms |= declines.note(view, statuses, float(now_s))
+    assert ("correct ever more memory errors" in alarms.get("i-0", "")) is is_told
+
+
+def announced(story: StewardRun) -> Announcements:
+    announcements = Announcements(story.store())
+    announcements.take_over()
+    return announcements
+
+
+def test_room_drains_one_attempt_of_an_instance_and_no_node_is_replaced_for_it(story: StewardRun) -> None:
+    announcements = Announcements(story.store())
+
+    def decline(attempt: int, words: str = ROOM, in_flight: bool = True) -> str:
+        view = sight(nodes=(node(0),), nodes_wanted=1, pods=(pod(0),), attempt=attempt, in_flight=in_flight)
+        view = announcements.with_news(view, {}, {"i-0": words} if words else {})
+        announcements.note(view)
+        return view.nodes[0].decline
+
+    assert decline(1) == ROOM and decline(1, ROOM.replace("9", "8")), "it counts while it is seen"
+    assert announcements.steps == {"i-0": 20} and len(story.events("node.announced")) == 1
+    assert decline(1, "", in_flight=False) == "", "a new gang has a new /dev/shm"
+    assert decline(2) == "", "the same trend in the next attempt is how this job uses it"
+    announcements = announced(story)
+    assert decline(2, "") == "" and decline(3) == "", "nor does a successor revive it"
+    assert decline(3, WORDS) == WORDS and decline(4, "") == WORDS, "heat stands until the instance is gone"
+
+
+def test_a_disk_s_decline_in_an_older_record_does_not_stand(story: StewardRun) -> None:
+    words = "the local disk is full in about 3 minutes: 4 % are free"
+    story.store().append(NodeAnnounced(node="node-0", instance="i-0", why=words))
+    view = announced(story).with_news(sight(nodes=(node(0),)), {}, {})
+    assert view.nodes[0].decline == ""
 
 
 def test_a_declining_node_is_recorded_once_drained_after_a_commit_and_given_back(

@@ -115,12 +115,35 @@ def test_after_the_drain_the_announced_nodes_are_replaced_the_earliest_first() -
     action = decide(sight(in_flight=False, pods=(), nodes=nodes), POLICY, History())
     assert isinstance(action, Replace) and action.nodes == ("node-1", "node-0")
     assert action.reasons[0] == "EC2 announces instance-retirement at 2026-11-21T01:00:00+00:00"
-    last = decide(
-        sight(in_flight=False, pods=(), nodes=nodes), POLICY, History(repairs=(NOW,) * (POLICY.repairs_per_hour - 2))
-    )
-    assert isinstance(last, Replace) and last.nodes == ("node-1",), "the other repair is for a node that is lost"
+    last = decide(sight(in_flight=False, pods=(), nodes=nodes), POLICY, History(repairs=(NOW,)))
+    assert isinstance(last, Replace) and last.nodes == ("node-1",), "of four repairs two are for nodes that are lost"
     quarantined = tuple(one.model_copy(update={"quarantined": True}) for one in nodes)
-    assert leaving.to_replace(sight(nodes=quarantined), 4) == {}
+    assert leaving.to_replace(sight(nodes=quarantined), 4, 4) == {}
+
+
+@pytest.mark.parametrize("spent", range(5))
+def test_half_of_the_hour_s_repairs_is_kept_for_nodes_that_are_lost_however_many_are_foretold(spent: int) -> None:
+    nodes = tuple(node(number, cloud_notice=notice()) for number in range(6))
+    rows = leaving.to_replace(sight(in_flight=False, pods=(), nodes=nodes), POLICY.repairs_per_hour - spent, 4)
+    assert len(rows) == max(0, 2 - spent)
+    assert len(leaving.to_replace(sight(nodes=nodes), 1, 1)) == 1, "of a single one nothing is kept"
+
+
+def test_what_ec2_takes_within_minutes_is_as_good_as_lost_and_may_take_what_is_kept() -> None:
+    two_left = History(repairs=(NOW,) * (POLICY.repairs_per_hour - 2))
+    at_once = decide(sight(NOW + timedelta(minutes=2)), POLICY, two_left)
+    assert isinstance(at_once, EndAttempt) and "commits at once" in at_once.why
+    after = decide(sight(NOW + timedelta(minutes=2), in_flight=False, pods=()), POLICY, two_left)
+    assert isinstance(after, Replace) and after.nodes == ("node-1",)
+
+
+def test_a_node_that_declines_is_drained_for_that_though_ec2_announces_it_for_next_week() -> None:
+    words = "heat lowers the clocks of a GPU"
+    far = (node(0), node(1, cloud_notice=notice(NOW + timedelta(days=7)), decline=words), node(2))
+    drain = decide(sight(nodes=far, nodes_wanted=2, committed_step=30), POLICY, History())
+    assert isinstance(drain, EndAttempt) and drain.why.startswith(f"node-1: {words}; step 30 is committed")
+    after = decide(sight(nodes=far, nodes_wanted=2, in_flight=False, pods=()), POLICY, History())
+    assert isinstance(after, Replace) and after.reasons == (words,)
 
 
 def test_an_announcement_is_recorded_once_though_stewards_change(story: StewardRun) -> None:

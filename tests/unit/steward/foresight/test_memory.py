@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from infra.record.payloads.attempts import NodeVerdict
+from infra.steward.foresight import memory
 from tests.unit.steward.steward_story import StewardRun, gpu_node, story
+from tests.unit.steward.test_decide import node
 from tests.worlds.s3 import FakeS3, refusal
 
 __all__ = ["story"]
@@ -58,3 +61,28 @@ def test_a_node_that_the_cloud_takes_is_no_fault_of_its_hardware(story: StewardR
     story.aws.events = {"i-1": [{"Code": "instance-retirement", "NotBefore": due, "Description": "x"}]}
     story.run(5)
     assert story.aws.ended == ["i-1"] and notes(story) == {}
+
+
+def test_a_dead_node_is_noted_though_the_cloud_announces_it_for_next_week(story: StewardRun) -> None:
+    due = story.time.wall().replace(microsecond=0) + timedelta(days=7)
+    story.aws.events = {"i-1": [{"Code": "instance-retirement", "NotBefore": due, "Description": "x"}]}
+    kill_a_node(story)
+    assert list(notes(story)) == ["i-1.json"] and "retirement" not in notes(story)["i-1.json"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_noted"),
+    [
+        ("its GPUs correct ever more memory errors: 900 within 21 minutes", True),
+        ("heat lowers the clocks of a GPU: in 66 % of the last 21 minutes", True),
+        ("a rank of it becomes slower: 1.30 of the median's time, 1.00 at the beginning of the last 21 minutes", True),
+        ("the local disk is full in about 3 minutes: 4 % are free", False),
+        ("/dev/shm is full in about 9 minutes: 12 % are free", False),
+    ],
+)
+def test_of_declines_those_of_hardware_are_noted(story: StewardRun, reason: str, is_noted: bool) -> None:
+    story.run(1)
+    assert story.steward is not None
+    view = node(1, decline=reason)
+    memory.note_node(story.steward, view, reason, story.time.wall())
+    assert bool(notes(story)) is is_noted

@@ -33,7 +33,6 @@ DECLINES: dict[str, tuple[Series, str]] = {
     "memory errors across a new driver": (
         lambda n, chance: {"corrected": (n * 30) % 900}, "correct ever more memory errors"),
     "heat": (lambda n, chance: {"is_throttled": n % 3 > 0}, "heat lowers the clocks of a GPU: in 66 %"),
-    "the local disk": (lambda n, chance: {"local_free": max(0.0, 0.9 - n * 0.01)}, "the local disk is full in about"),
     "shared memory": (
         lambda n, chance: {"shm_free": max(0.0, 0.9 - n * 0.01 + chance.gauss(0, 0.005))}, "/dev/shm is full in"),
     "a rank": (
@@ -52,9 +51,9 @@ NOISE: dict[str, Series] = {
     "single corrected errors": lambda n, chance: {"corrected": n // 40},
     "a burst of corrected errors": lambda n, chance: {"corrected": 5000 * (n // 1000)},
     "heat for moments": lambda n, chance: {"is_throttled": chance.random() < 0.15},
-    "a disk that fills and is emptied": lambda n, chance: {
-        "local_free": 0.9 - 0.02 * (n % 25) + chance.gauss(0, 0.02)},
-    "a full disk that stays so": lambda n, chance: {"local_free": max(0.0, 0.03 + chance.gauss(0, 0.005))},
+    "shared memory that fills and is emptied": lambda n, chance: {
+        "shm_free": 0.9 - 0.02 * (n % 25) + chance.gauss(0, 0.02)},
+    "full shared memory that stays so": lambda n, chance: {"shm_free": max(0.0, 0.03 + chance.gauss(0, 0.005))},
     "shared memory that breathes": lambda n, chance: {"shm_free": min(1.0, max(0.0, chance.uniform(0.02, 0.9)))},
     "a rank that is always slow": lambda n, chance: {"slowness": 1.3 + chance.gauss(0, 0.05)},
     "ranks that are slow in turn": lambda n, chance: {
@@ -75,7 +74,7 @@ def test_less_than_a_window_says_nothing(name: str) -> None:
     assert decline_of(rows[-(WINDOW - 1) :]) == "" and decline_of(()) == ""
 
 
-@pytest.mark.parametrize("name", ["memory errors", "heat", "the local disk", "shared memory"])
+@pytest.mark.parametrize("name", ["memory errors", "heat", "shared memory"])
 def test_a_reading_that_was_not_known_is_no_sign(name: str) -> None:
     rows = readings(DECLINES[name][0], 85)[-WINDOW:]
     assert decline_of(rows)

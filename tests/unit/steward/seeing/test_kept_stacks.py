@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -45,6 +46,17 @@ def test_of_a_large_gang_the_suspect_is_among_those_that_are_asked() -> None:
     pods = {f"pod-{n:04}": "10.0.0.1" for n in range(500)}
     names = keep_stacks(store, 1, pods, "pod-0499", lambda *_: told("x"))
     assert len(names) == 64 and "stacks/attempt-1/pod-0499.txt" in names
+
+
+def test_all_that_are_asked_are_asked_at_once_so_silent_ones_are_waited_for_once() -> None:
+    together = threading.Barrier(64)
+
+    def get(*_: Any) -> HttpAnswer:
+        together.wait(60.0)  # broken, for all, if one of them is not asked yet
+        return told("x")
+
+    store = CampaignStore(FakeS3(Time()), "state", "c", "w")
+    assert len(keep_stacks(store, 1, {f"pod-{n:04}": "10.0.0.1" for n in range(64)}, get=get)) == 64
 
 
 def test_a_bucket_that_refuses_them_is_no_trouble() -> None:
