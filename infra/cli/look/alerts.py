@@ -27,6 +27,8 @@ from infra.session.session import stored_spec
 from infra.steward.monitoring.alerts import FiredAlert, history
 
 OFF = "off"
+_OPTIONS = {"--silence": ("--why", "--only"), "--test": ("a route", "--json"), "no other option": ("--json",)}
+"""What the command does -> the options that have a meaning there."""
 
 
 def alerts_command(
@@ -42,13 +44,15 @@ def alerts_command(
     only: str | None = None,
 ) -> int:
     """Print the alerts, the newest last; or test the routes, or silence alerts. Raises `UserError` if neither the
-    account nor the results folder has the campaign, or it has no such route."""
+    account nor the results folder has the campaign, it has no such route, or an option has no meaning beside another.
+    """
+    modes = {"--silence": lasts is not None, "--test": test}
+    options = {"a route": route is not None, "--why": bool(why), "--only": only is not None, "--json": as_json}
+    _refuse_unused([mode for mode, is_on in modes.items() if is_on], [name for name, is_on in options.items() if is_on])
     if lasts is not None:
         return silence_command(campaign, region, lasts, why, only, console)
     if test:
         return _test_routes(campaign, region, route, as_json, console)
-    if route is not None:
-        raise UserError("a route is named for a test only", seen=route, cure="write --test before it, or leave it out")
     try:
         events = record_of(campaign, region).events()
     except UserError as error:
@@ -74,12 +78,25 @@ def alerts_command(
     return 0
 
 
+def _refuse_unused(modes: list[str], options: list[str]) -> None:
+    """Raise `UserError` for an option that would be dropped, and for two things at once."""
+    if len(modes) > 1:
+        raise UserError("the command does one thing at a time", seen=" and ".join(modes), cure="give it twice")
+    mode = modes[0] if modes else "no other option"
+    for option in options:
+        if option not in _OPTIONS[mode]:
+            places = " or ".join(name for name, names in _OPTIONS.items() if option in names)
+            raise UserError(f"{option} has no meaning here", seen=f"{option} with {mode}", cure=f"add {places}")
+
+
 def silence_command(campaign: str, region: str, lasts: str, why: str, alert: str | None, console: Console) -> int:
     """Silence one alert or all, or end all silences; print what is silenced then. Raises `UserError` without a cluster,
     and what `silence` raises."""
     with open_cluster(record_of(campaign, region)) as cluster:
         if lasts == OFF:
-            count = end_silences(cluster.http)
+            if why:
+                raise UserError("a window ends without a reason", seen=f"--why {why}", cure="leave --why out")
+            count = end_silences(cluster.http, alert)
             say(console, f"{plural(count, 'silence')} ended; what fires is told within seconds")
         else:
             silence(cluster.http, timedelta(seconds=ago(lasts, "--silence")), why, alert)

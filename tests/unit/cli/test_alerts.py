@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 
@@ -119,4 +120,22 @@ def test_a_route_that_is_not_there_or_not_tested_is_an_error(
 ) -> None:
     with pytest.raises(UserError):
         alerts.alerts_command("train", "us-east-1", False, PlainConsole(), route=route, test=test)
+    assert not sent
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"why": "known"}, "--why has no meaning here.*add --silence"),
+        ({"only": "Held"}, "--only has no meaning here.*add --silence"),
+        ({"test": True, "only": "Held"}, "--only with --test"),
+        ({"lasts": "2h", "why": "known", "test": True}, "one thing at a time"),
+        ({"lasts": "2h", "why": "known", "route": "topic"}, "a route with --silence; cure: add --test"),
+    ],
+)
+def test_an_option_that_would_be_dropped_is_refused(
+    sent: list[tuple[str, Notice]], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        alerts.alerts_command("train", "us-east-1", False, PlainConsole(), **options)
     assert not sent
