@@ -15,16 +15,16 @@ _PASSING = (408, 429)
 def refusal(program: str, status: int, body: bytes) -> BivouacError:
     """Return the error for an answer that is no success. `program`: Prometheus or Alertmanager.
     https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/"""
-    seen = f"status {status}: {reason_of(body)}"[:300]
+    fact = f"status {status}: {reason_of(body)}"[:300]
     if status in (401, 403):
         cure = "use the role that ran `bivouac run`, or one that may `get`, `create` and `delete` on `services/proxy`"
-        return UserError(f"the cluster does not let these credentials ask {program}", seen=seen, cure=cure)
+        return UserError(f"the cluster does not let these credentials ask {program}", seen=fact, cure=cure)
     if status == 404:
         cure = "`addons.prometheus` installs it; `bivouac status NAME` says whether the cluster is complete"
-        return UserError(f"the cluster has no {program}", seen=seen, cure=cure)
+        return UserError(f"the cluster has no {program}", seen=fact, cure=cure)
     if 400 <= status < 500 and status not in _PASSING:
-        return PermanentError(f"{program} refuses the request", seen=seen, cure="a retry changes nothing; read why")
-    return silent(program, seen)
+        return PermanentError(f"{program} refuses the request", seen=fact, cure="a retry changes nothing; read why")
+    return silent(program, fact)
 
 
 def silent(program: str, reason: str) -> TemporaryError:

@@ -51,6 +51,11 @@ class Silence(BaseModel):
 _SILENCES = TypeAdapter(list[Silence])
 
 
+def person() -> str:
+    """Return who types the command, for those who come later."""
+    return f"{getpass.getuser()}@{os.uname().nodename}"
+
+
 def silence(http: httpx2.Client, lasts: timedelta, why: str, alert: str | None) -> str:
     """Silence one alert or all for so long, from now on; return the silence's number. Raises `UserError` for an unknown
     alert, a time that is too long, or no reason."""
@@ -67,7 +72,7 @@ def silence(http: httpx2.Client, lasts: timedelta, why: str, alert: str | None) 
         "matchers": [matcher],
         "startsAt": begin.isoformat(),
         "endsAt": (begin + lasts).isoformat(),
-        "createdBy": f"{getpass.getuser()}@{os.uname().nodename}",
+        "createdBy": person(),
         "comment": why,
     }
     answer = _call(http, "POST", "/api/v2/silences", body)

@@ -1,7 +1,8 @@
 """`bivouac alerts NAME`: the alerts of a campaign, by its record: those that fire now, and those that have ended.
 
-With `--test` it sends one message by each route of the spec's `notify` instead; with `--silence` it begins, and with
-`--silence off` it ends, a maintenance window.
+With `--ack` it notes in the record that somebody has those that fire in hand, which ends their escalation; with
+`--test` it sends one message by each route of the spec's `notify`; with `--silence` it begins, and with `--silence off`
+it ends, a maintenance window.
 """
 
 from __future__ import annotations
@@ -19,15 +20,22 @@ from infra.console.plain_console import say
 from infra.console.tables import Listing
 from infra.console.words import clock, moment, plural
 from infra.errors import UserError
-from infra.monitoring.silence import end_silences, silence, silences
-from infra.notices.notice import Notice
-from infra.notices.ways import SHORT, TOPIC, NotSent, recipients, ways
-from infra.record.payloads.alerts import AlertsUnseen
+from infra.monitoring.alerts import alerts, runbook
+from infra.monitoring.silence import end_silences, person, silence, silences
+from infra.notices.fired_alerts import PAGE, FiredAlert, alerts_without_answer, history
+from infra.notices.notice import Notice, NotSent
+from infra.notices.ways import SHORT, TOPIC, recipients, ways
+from infra.record.payloads.alerts import AlertAcknowledged, AlertsUnseen
+from infra.record.store import CampaignStore
 from infra.session.session import stored_spec
-from infra.steward.monitoring.alerts import FiredAlert, history
 
 OFF = "off"
-_OPTIONS = {"--silence": ("--why", "--only"), "--test": ("a route", "--json"), "no other option": ("--json",)}
+_OPTIONS = {
+    "--silence": ("--why", "--only"),
+    "--ack": ("--why", "--only"),
+    "--test": ("a route", "--json"),
+    "no other option": ("--json",),
+}
 """What the command does -> the options that have a meaning there."""
 
 
@@ -39,6 +47,7 @@ def alerts_command(
     *,
     route: str | None = None,
     test: bool = False,
+    ack: bool = False,
     lasts: str | None = None,
     why: str = "",
     only: str | None = None,
@@ -46,32 +55,36 @@ def alerts_command(
     """Print the alerts, the newest last; or test the routes, or silence alerts. Raises `UserError` if neither the
     account nor the results folder has the campaign, it has no such route, or an option has no meaning beside another.
     """
-    modes = {"--silence": lasts is not None, "--test": test}
+    modes = {"--silence": lasts is not None, "--ack": ack, "--test": test}
     options = {"a route": route is not None, "--why": bool(why), "--only": only is not None, "--json": as_json}
     _refuse_unused([mode for mode, is_on in modes.items() if is_on], [name for name, is_on in options.items() if is_on])
     if lasts is not None:
         return silence_command(campaign, region, lasts, why, only, console)
+    if ack:
+        return _acknowledge(record_of(campaign, region), why, only, console)
     if test:
         return _test_routes(campaign, region, route, as_json, console)
     try:
         events = record_of(campaign, region).events()
     except UserError as error:
         events = kept_record(campaign, region, error).events
-    alerts, unseen = history(events), [event for event in events if isinstance(event.payload, AlertsUnseen)]
+    rows, unseen = history(events), [event for event in events if isinstance(event.payload, AlertsUnseen)]
     if as_json:
-        write_json(console, [_row(alert) for alert in alerts])
+        write_json(console, [_row(alert) for alert in rows])
         return 0
     for event in unseen[-1:]:
         say(
             console,
             f"{event.at:%Y-%m-%d %H:%M:%S}  {event.sentence()}; no alert since then is not the same as all well",
         )
-    if not alerts:
+    if not rows:
         say(console, "no alert is in its record")
         return 0
     table = Listing("fired", "for", "severity", "alert", "~summary", "runbook")
-    for alert in alerts:
+    for alert in rows:
         payload, lasts = alert.payload, "fires" if alert.ended is None else clock(alert.seconds)
+        if alert.ended is None and alert.acknowledged is not None:
+            lasts += f", by {alert.acknowledged.by}"
         at = f"{alert.fired:%Y-%m-%d %H:%M:%S}"
         table.row(at, lasts, payload.severity, payload.alert, payload.summary, payload.runbook)
     table.show(console)
@@ -105,22 +118,42 @@ def silence_command(campaign: str, region: str, lasts: str, why: str, alert: str
     return 0
 
 
+def _acknowledge(store: CampaignStore, why: str, alert: str | None, console: Console) -> int:
+    """Record that somebody has the alerts that fire in hand, or one of them. Raises `UserError` if it does not fire."""
+    waiting = alerts_without_answer(store.events())
+    chosen = [row.payload for row in waiting if alert in (None, row.payload.alert)]
+    if alert is not None and not chosen:
+        names = ", ".join(row.payload.alert for row in waiting) or "none"
+        raise UserError("this alert waits for no answer", seen=alert, cure=f"one of those that do: {names}")
+    for row in chosen:
+        store.append(AlertAcknowledged(alert=row.alert, began=row.began, labels=row.labels, by=person(), why=why))
+        say(console, f"{row.alert} is yours: {row.summary}; see {row.runbook}")
+    if not chosen:
+        say(console, "no alert waits for an answer")
+    return 0
+
+
 def _test_routes(campaign: str, region: str, route: str | None, as_json: bool, console: Console) -> int:
-    """Send one message by each route, or by the named one; return 1 if one did not take it. The record has no trace of
-    it: nothing happened to the campaign."""
+    """Send one message by each route, or by the named one; return 1 if one did not take it. The name of an alert sends
+    what that alert would say, by each. The record has no trace of it: nothing happened to the campaign."""
     try:
         spec = stored_spec(record_of(campaign, region))
     except UserError as error:
         spec = kept_record(campaign, region, error).spec
-    routes = ways(spec)
-    if route is not None and route not in routes:
-        raise UserError("the spec's `notify` has no such route", seen=route, cure=f"one of: {', '.join(routes)}")
+    routes, rule = ways(spec), alerts().get(route or "")
+    if route is not None and route not in routes and rule is None:
+        cure = f"one of: {', '.join(routes)}; or an alert: {', '.join(alerts())}"
+        raise UserError("the spec's `notify` has no such route", seen=route, cure=cure)
     subject = f"bivouac {campaign}: a test of this route, nothing has happened"
     text = f"Somebody typed `bivouac alerts {campaign} --test` at {moment(datetime.now(UTC))}. Nobody needs to act."
+    message = Notice(subject, text)
+    if rule is not None:
+        subject = f"bivouac {campaign}: a test of alert {route} ({rule.severity}), nothing has happened"
+        message = Notice(subject, f"{text}\n{runbook(str(route), rule)}", rule.severity == PAGE)
     rows = list[dict[str, object]]()
-    for name in routes if route is None else [route]:
+    for name in routes if route is None or rule is not None else [route]:
         try:
-            answer, sent = str(routes[name](Notice(subject, text))), True
+            answer, sent = str(routes[name](message)), True
         except NotSent as error:
             answer, sent = str(error), False
         if name == TOPIC and sent:
@@ -137,4 +170,5 @@ def _test_routes(campaign: str, region: str, route: str | None, as_json: bool, c
 
 
 def _row(alert: FiredAlert) -> dict[str, object]:
-    return {**alert.payload.data(), "fired": alert.fired, "ended": alert.ended}
+    by = None if alert.acknowledged is None else alert.acknowledged.by
+    return {**alert.payload.data(), "fired": alert.fired, "ended": alert.ended, "acknowledged": by}

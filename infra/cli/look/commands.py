@@ -96,19 +96,26 @@ def explain(
 @runs("look.alerts:alerts_command", enters=("campaign",))
 def alerts(
     campaign: Name,
-    route: Annotated[str | None, typer.Argument(help="With --test: only this route.")] = None,
+    route: Annotated[
+        str | None, typer.Argument(help="With --test: only this route; or an alert, whose message goes by each route.")
+    ] = None,
     region: Region = "us-east-1",
     as_json: Json = False,
     test: Annotated[bool, typer.Option("--test", help="Send one message by each route of `notify`.")] = False,
+    ack: Annotated[
+        bool, typer.Option("--ack", help="Note that you have what fires in hand, which ends its escalation.")
+    ] = False,
     lasts: Annotated[
         str | None,
         typer.Option("--silence", metavar="2h", help="Tell nobody of alerts, for at most 24h; off: tell again."),
     ] = None,
-    why: Annotated[str, typer.Option(help="With --silence: the reason, for those who come later.")] = "",
-    only: Annotated[str | None, typer.Option(metavar="ALERT", help="With --silence: this alert alone.")] = None,
+    why: Annotated[str, typer.Option(help="With --silence or --ack: the reason, for those who come later.")] = "",
+    only: Annotated[
+        str | None, typer.Option(metavar="ALERT", help="With --silence or --ack: this alert alone.")
+    ] = None,
 ) -> None:
-    """Print a campaign's alerts, which fire and which have ended, with their runbooks; test the routes to people, or
-    silence alerts for a maintenance window."""
+    """Print a campaign's alerts, which fire and which have ended, with their runbooks; acknowledge them, test the
+    routes to people, or silence alerts for a maintenance window."""
 
 
 @runs("look.metrics:metrics_command", enters=("campaign",))

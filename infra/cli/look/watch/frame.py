@@ -14,8 +14,8 @@ from infra.cli.look.watch.grid import grid
 from infra.cli.look.watch.snapshot import GangFacts, Snapshot
 from infra.console.visible import visible
 from infra.console.words import clock, plural, share, usd
+from infra.notices.fired_alerts import history
 from infra.record.payloads.checkpoints import CheckpointCopied
-from infra.steward.monitoring.alerts import history
 from infra.target import spends
 
 LABEL = 9

@@ -24,9 +24,14 @@ from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
 from infra.folders import share_dir, tools_dir
 from infra.monitoring.alerts import HEARTBEAT, alertmanager_config
 from infra.monitoring.silence import PROXY, end_silences, silence, silences
-from infra.steward.monitoring.alerts import read
+from infra.notices.outbox import Outbox
+from infra.record.payloads.alerts import AlertAcknowledged
+from infra.spec.notify import Notify
+from infra.steward.monitoring.alerts import AlertWatch, read
 from infra.steward.seeing.agents import NoAnswer
+from tests.unit.notices.test_outbox import Way
 from tests.waiting import until as eventually
+from tests.worlds.record import MemoryRecord
 
 
 @pytest.fixture
@@ -116,6 +121,36 @@ def test_the_command_silences_a_single_alert(port: int, monkeypatch: pytest.Monk
     eventually(lambda: states(port) == {HEARTBEAT: False, "Held": True, "PodSilent": False}, "one is silent")
     assert alerts.alerts_command("train", "us-east-1", False, console, lasts="off") == 0
     assert "1 silence ended" in output.getvalue()
+
+
+def test_a_page_of_alertmanagers_is_escalated_until_somebody_silences_or_acknowledges_it(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alertmanager, the steward's watch, the record, the outbox and the command are real; routes and clock are not."""
+    record, pager = MemoryRecord(), Way()
+    notify = Notify.model_validate(
+        {"routes": {"pager": {"parameter": "/bivouac_webhook", "escalation": True}}, "escalate_after": "15m"}
+    )
+    store = record.store("steward-1")
+    alert_watch = AlertWatch(store, lambda: None, lambda: read("127.0.0.1", port), lambda: 0.0)
+    outbox = Outbox(store, notify, {"topic": Way(), "pager": pager}, record.time.wall)
+
+    def look(minutes: int) -> list[str]:
+        record.time.go(60 * minutes)
+        alert_watch.look()
+        outbox.tell(lambda: "1.00 USD/h")
+        return [notice.text.partition(": ")[2].partition(":")[0] for notice in pager.got]
+
+    assert look(0) == [] and look(15) == ["alert Held (page)"] and "PodSilent" in pager.got[0].text
+    silence(api_server(port), timedelta(hours=2), "I have it", "Held")
+    eventually(lambda: states(port)["Held"], "it is silent")
+    assert look(15) == ["alert Held (page)", "alert PodSilent (page)"]
+    monkeypatch.setattr(alerts, "record_of", lambda campaign, region: record.store("person"))
+    output = io.StringIO()
+    assert alerts.alerts_command("train", "us-east-1", False, PlainConsole(file=output, width=200), ack=True) == 0
+    assert output.getvalue().startswith("PodSilent is yours") and len(look(60)) == 2
+    answers = [event.payload for event in store.events() if isinstance(event.payload, AlertAcknowledged)]
+    assert {row.alert: row.by == "a silence in Alertmanager" for row in answers} == {"Held": True, "PodSilent": False}
 
 
 @pytest.mark.parametrize(
