@@ -150,7 +150,7 @@ def test_an_answer_is_in_the_record_with_its_person_and_shown(store: CampaignSto
     (payload,) = [event.payload for event in store.events() if isinstance(event.payload, AlertAcknowledged)]
     assert "@" in payload.by and payload.sentence() == f"alert Held is acknowledged by {payload.by}: I look"
     assert f"fires, by {payload.by}" in told() and told().count(" by ") == 1
-    with pytest.raises(UserError, match="waits for no answer.*PodSilent"):
+    with pytest.raises(UserError, match=r"waits for no answer.*PodSilent"):
         alerts.alerts_command("train", "us-east-1", False, console, ack=True, only="Held")
     alerts.alerts_command("train", "us-east-1", False, console, ack=True)
     alerts.alerts_command("train", "us-east-1", False, console, ack=True)
