@@ -138,7 +138,8 @@ def dashboard(
         Path | None, typer.Option(metavar="FOLDER", help="Write the dashboards for Grafana there, and end.")
     ] = None,
 ) -> None:
-    """Show a campaign's dashboards in a browser of this machine, from series live or kept."""
+    """Show a campaign's dashboards in a browser of this machine, from series live or kept; without a name all campaigns
+    side by side, from series that are kept."""
 
 
 @runs("look.shell:shell_command", announces=False)

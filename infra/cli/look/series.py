@@ -26,7 +26,7 @@ from infra.record.store import CampaignStore
 
 _PROXY = f"/api/v1/namespaces/{SPACE}/services/http:{SERVICE}:{PORT}/proxy"
 """https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/"""
-_LOST = (ValueError, OSError, EOFError, zlib.error)
+LOST = (ValueError, OSError, EOFError, zlib.error)
 """Errors of kept series that are damaged."""
 _PROGRAM = "Prometheus"
 
@@ -67,7 +67,7 @@ class KeptSeries:
             if len(programs) == len(PROGRAMS):
                 try:
                     self._get = stack.enter_context(over_text(self._lines(), programs))
-                except _LOST as error:
+                except LOST as error:
                     raise _damaged(error) from error
             yield self
 
@@ -78,7 +78,7 @@ class KeptSeries:
         chosen = selection(query)
         try:
             return select(chosen, self._lines(), begin, end, step)
-        except _LOST as error:
+        except LOST as error:
             raise _damaged(error) from error
 
 
@@ -139,7 +139,7 @@ def _of_file(path: Path, error: UserError) -> KeptSeries:
         times = [float(line.rsplit(" ", 1)[1]) for line in series.lines_of_file(path) if not line.startswith("#")]
     except FileNotFoundError:
         raise error from None
-    except (*_LOST, IndexError) as problem:
+    except (*LOST, IndexError) as problem:
         raise _damaged(problem) from problem
     begin, end = (min(times), max(times)) if times else (0.0, 0.0)
     return KeptSeries(str(path), begin, end, lambda: series.lines_of_file(path))
