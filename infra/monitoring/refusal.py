@@ -8,8 +8,7 @@ from datetime import timedelta
 from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
 
 _PAUSE = timedelta(seconds=15)
-_PASSING = (408, 429)
-"""Refusals of a moment: https://www.rfc-editor.org/rfc/rfc9110#section-15.5.9, and too many requests."""
+_PASSING = (408, 429)  # refusals of a moment: https://www.rfc-editor.org/rfc/rfc9110#section-15.5.9
 
 
 def refusal(program: str, status: int, body: bytes) -> BivouacError:

@@ -56,14 +56,14 @@ def person() -> str:
     return f"{getpass.getuser()}@{os.uname().nodename}"
 
 
-def silence(http: httpx2.Client, lasts: timedelta, why: str, alert: str | None) -> str:
+def silence(http: httpx2.Client, lasts: timedelta, reason: str, alert: str | None) -> str:
     """Silence one alert or all for so long, from now on; return the silence's number. Raises `UserError` for an unknown
     alert, a time that is too long, or no reason."""
     if alert is not None and alert not in alerts():
         raise UserError("no alert has this name", seen=alert, cure=f"one of {', '.join(alerts())}")
     if not timedelta(0) < lasts <= LONGEST:
         raise UserError("a silence cannot last so long", seen=str(lasts), cure="write at most 24h, and extend it then")
-    if not why.strip():
+    if not reason.strip():
         raise UserError("a silence needs its reason", seen="no reason", cure='add --why "…" for those who come later')
     begin = datetime.now(UTC)
     # The heartbeat is never silenced: by it the steward knows that alerts reach it.
@@ -73,7 +73,7 @@ def silence(http: httpx2.Client, lasts: timedelta, why: str, alert: str | None) 
         "startsAt": begin.isoformat(),
         "endsAt": (begin + lasts).isoformat(),
         "createdBy": person(),
-        "comment": why,
+        "comment": reason,
     }
     answer = _call(http, "POST", "/api/v2/silences", body)
     return str(answer.json()["silenceID"])

@@ -27,13 +27,9 @@ class FiredAlert(NamedTuple):
     acknowledged: AlertAcknowledged | None = None
 
     @property
-    def fired(self) -> datetime:
-        return self.event.at
-
-    @property
     def seconds(self) -> float:
         """Return how long it has fired; 0 while it does."""
-        return 0.0 if self.ended is None else (self.ended - self.fired).total_seconds()
+        return 0.0 if self.ended is None else (self.ended - self.event.at).total_seconds()
 
 
 def history(events: Iterable[Event]) -> list[FiredAlert]:
@@ -60,12 +56,12 @@ def alerts_without_answer(events: Iterable[Event]) -> list[FiredAlert]:
     return [alert for alert in history(events) if alert.ended is None and alert.acknowledged is None]
 
 
-def escalation(events: Iterable[Event], now: datetime, after: timedelta | None) -> Iterator[Told]:
-    """Yield one notice of all pages that wait for an answer, if the oldest has waited for `after` or a multiple of it
+def escalation(events: Iterable[Event], now: datetime, span: timedelta | None) -> Iterator[Told]:
+    """Yield one notice of all pages that wait for an answer, if the oldest has waited for `span` or a multiple of it
     since it was last sent. Its key has the number of the multiple, so that every process finds it again."""
     pages = [alert for alert in alerts_without_answer(events) if alert.payload.severity == PAGE]
-    if after is None or not pages or now - pages[0].fired < after:
+    if span is None or not pages or now - pages[0].event.at < span:
         return
     oldest = pages[0].event
-    others = tuple(alert.payload.alert for alert in pages[1:])
-    yield Told(key_of(oldest, escalation=(now - oldest.at) // after), Change.ALERT, oldest, oldest.at, others)
+    other_names = tuple(alert.payload.alert for alert in pages[1:])
+    yield Told(key_of(oldest, escalation=(now - oldest.at) // span), Change.ALERT, oldest, oldest.at, other_names)

@@ -54,8 +54,8 @@ def _event_text(news: Told) -> str:
         return f"still billing, and waiting for somebody since {moment(news.since)}: {_waits(news.event)}"
     if news.change is Change.ALERT and news.since is not None:
         text = f"nobody has answered since {moment(news.since)}: {news.event.payload.sentence()}"
-        more = f"{plural(len(news.others), 'other page')} without an answer: {', '.join(news.others)}"
-        return f"{text}; {more}" if news.others else text
+        rest = f"{plural(len(news.others), 'other page')} without an answer: {', '.join(news.others)}"
+        return f"{text}; {rest}" if news.others else text
     match news.event.payload:
         case AttemptRunning(attempt=attempt, nodes=nodes):
             return f"training has begun: attempt {attempt} on {plural(len(nodes), 'node')}"

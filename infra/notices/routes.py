@@ -41,8 +41,8 @@ def send(address: str, notice: Notice) -> str:
 
 def _is_plain(address: str, protocols: object) -> bool:
     """Return True for a scheme that a service has without encryption, beside one with."""
-    names = (protocols,) if isinstance(protocols, str) else protocols if isinstance(protocols, tuple | list) else ()
-    return address.partition("://")[0].lower() in names
+    names = (protocols,) if isinstance(protocols, str) else protocols
+    return isinstance(names, tuple | list) and address.partition("://")[0].lower() in names
 
 
 def _is_loopback(host: str | None) -> bool:

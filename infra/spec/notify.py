@@ -79,8 +79,8 @@ class Notify(Section):
             raise ValueError("a route of `escalation` gets nothing without `escalate_after`")
         if self.escalate_after is not None and self.escalate_after < SHORTEST_ESCALATION:
             raise ValueError("`escalate_after` is at least 1m: somebody has to read the first message")
-        if taken := {"topic", "webhook"} & self.routes.keys():
-            raise ValueError(f"`routes` cannot have the name {min(taken)}: another route has it")
+        if names := {"topic", "webhook"} & self.routes.keys():
+            raise ValueError(f"`routes` cannot have the name {min(names)}: another route has it")
         return self
 
     @property

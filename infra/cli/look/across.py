@@ -17,7 +17,6 @@ from infra.session.session import campaigns
 from infra.spec.names import buckets
 
 Lines = Callable[[], Iterator[str]]
-"""Yields the text that is kept of a campaign."""
 
 
 def all_campaigns(region: str, note: Callable[[str], None]) -> KeptSeries:
@@ -33,14 +32,10 @@ def all_campaigns(region: str, note: Callable[[str], None]) -> KeptSeries:
         for name in campaigns(account, bucket):
             store = CampaignStore(account.client("s3"), bucket, name, "")
             if keys := series.pieces(store):
-                texts[name] = partial(_of_record, store, keys)
+                texts[name] = partial(series.lines_of_pieces, store, keys)
     except NoCredentials:
         note("AWS was not asked: there are no credentials")
     return side_by_side(texts, note)
-
-
-def _of_record(store: CampaignStore, keys: list[str]) -> Iterator[str]:
-    return series.lines(series.bodies(store, keys))
 
 
 def side_by_side(texts: Mapping[str, Lines], note: Callable[[str], None]) -> KeptSeries:
@@ -61,8 +56,8 @@ def side_by_side(texts: Mapping[str, Lines], note: Callable[[str], None]) -> Kep
     def moved() -> Iterator[str]:
         for name, (begin, _) in spans.items():
             for line in texts[name]():
-                text, _, at = line.rpartition(" ")
-                yield line if line.startswith("#") else f"{text} {float(at) - begin:.3f}\n"
+                text, _, second = line.rpartition(" ")
+                yield line if line.startswith("#") else f"{text} {float(second) - begin:.3f}\n"
 
     longest = max(end - begin for begin, end in spans.values())
     return KeptSeries(f"what is kept of {plural(len(spans), 'campaign')}", 0.0, longest, moved)

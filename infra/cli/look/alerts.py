@@ -31,11 +31,9 @@ from infra.session.session import stored_spec
 
 OFF = "off"
 _OPTIONS = {
-    "--silence": ("--why", "--only"),
-    "--ack": ("--why", "--only"),
-    "--test": ("a route", "--json"),
+    "--silence": ("--why", "--only"), "--ack": ("--why", "--only"), "--test": ("a route", "--json"),
     "no other option": ("--json",),
-}
+}  # fmt: skip
 """What the command does -> the options that have a meaning there."""
 
 
@@ -52,9 +50,8 @@ def alerts_command(
     why: str = "",
     only: str | None = None,
 ) -> int:
-    """Print the alerts, the newest last; or test the routes, or silence alerts. Raises `UserError` if neither the
-    account nor the results folder has the campaign, it has no such route, or an option has no meaning beside another.
-    """
+    """Print the alerts, the newest last; or do what an option says. Raises `UserError` if neither the account nor the
+    results folder has the campaign, it has no such route, or an option has no meaning beside another."""
     modes = {"--silence": lasts is not None, "--ack": ack, "--test": test}
     options = {"a route": route is not None, "--why": bool(why), "--only": only is not None, "--json": as_json}
     _refuse_unused([mode for mode, is_on in modes.items() if is_on], [name for name, is_on in options.items() if is_on])
@@ -73,10 +70,8 @@ def alerts_command(
         write_json(console, [_row(alert) for alert in rows])
         return 0
     for event in unseen[-1:]:
-        say(
-            console,
-            f"{event.at:%Y-%m-%d %H:%M:%S}  {event.sentence()}; no alert since then is not the same as all well",
-        )
+        warning = f"{event.sentence()}; no alert since then is not the same as all well"
+        say(console, f"{event.at:%Y-%m-%d %H:%M:%S}  {warning}")
     if not rows:
         say(console, "no alert is in its record")
         return 0
@@ -85,7 +80,7 @@ def alerts_command(
         payload, lasts = alert.payload, "fires" if alert.ended is None else clock(alert.seconds)
         if alert.ended is None and alert.acknowledged is not None:
             lasts += f", by {alert.acknowledged.by}"
-        at = f"{alert.fired:%Y-%m-%d %H:%M:%S}"
+        at = f"{alert.event.at:%Y-%m-%d %H:%M:%S}"
         table.row(at, lasts, payload.severity, payload.alert, payload.summary, payload.runbook)
     table.show(console)
     return 0
@@ -102,33 +97,33 @@ def _refuse_unused(modes: list[str], options: list[str]) -> None:
             raise UserError(f"{option} has no meaning here", seen=f"{option} with {mode}", cure=f"add {places}")
 
 
-def silence_command(campaign: str, region: str, lasts: str, why: str, alert: str | None, console: Console) -> int:
+def silence_command(campaign: str, region: str, lasts: str, reason: str, alert: str | None, console: Console) -> int:
     """Silence one alert or all, or end all silences; print what is silenced then. Raises `UserError` without a cluster,
     and what `silence` raises."""
     with open_cluster(record_of(campaign, region)) as cluster:
         if lasts == OFF:
-            if why:
-                raise UserError("a window ends without a reason", seen=f"--why {why}", cure="leave --why out")
+            if reason:
+                raise UserError("a window ends without a reason", seen=f"--why {reason}", cure="leave --why out")
             count = end_silences(cluster.http, alert)
             say(console, f"{plural(count, 'silence')} ended; what fires is told within seconds")
         else:
-            silence(cluster.http, timedelta(seconds=ago(lasts, "--silence")), why, alert)
+            silence(cluster.http, timedelta(seconds=ago(lasts, "--silence")), reason, alert)
         for row in silences(cluster.http):
             say(console, f"{row.scope} until {row.ends_at:%Y-%m-%d %H:%M:%S} UTC, by {row.by}: {row.why}")
     return 0
 
 
-def _acknowledge(store: CampaignStore, why: str, alert: str | None, console: Console) -> int:
+def _acknowledge(store: CampaignStore, reason: str, alert: str | None, console: Console) -> int:
     """Record that somebody has the alerts that fire in hand, or one of them. Raises `UserError` if it does not fire."""
     waiting = alerts_without_answer(store.events())
-    chosen = [row.payload for row in waiting if alert in (None, row.payload.alert)]
-    if alert is not None and not chosen:
+    payloads = [row.payload for row in waiting if alert in (None, row.payload.alert)]
+    if alert is not None and not payloads:
         names = ", ".join(row.payload.alert for row in waiting) or "none"
         raise UserError("this alert waits for no answer", seen=alert, cure=f"one of those that do: {names}")
-    for row in chosen:
-        store.append(AlertAcknowledged(alert=row.alert, began=row.began, labels=row.labels, by=person(), why=why))
+    for row in payloads:
+        store.append(AlertAcknowledged(alert=row.alert, began=row.began, labels=row.labels, by=person(), why=reason))
         say(console, f"{row.alert} is yours: {row.summary}; see {row.runbook}")
-    if not chosen:
+    if not payloads:
         say(console, "no alert waits for an answer")
     return 0
 
@@ -153,12 +148,12 @@ def _test_routes(campaign: str, region: str, route: str | None, as_json: bool, c
     rows = list[dict[str, object]]()
     for name in routes if route is None or rule is not None else [route]:
         try:
-            answer, sent = str(routes[name](message)), True
+            answer, is_sent = str(routes[name](message)), True
         except NotSent as error:
-            answer, sent = str(error), False
-        if name == TOPIC and sent:
+            answer, is_sent = str(error), False
+        if name == TOPIC and is_sent:
             answer += f"; {recipients(Account(spec.region, SHORT), spec.notices_topic)}"
-        rows.append({"route": name, "sent": sent, "answer": answer})
+        rows.append({"route": name, "sent": is_sent, "answer": answer})
     if as_json:
         write_json(console, rows)
     else:
@@ -170,5 +165,5 @@ def _test_routes(campaign: str, region: str, route: str | None, as_json: bool, c
 
 
 def _row(alert: FiredAlert) -> dict[str, object]:
-    by = None if alert.acknowledged is None else alert.acknowledged.by
-    return {**alert.payload.data(), "fired": alert.fired, "ended": alert.ended, "acknowledged": by}
+    person_of_ack = None if alert.acknowledged is None else alert.acknowledged.by
+    return {**alert.payload.data(), "fired": alert.event.at, "ended": alert.ended, "acknowledged": person_of_ack}

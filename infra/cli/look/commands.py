@@ -96,15 +96,11 @@ def explain(
 @runs("look.alerts:alerts_command", enters=("campaign",))
 def alerts(
     campaign: Name,
-    route: Annotated[
-        str | None, typer.Argument(help="With --test: only this route; or an alert, whose message goes by each route.")
-    ] = None,
+    route: Annotated[str | None, typer.Argument(help="With --test: this route alone, or an alert by all.")] = None,
     region: Region = "us-east-1",
     as_json: Json = False,
     test: Annotated[bool, typer.Option("--test", help="Send one message by each route of `notify`.")] = False,
-    ack: Annotated[
-        bool, typer.Option("--ack", help="Note that you have what fires in hand, which ends its escalation.")
-    ] = False,
+    ack: Annotated[bool, typer.Option("--ack", help="Say that you have in hand what fires: no escalation.")] = False,
     lasts: Annotated[
         str | None,
         typer.Option("--silence", metavar="2h", help="Tell nobody of alerts, for at most 24h; off: tell again."),

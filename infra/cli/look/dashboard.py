@@ -36,8 +36,8 @@ def dashboard_command(campaign: str | None, region: str, port: int, grafana: Pat
             target.enter_where(campaign)
         listener.set_inheritable(False)
         os.environ.pop(_LISTENER, None)
-        opened = series_of(campaign, region, note) if campaign is not None else all_campaigns(region, note).opened()
-        with opened as source:
+        series = series_of(campaign, region, note) if campaign is not None else all_campaigns(region, note).opened()
+        with series as source:
             server = PanelServer(listener, campaign, source)
             say(console, f"{server.url} shows {server.title}; Ctrl-C ends it")
             console.file.flush()
@@ -66,7 +66,7 @@ def _write(folder: Path, console: Console) -> int:
         for name in dashboards():
             (folder / f"bivouac-{name}.json").write_text(json.dumps(grafana_json(name), indent=1) + "\n")
     except OSError as error:
-        seen = f"{error.filename}: {error.strerror}"
-        raise UserError("the dashboards cannot be written", seen=seen, cure="choose a folder of yours") from error
+        fact = f"{error.filename}: {error.strerror}"
+        raise UserError("the dashboards cannot be written", seen=fact, cure="choose a folder of yours") from error
     say(console, f"{len(dashboards())} dashboards are in {folder}; Grafana imports each, and asks for its Prometheus")
     return 0

@@ -92,11 +92,8 @@ class PanelHandler(BaseHTTPRequestHandler):
             for name, board in dashboards().items()
             if (name == ACROSS) is (self.server.campaign is None)
         ]
-        live = isinstance(source, LiveSeries)
-        across = self.server.campaign is None
-        return {
-            "campaign": self.server.title, "origin": source.origin, "live": live, "across": across, "boards": boards,
-        }  # fmt: skip
+        facts = {"campaign": self.server.title, "origin": source.origin, "live": isinstance(source, LiveSeries)}
+        return facts | {"across": self.server.campaign is None, "boards": boards}
 
     def _json(self, status: HTTPStatus, value: Any) -> None:
         self._answer(status, "application/json", json.dumps(value, allow_nan=False).encode())

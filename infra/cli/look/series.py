@@ -75,9 +75,9 @@ class KeptSeries:
         """Return the series. Raises `UserError` for a query that is refused, `PermanentError` for damaged series."""
         if self._get is not None:
             return _rows(query, *self._get(range_path(query, begin, end, step)))
-        chosen = selection(query)
+        selector = selection(query)
         try:
-            return select(chosen, self._lines(), begin, end, step)
+            return select(selector, self._lines(), begin, end, step)
         except LOST as error:
             raise _damaged(error) from error
 
@@ -130,7 +130,7 @@ def _of_record(store: CampaignStore) -> KeptSeries:
             f"`bivouac events {store.campaign}` tells what could not be kept",
         )
     origin = f"{len(keys)} pieces of the record"
-    return KeptSeries(origin, spans[0][0], spans[-1][1], lambda: series.lines(series.bodies(store, keys)))
+    return KeptSeries(origin, spans[0][0], spans[-1][1], lambda: series.lines_of_pieces(store, keys))
 
 
 def _of_file(path: Path, error: UserError) -> KeptSeries:
@@ -155,8 +155,8 @@ def _rows(query: str, code: int, body: bytes) -> list[MetricSeries]:
     """Return the series of Prometheus' answer. Raises `UserError` for a query that it refuses, and what `refusal` has
     for another answer."""
     if code in (400, 422):
-        seen = f"{query}: {reason_of(body)}"
-        raise UserError("Prometheus refuses the query", seen=seen, cure="docs/metrics.md has names")
+        fact = f"{query}: {reason_of(body)}"
+        raise UserError("Prometheus refuses the query", seen=fact, cure="docs/metrics.md has names")
     if code != 200:
         raise refusal(_PROGRAM, code, body)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from http import HTTPStatus
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -13,8 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from infra.errors import LeaseLost, LeaseUnproven
 from infra.monitoring.alerts import HEARTBEAT
-from infra.notices.fired_alerts import FiredAlert, history
-from infra.record.events import Event
+from infra.notices.fired_alerts import history
 from infra.record.payloads.alerts import AlertAcknowledged, AlertEnded, AlertFired, AlertsUnseen
 from infra.record.store import CampaignStore
 from infra.steward.seeing import agents
@@ -84,11 +83,6 @@ def read(address: str = ALERTMANAGER, port: int = ALERTMANAGER_PORT) -> list[Ale
         raise agents.NoAnswer(f"Alertmanager's answer: {error.errors()[0]['msg']}") from error
 
 
-def open_alerts(events: Iterable[Event]) -> dict[str, FiredAlert]:
-    """Return the alerts of a record that have fired and not ended, by their key."""
-    return {alert.payload.key: alert for alert in history(events) if alert.ended is None}
-
-
 class AlertWatch:
     """A thread, so that the steward's loop never waits for Alertmanager."""
 
@@ -139,18 +133,17 @@ class AlertWatch:
         self._heard, self._is_unseen_told = self._monotonic(), False
         self._guard()
         if self._open is None:
-            alerts_of_record = open_alerts(self._store.events())
-            self._open = {key: alert.payload for key, alert in alerts_of_record.items()}
-            self._acknowledged = {key for key, alert in alerts_of_record.items() if alert.acknowledged is not None}
+            firing = [alert for alert in history(self._store.events()) if alert.ended is None]
+            self._open = {alert.payload.key: alert.payload for alert in firing}
+            self._acknowledged = {alert.payload.key for alert in firing if alert.acknowledged is not None}
         for key, alert in active.items():
             if key not in self._open and not alert.status.is_quiet and len(self._open) < _MOST:
                 self._store.append(payload := alert.fired())
                 self._open[key] = payload
         for key in [key for key in self._open if key in active and active[key].status.silences]:
             if key not in self._acknowledged:
-                fired = self._open[key]
-                by = "a silence in Alertmanager"
-                self._store.append(AlertAcknowledged(alert=fired.alert, began=fired.began, labels=fired.labels, by=by))
+                row, person = self._open[key], "a silence in Alertmanager"
+                self._store.append(AlertAcknowledged(alert=row.alert, began=row.began, labels=row.labels, by=person))
                 self._acknowledged.add(key)
         for key in [key for key in self._open if key not in active]:
             ended = self._open[key]

@@ -53,16 +53,10 @@ def grid(live: Mapping[str, Any], ranks_per_node: int) -> Iterator[Text]:
             for mark in dict.fromkeys(mark for cell in cells for mark in cell)
         )
         yield Text(f"each {unit}: ", "dim").append_text(legend)
-    troubles = list(troubles_of(pods, live.get("nodes") or ()))
+    troubles = [*pod_troubles(pods), *node_troubles(live.get("nodes") or ())]
     yield from (Text(trouble, "yellow") for trouble in troubles[:_MOST_TROUBLES])
     if len(troubles) > _MOST_TROUBLES:
         yield Text(f"and {len(troubles) - _MOST_TROUBLES} more, see `bivouac status`", "yellow")
-
-
-def troubles_of(pods: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what is not well with pods, their ranks and nodes."""
-    yield from _pod_troubles(pods)
-    yield from _node_troubles(nodes)
 
 
 def place_of(pod: Mapping[str, Any]) -> int:
@@ -87,7 +81,7 @@ def mark_of(pod: Mapping[str, Any]) -> NodeMark:
     return _OF_PHASE.get(phase, _WELL)
 
 
-def _pod_troubles(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def pod_troubles(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for pod in pods:
         name = short(pod.get("node") or pod.get("name"))
         if silent_s := pod.get("silent_s"):
@@ -98,7 +92,7 @@ def _pod_troubles(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"rank {rank} on {name}: {word}"
 
 
-def _node_troubles(nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def node_troubles(nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for node in nodes:
         ready = {True: "", False: "not Ready", None: "Ready is not known"}[node.get("ready")]
         state = str(node.get("instance_state") or "unknown")

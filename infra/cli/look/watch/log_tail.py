@@ -26,7 +26,7 @@ class LogTail:
     def __init__(self, follow: FollowLines) -> None:
         self._follow = follow
         self._rank: int | None = None
-        self._over = threading.Event()
+        self._closing = threading.Event()
         self.lines: deque[str] = deque(maxlen=KEPT)
         self.trouble = ""
         """Why no lines come."""
@@ -35,35 +35,34 @@ class LogTail:
         """Follow this rank from now on, if it is another."""
         if rank == self._rank:
             return
-        self._over.set()
-        self._rank, self._over, self.lines, self.trouble = rank, threading.Event(), deque(maxlen=KEPT), ""
+        self._closing.set()
+        self._rank, self._closing, self.lines, self.trouble = rank, threading.Event(), deque(maxlen=KEPT), ""
         if rank is not None:
-            arguments = (rank, self._over, self.lines)
-            threading.Thread(target=self._run, args=arguments, name="rank's log", daemon=True).start()
+            threading.Thread(target=self._run, args=(rank, self._closing, self.lines), daemon=True).start()
 
-    def _run(self, rank: int, over: threading.Event, kept: deque[str]) -> None:
+    def _run(self, rank: int, closing: threading.Event, lines: deque[str]) -> None:
         try:
-            for line in self._follow(rank, over):
-                if over.is_set():
+            for line in self._follow(rank, closing):
+                if closing.is_set():
                     return
-                kept.append(line)
+                lines.append(line)
         except (BivouacError, BotoCoreError, ClientError, httpx2.HTTPError, OSError, ValueError) as error:
-            if not over.is_set():
+            if not closing.is_set():
                 self.trouble = first_line(error)
 
 
 def follow_rank(campaign: str, region: str) -> FollowLines:
     """Return a function that follows a rank's node in the newest attempts, from the record and from the cluster."""
 
-    def follow(rank: int, over: threading.Event) -> Iterator[str]:
+    def follow(rank: int, closing: threading.Event) -> Iterator[str]:
         store, request = record_of(campaign, region), Asked(rank=rank, tail=KEPT)
         node, readers = node_of(store, rank), dict[str, PodReader]()
         with living_logs(store, Console(quiet=True)) as living:
-            while not over.is_set():
+            while not closing.is_set():
                 for pod in pods_of(store, living, request, node, readers):
                     readers.setdefault(pod, PodReader(store, living, pod, request, ""))
                 for reader in readers.values():
                     yield from map(in_words, reader.read(to_the_end=False))
-                over.wait(_LOOK_S)
+                closing.wait(_LOOK_S)
 
     return follow

@@ -24,8 +24,7 @@ from infra.errors import BivouacError, first_line
 READ_EVERY_S = 2.0
 """Between two looks into the record, at least."""
 _REDRAW_S = 0.5
-_TYPED_BYTES = 64
-"""An arrow is three at once."""
+_TYPED_BYTES = 64  # an arrow is three at once
 _STANDARD_INPUT = 0
 
 
@@ -53,12 +52,12 @@ def _follow(
             screen.draw(_whole_picture(view, snapshot, machines, log, console, trouble))
             if snapshot.ended:
                 return snapshot
-            for pressed in keys_of(key(max(_REDRAW_S, screen.rest_s))):
-                turned = after_key(view, pressed, snapshot, machines.ranks_per_node)
-                if turned is None:
+            for name in keys_of(key(max(_REDRAW_S, screen.rest_s))):
+                next_view = after_key(view, name, snapshot, machines.ranks_per_node)
+                if next_view is None:
                     log.show(None)
                     return snapshot
-                view = turned
+                view = next_view
 
 
 def _whole_picture(
