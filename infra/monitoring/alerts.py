@@ -120,5 +120,5 @@ def runbook(name: str, rule: AlertRule) -> str:
         f"**The rule**, which must hold for {rule.holds}:",
         "```\n" + re.sub(r" (or|unless|and) ", r"\n\1 ", rule.expr) + "\n```",
     )
-    wrapped = (text if text.startswith("```") else textwrap.fill(text, 120) for text in paragraphs)
-    return f"# {name}\n\n" + "\n\n".join(wrapped) + "\n"
+    wrapped_texts = (text if text.startswith("```") else textwrap.fill(text, 120) for text in paragraphs)
+    return f"# {name}\n\n" + "\n\n".join(wrapped_texts) + "\n"

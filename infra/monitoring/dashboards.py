@@ -15,6 +15,8 @@ from infra.monitoring.exporters import exporters, known_metrics
 from trainer.contract.frozen import Frozen
 
 GRAFANA_SCHEMA = 39
+ACROSS = "campaigns"
+"""The dashboard that compares campaigns: each of its series is one of them."""
 _TABLE = Path(__file__).with_name("dashboards.yaml")
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
 _WIDTH, _HEIGHT, _COLUMNS = 12, 8, 2

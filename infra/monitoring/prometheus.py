@@ -43,13 +43,9 @@ def over_text(lines: Iterable[str], programs: Mapping[str, Path]) -> Iterator[Ca
         (place / "prometheus.yml").write_text("{}\n")
         blocks = place / "blocks"
         command = [
-            str(programs["promtool"]),
-            "tsdb",
-            "create-blocks-from",
-            "openmetrics",
-            str(place / "series.om"),
-            str(blocks),
-        ]
+            str(programs["promtool"]), "tsdb", "create-blocks-from", "openmetrics",
+            str(place / "series.om"), str(blocks),
+        ]  # fmt: skip
         answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if answer.returncode:
             raise PermanentError("promtool cannot read the kept series", seen=answer.stderr.strip()[-500:])

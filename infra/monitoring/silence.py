@@ -15,15 +15,16 @@ from typing import Any
 import httpx2
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from infra.errors import TemporaryError, UserError
+from infra.errors import BivouacError, UserError
 from infra.monitoring.alerts import HEARTBEAT, alerts
 from infra.monitoring.prometheus import SPACE
+from infra.monitoring.refusal import refusal, silent
 
 LONGEST = timedelta(hours=24)
 """A longer one outlives the person who remembers it."""
 _SERVICE = "http:kube-prometheus-stack-alertmanager:9093"
 PROXY = f"/api/v1/namespaces/{SPACE}/services/{_SERVICE}/proxy"
-_PAUSE = timedelta(seconds=15)
+_PROGRAM = "Alertmanager"
 
 
 class _SilenceStatus(BaseModel):
@@ -50,14 +51,19 @@ class Silence(BaseModel):
 _SILENCES = TypeAdapter(list[Silence])
 
 
-def silence(http: httpx2.Client, lasts: timedelta, why: str, alert: str | None) -> str:
+def person() -> str:
+    """Return who types the command, for those who come later."""
+    return f"{getpass.getuser()}@{os.uname().nodename}"
+
+
+def silence(http: httpx2.Client, lasts: timedelta, reason: str, alert: str | None) -> str:
     """Silence one alert or all for so long, from now on; return the silence's number. Raises `UserError` for an unknown
     alert, a time that is too long, or no reason."""
     if alert is not None and alert not in alerts():
         raise UserError("no alert has this name", seen=alert, cure=f"one of {', '.join(alerts())}")
     if not timedelta(0) < lasts <= LONGEST:
         raise UserError("a silence cannot last so long", seen=str(lasts), cure="write at most 24h, and extend it then")
-    if not why.strip():
+    if not reason.strip():
         raise UserError("a silence needs its reason", seen="no reason", cure='add --why "…" for those who come later')
     begin = datetime.now(UTC)
     # The heartbeat is never silenced: by it the steward knows that alerts reach it.
@@ -66,8 +72,8 @@ def silence(http: httpx2.Client, lasts: timedelta, why: str, alert: str | None) 
         "matchers": [matcher],
         "startsAt": begin.isoformat(),
         "endsAt": (begin + lasts).isoformat(),
-        "createdBy": f"{getpass.getuser()}@{os.uname().nodename}",
-        "comment": why,
+        "createdBy": person(),
+        "comment": reason,
     }
     answer = _call(http, "POST", "/api/v2/silences", body)
     return str(answer.json()["silenceID"])
@@ -79,29 +85,29 @@ def silences(http: httpx2.Client) -> list[Silence]:
     try:
         rows = _SILENCES.validate_json(answer.content)
     except ValidationError as error:
-        raise _silent(f"its silences: {error.errors()[0]['msg']}") from error
+        raise silent(_PROGRAM, f"its silences: {error.errors()[0]['msg']}") from error
     return sorted((row for row in rows if row.status.state == "active"), key=lambda row: row.ends_at)
 
 
-def end_silences(http: httpx2.Client) -> int:
-    """End all silences that are in force; return their number."""
-    rows = silences(http)
+def end_silences(http: httpx2.Client, alert: str | None = None) -> int:
+    """End the silences of one alert, or all that are in force; return their number."""
+    rows = [row for row in silences(http) if alert in (None, row.scope)]
     for row in rows:
-        _call(http, "DELETE", f"/api/v2/silence/{row.id}", None)
+        try:
+            _call(http, "DELETE", f"/api/v2/silence/{row.id}", None)
+        except BivouacError:
+            if row.id in {left.id for left in silences(http)}:
+                raise  # else it has ended meanwhile
     return len(rows)
 
 
 def _call(http: httpx2.Client, method: str, path: str, body: Mapping[str, Any] | None) -> httpx2.Response:
-    """Return Alertmanager's answer through the API server. Raises `TemporaryError` where there is none."""
+    """Return Alertmanager's answer through the API server. Raises `TemporaryError` where there is none, and by its
+    status `UserError` or `PermanentError` for a refusal."""
     try:
         answer = http.request(method, PROXY + path, json=None if body is None else dict(body))
     except httpx2.TransportError as error:
-        raise _silent(str(error)) from error
+        raise silent(_PROGRAM, str(error)) from error
     if not answer.is_success:
-        raise _silent(f"status {answer.status_code}: {answer.text[:200]}")
+        raise refusal(_PROGRAM, answer.status_code, answer.content)
     return answer
-
-
-def _silent(reason: str) -> TemporaryError:
-    cure = "give the command again; `addons.prometheus` must be on"
-    return TemporaryError("Alertmanager does not answer", seen=reason[:300], cure=cure, delay=_PAUSE)

@@ -5,6 +5,7 @@ Each change has a key, made of its event's place in the record, under which ever
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -30,6 +31,8 @@ NEXT_REMINDERS = timedelta(hours=6)
 STALE = timedelta(days=1)
 """Age from which a change is no longer told: nobody was there to tell it, and something else has followed."""
 
+_REMINDER, _ESCALATION = "+", "!"
+"""Between an event's key and a number."""
 _ENDS_A_WAIT = FileSystemReplaced | Relaunched | AttemptLaunched | TrainingFinished | ArchiveBegun
 _ACTING = (Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH, Stage.TEARDOWN)
 """Stages whose begin shows that somebody acts; in the others a driver only watches."""
@@ -43,7 +46,9 @@ class Told:
     change: Change
     event: Event
     since: datetime | None = None
-    """Of a reminder: when somebody should have acted first."""
+    """Of a reminder or an escalation: when somebody should have acted first."""
+    others: tuple[str, ...] = ()
+    """Of an escalation: the other alerts that wait for an answer."""
 
 
 def changes(events: Iterable[Event], now: datetime) -> tuple[Told, ...]:
@@ -63,12 +68,13 @@ def changes(events: Iterable[Event], now: datetime) -> tuple[Told, ...]:
 
 def told_by(key: str, events: Iterable[Event]) -> Told | None:
     """Return the change that was told under this key, however old; None if the record does not have its event."""
-    event_key, _, reminder = key.partition("+")
+    event_key, mark, _ = re.split(r"([+!]|$)", key, maxsplit=1)
     event_of_key = next((event for event in events if key_of(event) == event_key), None)
     if event_of_key is None:
         return None
-    if reminder:
-        return Told(key, Change.BILLING, event_of_key, event_of_key.at)
+    if mark:
+        change_of_mark = Change.ALERT if mark == _ESCALATION else Change.BILLING
+        return Told(key, change_of_mark, event_of_key, event_of_key.at)
     change = next((change_of_event.change for change_of_event in _changes_of(event_of_key, [])), None)
     return None if change is None else Told(key, change, event_of_key)
 
@@ -100,8 +106,9 @@ def _begins(earlier_changes: list[Told]) -> bool:
     return not steps or steps[-1] is Change.HELD
 
 
-def key_of(event: Event, reminder: int = 0) -> str:
-    return f"{event.writer}-{event.sequence:06d}" + (f"+{reminder}" if reminder else "")
+def key_of(event: Event, reminder: int = 0, escalation: int = 0) -> str:
+    mark = f"{_REMINDER}{reminder}" if reminder else f"{_ESCALATION}{escalation}" if escalation else ""
+    return f"{event.writer}-{event.sequence:06d}{mark}"
 
 
 class _Wait:

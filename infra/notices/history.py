@@ -53,6 +53,8 @@ def history(store: CampaignStore, spec: Spec, now: datetime, limit: int = MOST) 
             pairs[way, key] = news
     due = [news for news in changes(events, now) if news.change in spec.notify.on]
     for way in way_names(spec):
+        if way in spec.notify.escalation_routes:
+            continue  # what it waits for is known by its tries alone
         pairs |= {(way, news.key): news for news in due if (way, news.key) not in pairs}
     newest = sorted(pairs.items(), key=lambda item: (item[1].event.at, item[1].key, item[0][0]), reverse=True)[:limit]
     trouble = _troubles(events)

@@ -26,6 +26,12 @@ _LONGEST = 2000
 class Notice:
     subject: str
     text: str
+    is_urgent: bool = False
+    """Somebody must act now: an alert of severity `page`."""
+
+
+class NotSent(Exception):
+    """A notice did not get through; the text says why, for the record."""
 
 
 def notice(change: Told, campaign: str, region: str, cost: str) -> Notice:
@@ -38,13 +44,18 @@ def notice(change: Told, campaign: str, region: str, cost: str) -> Notice:
         f"Campaign {campaign} in {region}, {moment(change.event.at)}.",
     ]
     plain = re.sub(r"[^\x20-\x7e]+", " ", f"bivouac {campaign}: {event_text}")
-    return Notice(plain if len(plain) <= SUBJECT else f"{plain[: SUBJECT - 3]}...", "\n".join(lines))
+    is_urgent = getattr(change.event.payload, "severity", "") == "page"
+    return Notice(plain if len(plain) <= SUBJECT else f"{plain[: SUBJECT - 3]}...", "\n".join(lines), is_urgent)
 
 
 def _event_text(news: Told) -> str:
     if news.change is Change.BILLING:
         assert news.since is not None, "a reminder knows since when"
         return f"still billing, and waiting for somebody since {moment(news.since)}: {_waits(news.event)}"
+    if news.change is Change.ALERT and news.since is not None:
+        text = f"nobody has answered since {moment(news.since)}: {news.event.payload.sentence()}"
+        rest = f"{plural(len(news.others), 'other page')} without an answer: {', '.join(news.others)}"
+        return f"{text}; {rest}" if news.others else text
     match news.event.payload:
         case AttemptRunning(attempt=attempt, nodes=nodes):
             return f"training has begun: attempt {attempt} on {plural(len(nodes), 'node')}"
@@ -103,6 +114,8 @@ def _next(news: Told, campaign: str) -> str:
         case Change.CHECKPOINTS | Change.WATCH:
             look = f"`bivouac status {campaign}` shows it"
             return f"{look}; `bivouac relaunch {campaign} --spec FILE` goes on with a mended spec; {down}"
+        case Change.ALERT if news.since is not None:
+            return f"`bivouac alerts {campaign} --ack` says that you have it, and ends these messages; then its runbook"
         case Change.ALERT:
             return f"its runbook says what to do; `bivouac status {campaign}` shows the campaign"
         case Change.HELD:

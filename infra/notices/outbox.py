@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from functools import cache, partial
 
@@ -19,8 +19,9 @@ from pydantic import AwareDatetime, BaseModel
 
 from infra.errors import BivouacError, LeaseUnproven
 from infra.notices.changes import Told, changes
-from infra.notices.notice import Notice, notice
-from infra.notices.ways import NotSent, Way
+from infra.notices.fired_alerts import escalation
+from infra.notices.notice import Notice, NotSent, notice
+from infra.notices.ways import Way
 from infra.record.payloads.stages import NoticeFailed
 from infra.record.store import CampaignStore
 from infra.spec.notify import Notify
@@ -60,19 +61,26 @@ class Outbox:
 
         Raises what the record raises; a way that fails is recorded once.
         """
-        due = [news for news in changes(self._store.events(), self._now()) if news.change in self._notify.on]
+        events, now = self._store.events(), self._now()
+        due = [news for news in changes(events, now) if news.change in self._notify.on]
+        pages = escalation(events, now, self._notify.escalate_after)
         cost_text = cache(cost)
 
         def make_notice(change: Told) -> Notice:
             return notice(change, self._store.campaign, self._store.region, cost_text())
 
-        return self.say({news.key: partial(make_notice, news) for news in due})
+        count = self.say({news.key: partial(make_notice, news) for news in due})
+        routes = self._notify.escalation_routes & self._ways.keys()
+        return count + self._say({page.key: partial(make_notice, page) for page in pages}, routes or self._ways.keys())
 
     def say(self, notices: Mapping[str, Callable[[], Notice]]) -> int:
-        """Send each notice once in the campaign's life, by its key; return the number sent."""
-        waiting = [
-            (way, key) for key in notices for way in self._ways if self._folder(way, key) not in self._over
-        ]  # fmt: skip
+        """Send each notice once in the campaign's life, by its key; return the number sent. Routes that wait for
+        escalations get none."""
+        return self._say(notices, self._ways.keys() - self._notify.escalation_routes)
+
+    def _say(self, notices: Mapping[str, Callable[[], Notice]], names: Collection[str]) -> int:
+        ways = [way for way in self._ways if way in names]
+        waiting = [(way, key) for key in notices for way in ways if self._folder(way, key) not in self._over]
         folder_keys = set(self._store.keys(f"{FOLDER}/")) if waiting else set[str]()
         count, silent = 0, set[str]()
         for way, key in waiting:

@@ -1,4 +1,4 @@
-"""The ways by which a notice reaches people: an SNS topic, and a webhook in the form of Slack's.
+"""The ways by which a notice reaches people: an SNS topic, a webhook in the form of Slack's, and routes of apprise's.
 
 No error holds the webhook's address: whoever knows it can post.
 """
@@ -20,9 +20,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.aws.account import Account, every
 from infra.cluster.secrets import SecretRefused, text_of, value_of
 from infra.errors import TemporaryError
-from infra.notices.notice import Notice
+from infra.notices import routes
+from infra.notices.notice import Notice, NotSent
 from infra.plan.survey import environment
 from infra.spec.campaign import Spec
+from infra.spec.secrets import SecretSource
 
 TOPIC, WEBHOOK = "topic", "webhook"
 _TIMEOUT_S = 5.0
@@ -33,10 +35,6 @@ _UNCONFIRMED = "PendingConfirmation"
 """In the place of a subscription's ARN: https://docs.aws.amazon.com/sns/latest/api/API_Subscription.html"""
 
 
-class NotSent(Exception):
-    """A notice did not get through; the text says why, for the record."""
-
-
 Way = Callable[[Notice], str | None]
 """Sends one notice, and returns what the other side answered."""
 
@@ -45,7 +43,7 @@ def way_names(spec: Spec) -> tuple[str, ...]:
     """Return the names of the ways that the spec gives. An existing cluster has no topic, and its spec names no
     webhook."""
     topic = (TOPIC,) if environment(spec).makes_cluster else ()
-    return (*topic, *((WEBHOOK,) if spec.notify.webhook is not None else ()))
+    return (*topic, *((WEBHOOK,) if spec.notify.webhook is not None else ()), *spec.notify.routes)
 
 
 def ways(spec: Spec, guard: Callable[[], None] | None = None, webhook: str = "") -> dict[str, Way]:
@@ -58,17 +56,24 @@ def ways(spec: Spec, guard: Callable[[], None] | None = None, webhook: str = "")
         functions[TOPIC] = lambda notice: publish(account, spec.notices_topic, notice)
     elif webhook:
         functions[WEBHOOK] = lambda notice: post(webhook.strip(), notice)
-    if (source := spec.notify.webhook) is not None:
-
-        def post_it(notice: Notice) -> str:
-            try:
-                address = value_of(text_of(account, source), source).strip()
-            except (SecretRefused, TemporaryError) as error:
-                raise NotSent(f"the webhook's address cannot be read: {error}") from None
-            return post(address, notice)
-
-        functions[WEBHOOK] = post_it
+    if spec.notify.webhook is not None:
+        functions[WEBHOOK] = _to_secret_address(account, "the webhook", spec.notify.webhook, post)
+    for name, route in spec.notify.routes.items():
+        functions[name] = _to_secret_address(account, f"the route {name}", route, routes.send)
     return functions
+
+
+def _to_secret_address(account: Account, words: str, source: SecretSource, send: Callable[[str, Notice], str]) -> Way:
+    """Return the way that sends to an address, which it reads anew for each notice: it may be replaced."""
+
+    def send_there(notice: Notice) -> str:
+        try:
+            address = value_of(text_of(account, source), source).strip()
+        except (SecretRefused, TemporaryError) as error:
+            raise NotSent(f"{words}'s address cannot be read: {error}") from None
+        return send(address, notice)
+
+    return send_there
 
 
 def publish(account: Account, topic: str, notice: Notice) -> str:

@@ -57,6 +57,11 @@ def lines(bodies: Iterable[bytes]) -> Iterator[str]:
         yield from io.StringIO(gzip.decompress(body).decode(), newline="\n")  # labels may hold other line ends
 
 
+def lines_of_pieces(store: CampaignStore, keys: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a record's pieces. Raises as `bodies` and `lines` do."""
+    return lines(bodies(store, keys))
+
+
 def lines_of_file(path: Path) -> Iterator[str]:
     """Yield the lines of a joined file. Raises as `lines` does."""
     with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:

@@ -271,7 +271,7 @@ class Spec(Section):
     @property
     def services(self) -> tuple[str, ...]:
         """Services that need an interface endpoint where nodes have no other path to AWS."""
-        sources = [*self.secrets.values(), *filter(None, [self.notify.webhook])]
+        sources = [*self.secrets.values(), *self.notify.addresses.values()]
         unused_services = {FSX_SERVICE} if self.storage.shared is None else set()
         secrets_service = (SECRETS_SERVICE,) if any(name.secret for name in sources) else ()
         return (*(name for name in ENDPOINT_SERVICES if name not in unused_services), *secrets_service)

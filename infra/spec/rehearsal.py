@@ -63,7 +63,8 @@ class Rehearsal(Section):
     """Seed of random events in a strict AWS: the same seed gives the same delays and refusals."""
     secrets: str | None = None
     """File of this machine with a line `NOTIFY_WEBHOOK=https://...`, which a rehearsal stores where `notify.webhook`
-    points. None: nothing is stored there, and the record says that the webhook cannot be read."""
+    points, and with a line `NOTIFY_NAME=...` for each route NAME of `notify.routes`. None: nothing is stored there, and
+    the record says that the webhook cannot be read."""
     time_scale: float | None = Field(default=None, ge=1, le=1000)
     """How many times as fast as AWS the emulated one works: at 60, a control plane of 12 minutes takes 12 seconds, and
     the campaign's own waits shrink with it. Without it each work takes a moment. The site's first campaign decides."""

@@ -109,6 +109,8 @@ def _without_what_only_the_account_has(draft: _Made, spec: Spec) -> None:
     draft.drop("addons.remote_write", "a rehearsal writes its series nowhere")
     draft.drop("notify.topic", "a topic of the real account")
     draft.drop("notify.webhook", "nobody is told of a rehearsal")
+    draft.drop("notify.routes", "nobody is told of a rehearsal")
+    draft.drop("notify.escalate_after", "nobody is told of a rehearsal")
     for field, is_given in (("secrets", spec.secrets), ("pull_secret", spec.pull_secret)):
         if is_given and spec.workload is not None:
             rehearsal_secrets = f"those in {spec.workload.rehearsal.secrets}"

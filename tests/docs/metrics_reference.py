@@ -38,6 +38,11 @@ prometheus --config.file=/dev/null --storage.tsdb.path=data --storage.tsdb.reten
 checkpoints, money) on 127.0.0.1, from the same series, until Ctrl-C. Without `prometheus` and `promtool`, a panel of
 kept series says that it needs them. `bivouac dashboard --grafana FOLDER` writes the same panels for Grafana, which asks
 for its Prometheus; `addons.grafana: true` brings Grafana into the cluster with them.
+
+Without a name, `bivouac dashboard` draws campaigns side by side, each from its own begin: goodput, money, attempts and
+restarts, throughput, loss, and a table of what each had at its end. It takes those whose series are kept in the results
+folder or in the account's records. Grafana compares campaigns that write to one Prometheus, such as by
+`addons.remote_write`, on the dashboard `bivouac-campaigns`.
 """
 
 

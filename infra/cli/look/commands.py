@@ -96,19 +96,22 @@ def explain(
 @runs("look.alerts:alerts_command", enters=("campaign",))
 def alerts(
     campaign: Name,
-    route: Annotated[str | None, typer.Argument(help="With --test: only this route.")] = None,
+    route: Annotated[str | None, typer.Argument(help="With --test: this route alone, or an alert by all.")] = None,
     region: Region = "us-east-1",
     as_json: Json = False,
     test: Annotated[bool, typer.Option("--test", help="Send one message by each route of `notify`.")] = False,
+    ack: Annotated[bool, typer.Option("--ack", help="Say that you have in hand what fires: no escalation.")] = False,
     lasts: Annotated[
         str | None,
         typer.Option("--silence", metavar="2h", help="Tell nobody of alerts, for at most 24h; off: tell again."),
     ] = None,
-    why: Annotated[str, typer.Option(help="With --silence: the reason, for those who come later.")] = "",
-    only: Annotated[str | None, typer.Option(metavar="ALERT", help="With --silence: this alert alone.")] = None,
+    why: Annotated[str, typer.Option(help="With --silence or --ack: the reason, for those who come later.")] = "",
+    only: Annotated[
+        str | None, typer.Option(metavar="ALERT", help="With --silence or --ack: this alert alone.")
+    ] = None,
 ) -> None:
-    """Print a campaign's alerts, which fire and which have ended, with their runbooks; test the routes to people, or
-    silence alerts for a maintenance window."""
+    """Print a campaign's alerts, which fire and which have ended, with their runbooks; acknowledge them, test the
+    routes to people, or silence alerts for a maintenance window."""
 
 
 @runs("look.metrics:metrics_command", enters=("campaign",))
@@ -131,7 +134,8 @@ def dashboard(
         Path | None, typer.Option(metavar="FOLDER", help="Write the dashboards for Grafana there, and end.")
     ] = None,
 ) -> None:
-    """Show a campaign's dashboards in a browser of this machine, from series live or kept."""
+    """Show a campaign's dashboards in a browser of this machine, from series live or kept; without a name all campaigns
+    side by side, from series that are kept."""
 
 
 @runs("look.shell:shell_command", announces=False)

@@ -1,15 +1,18 @@
-"""`bivouac dashboard NAME`: the dashboards in a browser, served on loopback; or as Grafana's JSON, in a folder."""
+"""`bivouac dashboard [NAME]`: a campaign's dashboards in a browser, served on loopback, or all campaigns side by side;
+or as Grafana's JSON, in a folder."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from infra import target
+from infra.cli.look.across import all_campaigns
 from infra.cli.look.panels import PanelServer
 from infra.cli.look.series import series_of
 from infra.cli.options import stderr
@@ -23,20 +26,20 @@ _LOOPBACK = "127.0.0.1"
 
 
 def dashboard_command(campaign: str | None, region: str, port: int, grafana: Path | None, console: Console) -> int:
-    """Serve until a signal ends it; with `grafana` write the files instead. Raises `UserError` without a name, for a
-    folder that cannot be written, a port in use, or a campaign without series."""
+    """Serve until a signal ends it; with `grafana` write the files instead. Raises `UserError` for a folder that cannot
+    be written, a port in use, or where no series are kept."""
     if grafana is not None:
         return _write(grafana, console)
-    if campaign is None:
-        cure = "write a campaign's name, or --grafana FOLDER for the files that Grafana imports"
-        raise UserError("nothing says whose dashboards to show", seen="no name", cure=cure)
+    note = partial(say, stderr)
     with _listener(port) as listener:
-        target.enter_where(campaign)
+        if campaign is not None:
+            target.enter_where(campaign)
         listener.set_inheritable(False)
         os.environ.pop(_LISTENER, None)
-        with series_of(campaign, region, lambda reason: say(stderr, reason)) as source:
+        series = series_of(campaign, region, note) if campaign is not None else all_campaigns(region, note).opened()
+        with series as source:
             server = PanelServer(listener, campaign, source)
-            say(console, f"{server.url} shows {campaign}; Ctrl-C ends it")
+            say(console, f"{server.url} shows {server.title}; Ctrl-C ends it")
             console.file.flush()
             server.serve_forever()
     return 0
@@ -63,7 +66,7 @@ def _write(folder: Path, console: Console) -> int:
         for name in dashboards():
             (folder / f"bivouac-{name}.json").write_text(json.dumps(grafana_json(name), indent=1) + "\n")
     except OSError as error:
-        seen = f"{error.filename}: {error.strerror}"
-        raise UserError("the dashboards cannot be written", seen=seen, cure="choose a folder of yours") from error
+        fact = f"{error.filename}: {error.strerror}"
+        raise UserError("the dashboards cannot be written", seen=fact, cure="choose a folder of yours") from error
     say(console, f"{len(dashboards())} dashboards are in {folder}; Grafana imports each, and asks for its Prometheus")
     return 0

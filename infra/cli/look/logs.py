@@ -103,7 +103,7 @@ def logs_command(
         raise UserError("only a job has attempts and ranks", seen=f"--of {of}", cure="leave out --attempt and --rank")
     store = record_of(campaign, region)
     request = Asked(attempt, rank, follow, moment(since), tail)
-    with _living(store, notes) as living:
+    with living_logs(store, notes) as living:
         if of == DRIVER or (of == STEWARD and living is None):
             notes.print(f"of a {of} that has no log here, this is what it wrote into the record")
             print_events(store.events, console, since_s=request.since / 1e9, follow=follow, tail=tail, writer=of)
@@ -137,12 +137,12 @@ def in_words(line: str) -> str:
 
 def _of_steward(store: CampaignStore, living: Living, request: Asked) -> Iterator[str]:
     """Yield the log of each steward's pod that the cluster still has."""
-    readers: dict[str, _Reader] = {}
+    readers: dict[str, PodReader] = {}
     pods = living.stewards()
     while True:
         is_last_look = not request.follow or store.state().outcome is not None
         for pod in pods:
-            readers.setdefault(pod, _Reader(store, living, pod, request._replace(follow=False), ""))
+            readers.setdefault(pod, PodReader(store, living, pod, request._replace(follow=False), ""))
         for reader in readers.values():
             yield from reader.read(to_the_end=True)
         if is_last_look:
@@ -171,7 +171,7 @@ def ago(text: str, option: str = "--since") -> float:
 
 
 @contextmanager
-def _living(store: CampaignStore, notes: Console) -> Iterator[Living | None]:
+def living_logs(store: CampaignStore, notes: Console) -> Iterator[Living | None]:
     """Yield the cluster's logs, None if it has none any more or does not answer."""
     with ExitStack() as stack:
         living = None
@@ -189,16 +189,16 @@ def _living(store: CampaignStore, notes: Console) -> Iterator[Living | None]:
 def lines(store: CampaignStore, request: Asked, living: Living | None, pause: Callable[[], object]) -> Iterator[str]:
     """Yield the lines of an attempt's pods, of one rank's node or of all, each then with its node, and last those of
     the job's evaluation. Raises `UserError` if there are none."""
-    node = _node_of(store, request.rank)
-    reading: dict[str, _Reader] = {}
+    node = node_of(store, request.rank)
+    reading: dict[str, PodReader] = {}
     is_over = False
     while True:
         # Looked at before the pods: what they print until training is over is read in this round.
         is_over = is_over or not request.follow or store.state().outcome is not None
-        for name, index in sorted(_pods_of(store, living, request, node, reading).items(), key=lambda item: item[1]):
+        for name, index in sorted(pods_of(store, living, request, node, reading).items(), key=lambda item: item[1]):
             if name not in reading:
                 prefix = "" if node is not None else f"node {index} | " if index < _AFTER_THE_GANG else "evaluation | "
-                reading[name] = _Reader(store, living, name, request, prefix)
+                reading[name] = PodReader(store, living, name, request, prefix)
         for reader in reading.values():
             yield from reader.read(to_the_end=is_over)
         if is_over:
@@ -212,7 +212,7 @@ def lines(store: CampaignStore, request: Asked, living: Living | None, pause: Ca
         pause()
 
 
-class _Reader:
+class PodReader:
     """One pod's lines: first the pieces of the record, then the cluster's. A followed log has a thread of its own."""
 
     def __init__(self, store: CampaignStore, living: Living | None, pod: str, request: Asked, prefix: str) -> None:
@@ -296,7 +296,7 @@ def _time_of(line: str) -> float | None:
     return float(seconds) if isinstance(seconds, int | float) else None
 
 
-def _node_of(store: CampaignStore, rank: int | None) -> int | None:
+def node_of(store: CampaignStore, rank: int | None) -> int | None:
     if rank is None:
         return None
     shape = layout(stored_spec(store))
@@ -305,8 +305,8 @@ def _node_of(store: CampaignStore, rank: int | None) -> int | None:
     return rank // shape.ranks_per_node
 
 
-def _pods_of(
-    store: CampaignStore, living: Living | None, request: Asked, node: int | None, reading: dict[str, _Reader]
+def pods_of(
+    store: CampaignStore, living: Living | None, request: Asked, node: int | None, reading: dict[str, PodReader]
 ) -> dict[str, int]:
     """Return pod -> index in the gang: of the attempt, or of the newest and of those that are being read. `node`: the
     node rank of the only one."""

@@ -17,7 +17,7 @@ from infra.cli.look.metrics import window
 from infra.cli.look.series import LiveSeries, SeriesSource
 from infra.errors import BivouacError
 from infra.monitoring import page
-from infra.monitoring.dashboards import Panel, dashboards
+from infra.monitoring.dashboards import ACROSS, Panel, dashboards
 from infra.monitoring.series import MetricSeries
 
 _FILES = {
@@ -39,11 +39,13 @@ class PanelServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, listener: socket.socket, campaign: str, source: SeriesSource) -> None:
+    def __init__(self, listener: socket.socket, campaign: str | None, source: SeriesSource) -> None:
+        """`campaign`: None for the dashboard across campaigns alone."""
         super().__init__(listener.getsockname(), PanelHandler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self.campaign, self.source = campaign, source
+        self.title = campaign or "all campaigns"
         self.token = secrets.token_urlsafe(16)
         """First part of each path that is answered."""
 
@@ -88,9 +90,10 @@ class PanelHandler(BaseHTTPRequestHandler):
         boards = [
             {"name": name, **board.model_dump(exclude={"panels": {"__all__": {"queries"}}})}
             for name, board in dashboards().items()
+            if (name == ACROSS) is (self.server.campaign is None)
         ]
-        live = isinstance(source, LiveSeries)
-        return {"campaign": self.server.campaign, "origin": source.origin, "live": live, "boards": boards}
+        facts = {"campaign": self.server.title, "origin": source.origin, "live": isinstance(source, LiveSeries)}
+        return facts | {"across": self.server.campaign is None, "boards": boards}
 
     def _json(self, status: HTTPStatus, value: Any) -> None:
         self._answer(status, "application/json", json.dumps(value, allow_nan=False).encode())

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import errno
-import json
 import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import httpx2
 
 from infra.cli.look.inside import open_cluster
 from infra.cli.records import record_of
-from infra.errors import BivouacError, PermanentError, TemporaryError, UserError, first_line
+from infra.errors import BivouacError, PermanentError, UserError, first_line
 from infra.folders import kept_results, tools_dir
 from infra.monitoring.prometheus import PORT, PROGRAMS, SERVICE, SPACE, over_text, range_path
+from infra.monitoring.refusal import reason_of, refusal, silent
 from infra.monitoring.selection import select, selection
 from infra.monitoring.series import MetricSeries, matrix
 from infra.record import series
@@ -27,9 +26,9 @@ from infra.record.store import CampaignStore
 
 _PROXY = f"/api/v1/namespaces/{SPACE}/services/http:{SERVICE}:{PORT}/proxy"
 """https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/"""
-_LOST = (ValueError, OSError, EOFError, zlib.error)
+LOST = (ValueError, OSError, EOFError, zlib.error)
 """Errors of kept series that are damaged."""
-_PAUSE = timedelta(seconds=15)
+_PROGRAM = "Prometheus"
 
 
 class LiveSeries:
@@ -49,7 +48,7 @@ class LiveSeries:
         try:
             response = self._http.get(_PROXY + range_path(query, begin, end, step))
         except httpx2.TransportError as error:
-            raise _silent(str(error)) from error
+            raise silent(_PROGRAM, str(error)) from error
         return _rows(query, response.status_code, response.content)
 
 
@@ -68,7 +67,7 @@ class KeptSeries:
             if len(programs) == len(PROGRAMS):
                 try:
                     self._get = stack.enter_context(over_text(self._lines(), programs))
-                except _LOST as error:
+                except LOST as error:
                     raise _damaged(error) from error
             yield self
 
@@ -76,10 +75,10 @@ class KeptSeries:
         """Return the series. Raises `UserError` for a query that is refused, `PermanentError` for damaged series."""
         if self._get is not None:
             return _rows(query, *self._get(range_path(query, begin, end, step)))
-        chosen = selection(query)
+        selector = selection(query)
         try:
-            return select(chosen, self._lines(), begin, end, step)
-        except _LOST as error:
+            return select(selector, self._lines(), begin, end, step)
+        except LOST as error:
             raise _damaged(error) from error
 
 
@@ -131,7 +130,7 @@ def _of_record(store: CampaignStore) -> KeptSeries:
             f"`bivouac events {store.campaign}` tells what could not be kept",
         )
     origin = f"{len(keys)} pieces of the record"
-    return KeptSeries(origin, spans[0][0], spans[-1][1], lambda: series.lines(series.bodies(store, keys)))
+    return KeptSeries(origin, spans[0][0], spans[-1][1], lambda: series.lines_of_pieces(store, keys))
 
 
 def _of_file(path: Path, error: UserError) -> KeptSeries:
@@ -140,7 +139,7 @@ def _of_file(path: Path, error: UserError) -> KeptSeries:
         times = [float(line.rsplit(" ", 1)[1]) for line in series.lines_of_file(path) if not line.startswith("#")]
     except FileNotFoundError:
         raise error from None
-    except (*_LOST, IndexError) as problem:
+    except (*LOST, IndexError) as problem:
         raise _damaged(problem) from problem
     begin, end = (min(times), max(times)) if times else (0.0, 0.0)
     return KeptSeries(str(path), begin, end, lambda: series.lines_of_file(path))
@@ -153,31 +152,17 @@ def _programs() -> dict[str, Path]:
 
 
 def _rows(query: str, code: int, body: bytes) -> list[MetricSeries]:
-    """Return the series of Prometheus' answer. Raises `UserError` for a query that it refuses."""
+    """Return the series of Prometheus' answer. Raises `UserError` for a query that it refuses, and what `refusal` has
+    for another answer."""
     if code in (400, 422):
-        raise UserError(
-            "Prometheus refuses the query", seen=f"{query}: {_reason(body)}", cure="docs/metrics.md has names"
-        )
+        fact = f"{query}: {reason_of(body)}"
+        raise UserError("Prometheus refuses the query", seen=fact, cure="docs/metrics.md has names")
+    if code != 200:
+        raise refusal(_PROGRAM, code, body)
     try:
-        if code != 200:
-            raise ValueError(f"status {code}, {_reason(body)}")
         return matrix(body)
     except ValueError as error:
-        raise _silent(str(error)) from error
-
-
-def _silent(reason: str) -> TemporaryError:
-    cure = "give the command again; `addons.prometheus` must be on"
-    return TemporaryError("Prometheus does not answer", seen=reason[:300], cure=cure, delay=_PAUSE)
-
-
-def _reason(body: bytes) -> str:
-    """Return what Prometheus, or the API server before it, says of a refusal."""
-    try:
-        answer = json.loads(body)
-        return str(answer.get("error") or answer.get("message"))[:300]
-    except (ValueError, AttributeError):
-        return body[:300].decode(errors="replace")
+        raise silent(_PROGRAM, str(error)) from error
 
 
 def _damaged(error: Exception) -> PermanentError:

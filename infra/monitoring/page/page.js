@@ -3,7 +3,7 @@
 
 const RANGES = { "15 min": 900, "1 h": 3600, "6 h": 21600, "24 h": 86400, "7 d": 604800, all: 0 };
 const REFRESH_MS = 15000, HEIGHT = 200, LINES = 8, LEGENDS = 16;
-const state = { boards: [], board: "", range: "all", live: false, charts: [], round: 0 };
+const state = { boards: [], board: "", range: "all", live: false, across: false, charts: [], round: 0 };
 const byId = (id) => document.getElementById(id);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -51,9 +51,16 @@ const FORMATS = {
   none: (value) => (Math.abs(value) < 1e6 ? plain(value) : scaled(value, 1000, ["", "k", "M", "G", "T", "P"])),
 };
 
+function since(time, increment) {
+  if (increment < 60) return `${Math.floor(time / 60)}:${String(time % 60).padStart(2, "0")}`;
+  const [length, unit] = increment < 3600 ? [60, "min"] : increment < 86400 ? [3600, "h"] : [86400, "d"];
+  return `${plain(time / length)} ${unit}`;
+}
+
 function clock(plot, times, axis, space, increment) {
-  // All times are UTC, as in the record.
+  // All times are UTC, as in the record; side by side, each campaign's own time since its begin.
   return times.map((time) => {
+    if (state.across) return since(time, increment);
     const text = new Date(time * 1000).toISOString();
     if (increment >= 86400 || text.slice(11, 19) === "00:00:00") return text.slice(5, 10);
     return text.slice(11, increment < 60 ? 19 : 16);
@@ -132,6 +139,7 @@ async function show() {
   state.charts = [];
   const main = byId("panels");
   main.replaceChildren();
+  if (state.across) compare(element("section", "", main), board.panels, answers);
   board.panels.forEach((panel, number) => {
     const section = element("section", "", main);
     element("h2", panel.title, section);
@@ -141,6 +149,28 @@ async function show() {
     element("p", answer.error || lack, section).className = "words";
   });
   main.dataset.drawn = board.name;
+}
+
+function compare(section, panels, answers) {
+  // The last value of each campaign in each panel.
+  section.className = "wide";
+  const rows = new Map();
+  answers.forEach((answer, number) => (answer.series || []).forEach((row) => {
+    const last = row.points.findLast((point) => point[1] !== null);
+    if (last) rows.set(row.legend, [...(rows.get(row.legend) || []), [number, last[1]]]);
+  }));
+  const table = element("table", "", section);
+  const head = element("tr", "", element("thead", "", table));
+  ["At its end", ...panels.map((panel) => panel.title)].forEach((title) => { element("th", title, head).scope = "col"; });
+  const body = element("tbody", "", table);
+  for (const [campaign, values] of [...rows].sort()) {
+    const line = element("tr", "", body);
+    element("th", campaign, line).scope = "row";
+    panels.forEach((panel, number) => {
+      const value = values.find(([place]) => place === number);
+      element("td", value ? (FORMATS[panel.unit] || FORMATS.none)(value[1]) : "not known", line);
+    });
+  }
 }
 
 function choice(parent, names, present, choose) {
@@ -157,19 +187,20 @@ function select(changes) {
   Object.assign(state, changes);
   location.hash = `${state.board}/${state.range}`;
   choice(byId("boards"), state.boards.map((one) => [one.name, one.title]), state.board, (board) => select({ board }));
+  byId("ranges").hidden = state.across;
   choice(byId("ranges"), Object.keys(RANGES).map((one) => [one, one]), state.range, (range) => select({ range }));
   show();
 }
 
 async function begin() {
   const facts = await (await fetch("panels")).json();
-  Object.assign(state, { boards: facts.boards, live: facts.live });
+  Object.assign(state, { boards: facts.boards, live: facts.live, across: facts.across });
   document.title = `${facts.campaign} · Bivouac`;
   byId("campaign").textContent = facts.campaign;
-  byId("origin").textContent = `${facts.origin}; times are UTC`;
+  byId("origin").textContent = `${facts.origin}; ${facts.across ? "times count from each one's begin" : "times are UTC"}`;
   const [board, range] = decodeURIComponent(location.hash.slice(1)).split("/");
   const isKnown = facts.boards.some((one) => one.name === board);
-  select({ board: isKnown ? board : facts.boards[0].name, range: range in RANGES ? range : "all" });
+  select({ board: isKnown ? board : facts.boards[0].name, range: range in RANGES && !facts.across ? range : "all" });
   if (facts.live) setInterval(() => document.hidden || show(), REFRESH_MS);
   new ResizeObserver(() => state.charts.forEach(({ plot, holder }) => plot.setSize({ width: holder.clientWidth, height: HEIGHT })))
     .observe(byId("panels"));

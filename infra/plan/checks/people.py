@@ -45,17 +45,18 @@ def notice_topic(case: Case) -> Iterator[Draft]:
 
 
 def notice_webhook(case: Case) -> Iterator[Draft]:
-    """The steward has a way to the webhook, and its address lies in the campaign's own account."""
-    webhook, spec = case.spec.notify.webhook, case.spec
-    if webhook is None:
-        return
-    if webhook.owner not in (None, (spec.region, spec.account)):
-        cure = f"store it in {spec.account}, {spec.region}"
-        yield error("notify.webhook", "lies in another account or region", seen=webhook.place, cure=cure)
-    elif not webhook.begins(WEBHOOK_SECRETS):
-        cure = f"store it as {WEBHOOK_SECRETS} or {WEBHOOK_SECRETS}...: the permissions boundary leaves out all others"
-        yield error("notify.webhook", "may not be read by a steward", seen=webhook.place, cure=cure)
-    if spec.network.egress is Egress.ENDPOINTS:
-        cure = "let the topic call it, or use a NAT gateway"
-        detail = "network.egress: endpoints"
-        yield warning("notify.webhook", "the steward has no way to the internet", seen=detail, cure=cure)
+    """The steward has a way to the webhook and the routes, and their addresses lie in the campaign's own account."""
+    spec = case.spec
+    for field, source in spec.notify.addresses.items():
+        if source.owner not in (None, (spec.region, spec.account)):
+            cure = f"store it in {spec.account}, {spec.region}"
+            yield error(field, "lies in another account or region", seen=source.place, cure=cure)
+        elif not source.begins(WEBHOOK_SECRETS):
+            cure = (
+                f"store it as {WEBHOOK_SECRETS} or {WEBHOOK_SECRETS}...: the boundary of rights leaves out all others"
+            )
+            yield error(field, "may not be read by a steward", seen=source.place, cure=cure)
+        if spec.network.egress is Egress.ENDPOINTS:
+            cure = "let the topic call it, or use a NAT gateway"
+            detail = "network.egress: endpoints"
+            yield warning(field, "the steward has no way to the internet", seen=detail, cure=cure)

@@ -37,6 +37,7 @@ AWS_ONLY = {
     "money.freeze_roles": "no AWS Budget watches borrowed nodes; the steward guards the budget",
     "notify.topic": "there is no SNS topic",
     "notify.webhook": "its address lies in AWS; put NOTIFY_WEBHOOK into the Secret of cluster.s3.secret",
+    "notify.routes": "their addresses lie in AWS; NOTIFY_WEBHOOK in the Secret of cluster.s3.secret is the route here",
     "notify.email": "there is no SNS topic",
     "network": _CLUSTER,
     "encryption": "volumes and bucket are encrypted by their owner",
@@ -81,7 +82,7 @@ def _default(field: str) -> Any:
 
 
 def _words(value: Any) -> str:
-    return "a section" if isinstance(value, Section) else str(value)
+    return "a section" if isinstance(value, Section | dict) else str(value)
 
 
 def image_digest(case: Case) -> Iterator[Draft]:

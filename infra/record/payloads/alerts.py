@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 from pydantic import AwareDatetime, Field
@@ -10,25 +11,39 @@ from infra.record.payloads.base import Payload, Text
 from infra.spec.notify import Change
 
 
-class AlertFired(Payload, kind="alert.fired", notice=Change.ALERT, watched=True):
+class _OfAlert(Payload):
     alert: str
+    began: str
+    """When its condition began to hold, by Prometheus."""
+    labels: Annotated[dict[str, str], Field(max_length=40)] = {}
+
+    @property
+    def key(self) -> str:
+        """Return what all events of this alert, and of no other, have in common."""
+        return json.dumps([self.began, self.labels], sort_keys=True)
+
+
+class AlertFired(_OfAlert, kind="alert.fired", notice=Change.ALERT, watched=True):
     severity: str
     summary: Text
     runbook: str
     """Below docs/runbooks."""
-    began: str
-    """When its condition began to hold, by Prometheus."""
-    labels: Annotated[dict[str, str], Field(max_length=40)] = {}
 
     def sentence(self) -> str:
         return f"alert {self.alert} ({self.severity}): {self.summary}; see {self.runbook}"
 
 
-class AlertEnded(Payload, kind="alert.ended"):
-    alert: str
-    began: str
-    labels: Annotated[dict[str, str], Field(max_length=40)] = {}
+class AlertAcknowledged(_OfAlert, kind="alert.acknowledged", watched=True):
+    """Somebody has it in hand: it is escalated no further."""
 
+    by: str
+    why: Text = ""
+
+    def sentence(self) -> str:
+        return f"alert {self.alert} is acknowledged by {self.by}" + (f": {self.why}" if self.why else "")
+
+
+class AlertEnded(_OfAlert, kind="alert.ended"):
     def sentence(self) -> str:
         return f"alert {self.alert} has ended"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ def _unquote(value: str, place: str) -> str:
 def give(spec: Spec) -> None:
     """Put the values under the names of their sources, as somebody has done on AWS. Called inside the site."""
     account, secret_values = Account(spec.region), values(spec)
-    for source, text in [*_texts_by_place(sources(spec), secret_values), *_webhook(spec)]:
+    for source, text in [*_texts_by_place(sources(spec), secret_values), *_addresses(spec)]:
         if source.secret is None:
             parameter = {"Name": source.parameter, "Value": text, "Type": "SecureString", "Overwrite": True}
             account.client("ssm").put_parameter(**parameter)
@@ -81,24 +82,25 @@ def give(spec: Spec) -> None:
             _store(account.client("secretsmanager"), source.secret, text)
 
 
-def _webhook(spec: Spec) -> list[tuple[SecretSource, str]]:
-    """Return the webhook's place with its address, if the rehearsal has one."""
-    source, file = spec.notify.webhook, spec.rehearsal.secrets if spec.rehearsal is not None else None
-    if source is None or file is None:
-        return []
-    if source.place in {source_entry.place for source_entry in sources(spec).values()}:
-        raise UserError(
-            "the webhook lies in a secret of the job", seen=source.place, cure="give it a secret of its own"
-        )
-    path, name = Path(file).expanduser(), "NOTIFY_WEBHOOK"
+def _addresses(spec: Spec) -> Iterator[tuple[SecretSource, str]]:
+    """Yield the place of the webhook and of each route with its address, if the rehearsal has a file of secrets: the
+    values of `NOTIFY_WEBHOOK` and of `NOTIFY_` with the route's name in capitals."""
+    file = spec.rehearsal.secrets if spec.rehearsal is not None else None
+    if not spec.notify.addresses or file is None:
+        return
+    path, job_places = Path(file).expanduser(), {source.place for source in sources(spec).values()}
     try:
-        address = _read(path).get(name)
+        addresses = _read(path)
     except (OSError, UnicodeDecodeError) as error:
         problem = f"{path}: {type(error).__name__}"
         raise UserError("the file of rehearsal.secrets cannot be read", seen=problem, cure="write it") from error
-    if address is None:
-        raise UserError(f"{path} has no value for the webhook", seen=name, cure=f"add a line {name}=https://...")
-    return [(source, address if source.key is None else json.dumps({source.key: address}))]
+    for field, source in spec.notify.addresses.items():
+        name = f"NOTIFY_{field.rpartition('.')[2].replace('-', '_').upper()}"
+        if source.place in job_places:
+            raise UserError(f"{field} lies in a secret of the job", seen=source.place, cure="give it one of its own")
+        if name not in addresses:
+            raise UserError(f"{path} has no value for {field}", seen=name, cure=f"add a line {name}=ADDRESS")
+        yield source, addresses[name] if source.key is None else json.dumps({source.key: addresses[name]})
 
 
 def _store(client: Any, name: str, text: str) -> None:

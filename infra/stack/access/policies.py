@@ -212,9 +212,8 @@ def _reading(account_place: AccountPlace, sources: Sequence[SecretSource]) -> li
 
 
 def notices(spec: Spec) -> list[Statement]:
-    """Allow to tell people: to publish, and to read the webhook's address."""
-    webhook = spec.notify.webhook
-    return [*publishing(spec), *_reading(place(spec), [webhook] if webhook is not None else [])]
+    """Allow to tell people: to publish, and to read the addresses of the webhook and of routes."""
+    return [*publishing(spec), *_reading(place(spec), list(spec.notify.addresses.values()))]
 
 
 def publishing(spec: Spec) -> list[Statement]:

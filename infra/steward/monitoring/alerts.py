@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
-from datetime import datetime
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import Field, TypeAdapter, ValidationError
 
 from infra.errors import LeaseLost, LeaseUnproven
 from infra.monitoring.alerts import HEARTBEAT
-from infra.record.events import Event, Stage, ordered
-from infra.record.payloads.alerts import AlertEnded, AlertFired, AlertsUnseen
-from infra.record.payloads.stages import StageFinished
+from infra.notices.fired_alerts import history
+from infra.record.payloads.alerts import AlertAcknowledged, AlertEnded, AlertFired, AlertsUnseen
 from infra.record.store import CampaignStore
 from infra.steward.seeing import agents
 from trainer.contract.frozen import Frozen
@@ -40,6 +36,7 @@ _MOST = 64
 
 class AlertStatus(Frozen, extra="ignore"):
     state: str = ""
+    silences: tuple[str, ...] = Field(default=(), alias="silencedBy")
 
     @property
     def is_quiet(self) -> bool:
@@ -59,7 +56,7 @@ class Alert(Frozen, extra="ignore"):
 
     @property
     def key(self) -> str:
-        return json.dumps([self.began, self.labels], sort_keys=True)
+        return self.fired().key
 
     def fired(self) -> AlertFired:
         return AlertFired(
@@ -86,47 +83,6 @@ def read(address: str = ALERTMANAGER, port: int = ALERTMANAGER_PORT) -> list[Ale
         raise agents.NoAnswer(f"Alertmanager's answer: {error.errors()[0]['msg']}") from error
 
 
-class FiredAlert(NamedTuple):
-    """An alert of a record."""
-
-    payload: AlertFired
-    fired: datetime
-    """When the steward took it over."""
-    ended: datetime | None = None
-    """None: it fires, as far as the record knows."""
-
-    @property
-    def seconds(self) -> float:
-        """Return how long it has fired; 0 while it does."""
-        return 0.0 if self.ended is None else (self.ended - self.fired).total_seconds()
-
-
-def history(events: Iterable[Event]) -> list[FiredAlert]:
-    """Return all alerts of a record, as they fired."""
-    alerts, places = list[FiredAlert](), dict[str, int]()
-    for event in ordered(events):
-        match event.payload:
-            case AlertFired() as payload:
-                places[_key(payload)] = len(alerts)
-                alerts.append(FiredAlert(payload, event.at))
-            case AlertEnded() as payload if (place := places.pop(_key(payload), None)) is not None:
-                alerts[place] = alerts[place]._replace(ended=event.at)
-            case StageFinished(stage=Stage.TEARDOWN):  # nothing is left that could fire
-                for place in places.values():
-                    alerts[place] = alerts[place]._replace(ended=event.at)
-                places.clear()
-    return alerts
-
-
-def open_alerts(events: Iterable[Event]) -> dict[str, AlertFired]:
-    """Return the alerts of a record that have fired and not ended, by their key."""
-    return {_key(alert.payload): alert.payload for alert in history(events) if alert.ended is None}
-
-
-def _key(payload: AlertFired | AlertEnded) -> str:
-    return Alert(labels=payload.labels, startsAt=payload.began).key
-
-
 class AlertWatch:
     """A thread, so that the steward's loop never waits for Alertmanager."""
 
@@ -140,6 +96,7 @@ class AlertWatch:
         """`guard` raises where the lease is lost: another steward then takes alerts over."""
         self._store, self._guard, self._read, self._monotonic = store, guard, read, monotonic
         self._open: dict[str, AlertFired] | None = None
+        self._acknowledged = set[str]()
         self._heard, self._is_unseen_told = monotonic(), False
         self._beat, self._beat_at = "", monotonic()
         """When Prometheus sent its newest heartbeat, and when it was first seen here: clocks of nodes may differ."""
@@ -176,11 +133,18 @@ class AlertWatch:
         self._heard, self._is_unseen_told = self._monotonic(), False
         self._guard()
         if self._open is None:
-            self._open = open_alerts(self._store.events())
+            firing = [alert for alert in history(self._store.events()) if alert.ended is None]
+            self._open = {alert.payload.key: alert.payload for alert in firing}
+            self._acknowledged = {alert.payload.key for alert in firing if alert.acknowledged is not None}
         for key, alert in active.items():
             if key not in self._open and not alert.status.is_quiet and len(self._open) < _MOST:
                 self._store.append(payload := alert.fired())
                 self._open[key] = payload
+        for key in [key for key in self._open if key in active and active[key].status.silences]:
+            if key not in self._acknowledged:
+                row, person = self._open[key], "a silence in Alertmanager"
+                self._store.append(AlertAcknowledged(alert=row.alert, began=row.began, labels=row.labels, by=person))
+                self._acknowledged.add(key)
         for key in [key for key in self._open if key not in active]:
             ended = self._open[key]
             self._store.append(AlertEnded(alert=ended.alert, began=ended.began, labels=ended.labels))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 
 from infra.cli.look import alerts
 from infra.console.plain_console import PlainConsole
 from infra.errors import UserError
-from infra.notices.notice import Notice
-from infra.notices.ways import NotSent
-from infra.record.payloads.alerts import AlertEnded, AlertFired, AlertsUnseen
+from infra.notices.notice import Notice, NotSent
+from infra.record.payloads.alerts import AlertAcknowledged, AlertEnded, AlertFired, AlertsUnseen
 from infra.record.payloads.stages import StageFinished
 from infra.record.store import CampaignStore
 from tests.unit.cli.test_unreadable_objects import SPEC
@@ -120,3 +120,48 @@ def test_a_route_that_is_not_there_or_not_tested_is_an_error(
     with pytest.raises(UserError):
         alerts.alerts_command("train", "us-east-1", False, PlainConsole(), route=route, test=test)
     assert not sent
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"why": "known"}, "--why has no meaning here.*add --silence"),
+        ({"only": "Held"}, "--only has no meaning here.*add --silence"),
+        ({"test": True, "only": "Held"}, "--only with --test"),
+        ({"lasts": "2h", "why": "known", "test": True}, "one thing at a time"),
+        ({"lasts": "2h", "why": "known", "route": "topic"}, "a route with --silence; cure: add --test"),
+    ],
+)
+def test_an_option_that_would_be_dropped_is_refused(
+    sent: list[tuple[str, Notice]], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        alerts.alerts_command("train", "us-east-1", False, PlainConsole(), **options)
+    assert not sent
+
+
+def test_an_answer_is_in_the_record_with_its_person_and_shown(store: CampaignStore) -> None:
+    store.append(fired(HELD, "t1"))
+    store.append(fired({"alertname": "PodSilent"}, "t2"))
+    output = io.StringIO()
+    console = PlainConsole(file=output, width=200)
+    assert alerts.alerts_command("train", "us-east-1", False, console, ack=True, only="Held", why="I look") == 0
+    assert output.getvalue() == "Held is yours: it bills; see docs/runbooks/Held.md\n"
+    (payload,) = [event.payload for event in store.events() if isinstance(event.payload, AlertAcknowledged)]
+    assert "@" in payload.by and payload.sentence() == f"alert Held is acknowledged by {payload.by}: I look"
+    assert f"fires, by {payload.by}" in told() and told().count(" by ") == 1
+    with pytest.raises(UserError, match=r"waits for no answer.*PodSilent"):
+        alerts.alerts_command("train", "us-east-1", False, console, ack=True, only="Held")
+    alerts.alerts_command("train", "us-east-1", False, console, ack=True)
+    alerts.alerts_command("train", "us-east-1", False, console, ack=True)
+    second, third = output.getvalue().splitlines()[1:]
+    assert second.startswith("PodSilent is yours: it bills") and third == "no alert waits for an answer"
+
+
+def test_a_test_of_an_alert_sends_what_it_would_say_by_each_route(sent: list[tuple[str, Notice]]) -> None:
+    assert answered("PodSilent")[0] == 1 and [name for name, _ in sent] == ["topic", "webhook"]
+    message = sent[0][1]
+    assert message.is_urgent and "a test of alert PodSilent (page), nothing has happened" in message.subject
+    assert "Nobody needs to act" in message.text and "bivouac_silent_seconds > 5" in message.text
+    answered("DataSlow")
+    assert not sent[2][1].is_urgent

@@ -197,7 +197,7 @@ def test_the_steward_s_log_comes_from_its_pods_and_the_drivers_words_from_the_re
 ) -> None:
     cluster = living({"train-a3-gang-0-1-new": [(START_NS, "of a job\n")], "steward-x": [(START_NS, "it looks\n")]})
     monkeypatch.setattr(logs_module, "record_of", lambda *_: store)
-    monkeypatch.setattr(logs_module, "_living", lambda *_: nullcontext(cluster))
+    monkeypatch.setattr(logs_module, "living_logs", lambda *_: nullcontext(cluster))
     driver = CampaignStore(store.s3, "state", "train", "driver-1", now=lambda: datetime(2026, 1, 1, tzinfo=UTC))
     driver.append(StageStarted(stage=Stage.BAKE))
 

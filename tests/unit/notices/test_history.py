@@ -14,8 +14,8 @@ from rich.console import Console
 from infra.cli.answers import write_json
 from infra.cli.look import status
 from infra.notices.history import Delivery, Entry, history
+from infra.notices.notice import NotSent
 from infra.notices.outbox import AGAIN, TRIES, Outbox
-from infra.notices.ways import NotSent
 from infra.record.payloads.stages import StageFailed
 from infra.spec.notify import Change, Notify
 from infra.spec.secrets import SecretSource

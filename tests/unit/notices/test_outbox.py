@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from infra.errors import LeaseLost
-from infra.notices.notice import Notice
+from infra.notices.notice import Notice, NotSent
 from infra.notices.outbox import AGAIN, TRIES, Outbox, Teller
-from infra.notices.ways import NotSent
 from infra.record.payloads.attempts import AttemptRunning, NodeQuarantined
 from infra.spec.notify import Change, Notify
 from tests.worlds.record import MemoryRecord

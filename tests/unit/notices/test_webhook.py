@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from infra.notices.notice import Notice
-from infra.notices.ways import NotSent, post
+from infra.notices.notice import Notice, NotSent
+from infra.notices.ways import post
 from infra.rehearsal.kubernetes.pki import Authority
 from tests.serving import serve
 

@@ -44,6 +44,7 @@ GIVEN: dict[str, Any] = {
     "money.freeze_roles": ["ci"],
     "notify.topic": "arn:aws:sns:us-east-1:123456789012:bivouac_pager",
     "notify.webhook": {"parameter": "/bivouac_webhook/team"},
+    "notify.routes": {"team": {"parameter": "/bivouac_webhook/team"}},
     "notify.email": ["ada@example.org"],
     "network": {"cidr": "10.9.0.0/16"},
     "encryption": {"customer_key": True},

@@ -14,8 +14,8 @@ from infra.cli.look.watch.grid import grid
 from infra.cli.look.watch.snapshot import GangFacts, Snapshot
 from infra.console.visible import visible
 from infra.console.words import clock, plural, share, usd
+from infra.notices.fired_alerts import history
 from infra.record.payloads.checkpoints import CheckpointCopied
-from infra.steward.monitoring.alerts import history
 from infra.target import spends
 
 LABEL = 9
@@ -216,7 +216,7 @@ def _alerts(snapshot: Snapshot, now: datetime, body: int) -> Iterator[Row]:
     if not firing and not snapshot.ended:
         yield "alerts", Text("none fires, by the record", "dim")
     for alert in firing[-_MOST_ALERTS:]:
-        head = f"{alert.payload.alert} ({alert.payload.severity}), {clock(_age(now, alert.fired))}"
+        head = f"{alert.payload.alert} ({alert.payload.severity}), {clock(_age(now, alert.event.at))}"
         style = "bold red" if alert.payload.severity == "page" else "yellow"
         yield "alerts", _cut(f"{head}: {alert.payload.summary}", body, style)
 

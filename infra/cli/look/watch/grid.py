@@ -42,7 +42,7 @@ _OF_POD = {
 def grid(live: Mapping[str, Any], ranks_per_node: int) -> Iterator[Text]:
     """Yield the grid, its legend, and those nodes, pods and ranks that are not well. `live`: the steward's figures;
     what they do not tell of a rank is taken from its pod."""
-    pods: Sequence[Mapping[str, Any]] = sorted(live.get("pods") or (), key=_place)
+    pods: Sequence[Mapping[str, Any]] = sorted(live.get("pods") or (), key=place_of)
     cells, unit, gap = [_marks(pod, ranks_per_node) for pod in pods], "rank", " " if ranks_per_node > 1 else ""
     if len(pods) > MOST_NODES:
         cells, unit, gap = [[_SICK] if _SICK in cell else cell[:1] for cell in cells], "node", ""
@@ -53,24 +53,24 @@ def grid(live: Mapping[str, Any], ranks_per_node: int) -> Iterator[Text]:
             for mark in dict.fromkeys(mark for cell in cells for mark in cell)
         )
         yield Text(f"each {unit}: ", "dim").append_text(legend)
-    troubles = [*_pod_troubles(pods), *_node_troubles(live.get("nodes") or ())]
+    troubles = [*pod_troubles(pods), *node_troubles(live.get("nodes") or ())]
     yield from (Text(trouble, "yellow") for trouble in troubles[:_MOST_TROUBLES])
     if len(troubles) > _MOST_TROUBLES:
         yield Text(f"and {len(troubles) - _MOST_TROUBLES} more, see `bivouac status`", "yellow")
 
 
-def _place(pod: Mapping[str, Any]) -> int:
+def place_of(pod: Mapping[str, Any]) -> int:
     rank = pod.get("node_rank")
     return int(pod.get("index", 0) if rank is None else rank)
 
 
 def _marks(pod: Mapping[str, Any], ranks_per_node: int) -> list[NodeMark]:
-    first_rank, sick_ranks = _place(pod) * ranks_per_node, pod.get("ranks") or {}
-    mark = _mark(pod)
+    first_rank, sick_ranks = place_of(pod) * ranks_per_node, pod.get("ranks") or {}
+    mark = mark_of(pod)
     return [_SICK if str(first_rank + number) in sick_ranks else mark for number in range(ranks_per_node)]
 
 
-def _mark(pod: Mapping[str, Any]) -> NodeMark:
+def mark_of(pod: Mapping[str, Any]) -> NodeMark:
     if pod.get("phase") != "Running":
         return _OF_POD.get(str(pod.get("phase")), _SILENT)
     if pod.get("silent_s"):
@@ -81,7 +81,7 @@ def _mark(pod: Mapping[str, Any]) -> NodeMark:
     return _OF_PHASE.get(phase, _WELL)
 
 
-def _pod_troubles(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def pod_troubles(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for pod in pods:
         name = short(pod.get("node") or pod.get("name"))
         if silent_s := pod.get("silent_s"):
@@ -92,7 +92,7 @@ def _pod_troubles(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"rank {rank} on {name}: {word}"
 
 
-def _node_troubles(nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def node_troubles(nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for node in nodes:
         ready = {True: "", False: "not Ready", None: "Ready is not known"}[node.get("ready")]
         state = str(node.get("instance_state") or "unknown")

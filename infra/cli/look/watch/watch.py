@@ -12,17 +12,19 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from botocore.exceptions import BotoCoreError, ClientError
-from rich.console import Console
-from rich.live import Live
+from rich.console import Console, Group, RenderableType
 
 from infra.cli.look.watch.frame import frame
+from infra.cli.look.watch.log_tail import LogTail, follow_rank
+from infra.cli.look.watch.screen import LineScreen
 from infra.cli.look.watch.snapshot import GangFacts, Snapshot, machines_of, source
+from infra.cli.look.watch.views import View, ViewName, after_key, help_line, keys_of, picture
 from infra.errors import BivouacError, first_line
 
 READ_EVERY_S = 2.0
 """Between two looks into the record, at least."""
 _REDRAW_S = 0.5
-_QUIT = ("q", "Q")
+_TYPED_BYTES = 64  # an arrow is three at once
 _STANDARD_INPUT = 0
 
 
@@ -33,24 +35,42 @@ def watch_command(campaign: str, region: str, once: bool, console: Console) -> i
     newest = read()
     machines = machines_of(newest.record.spec)
     if not once and console.is_terminal and not newest.ended:
-        newest = _follow(read, newest, machines, console)
+        newest = _follow(read, newest, machines, LogTail(follow_rank(campaign, region)), console)
     console.print(frame(newest, datetime.now(UTC), console.width, machines))
     return 0
 
 
-def _follow(read: Callable[[], Snapshot], first: Snapshot, machines: GangFacts, console: Console) -> Snapshot:
+def _follow(
+    read: Callable[[], Snapshot], first: Snapshot, machines: GangFacts, log: LogTail, console: Console
+) -> Snapshot:
     """Draw until the campaign has ended or somebody quits; return the newest snapshot."""
-    with (
-        Looks(read, first) as looks,
-        pressed_keys(_STANDARD_INPUT) as key,
-        Live(console=console, screen=True, auto_refresh=False) as live,
-    ):
+    screen, view = LineScreen(console), View()
+    with Looks(read, first) as looks, pressed_keys(_STANDARD_INPUT) as key, console.screen(hide_cursor=True):
         while True:
             snapshot, trouble = looks.newest
-            now = datetime.now(UTC)
-            live.update(frame(snapshot, now, console.width, machines, trouble), refresh=True)
-            if snapshot.ended or key(_REDRAW_S) in _QUIT:
+            log.show(view.rank if view.name is ViewName.LOG else None)
+            screen.draw(_whole_picture(view, snapshot, machines, log, console, trouble))
+            if snapshot.ended:
                 return snapshot
+            for name in keys_of(key(max(_REDRAW_S, screen.rest_s))):
+                next_view = after_key(view, name, snapshot, machines.ranks_per_node)
+                if next_view is None:
+                    log.show(None)
+                    return snapshot
+                view = next_view
+
+
+def _whole_picture(
+    view: View, snapshot: Snapshot, machines: GangFacts, log: LogTail, console: Console, trouble: str
+) -> RenderableType:
+    """Return the help line and the view below it."""
+    width, now = console.width, datetime.now(UTC)
+    if view.name is ViewName.WHOLE:
+        body: RenderableType = frame(snapshot, now, width, machines, trouble)
+    else:
+        height, ranks = console.height - 1, machines.ranks_per_node
+        body = picture(view, snapshot, width, height, ranks, list(log.lines), log.trouble)
+    return Group(help_line(view, width), body)
 
 
 class Looks:
@@ -82,7 +102,7 @@ class Looks:
 
 @contextmanager
 def pressed_keys(descriptor: int) -> Iterator[Callable[[float], str]]:
-    """Yield a function that waits so many seconds for a key and returns it, or nothing. Signals stay signals. The
+    """Yield a function that waits so many seconds for keys and returns them, or nothing. Signals stay signals. The
     terminal is afterwards as it was; where there is none, no key ever comes."""
     try:
         modes = termios.tcgetattr(descriptor)
@@ -107,5 +127,5 @@ def _wait(seconds: float) -> str:
 def _key(descriptor: int, seconds: float) -> str:
     if not select.select([descriptor], [], [], seconds)[0]:
         return ""
-    typed = os.read(descriptor, 1)
+    typed = os.read(descriptor, _TYPED_BYTES)
     return typed.decode(errors="replace") if typed else _wait(seconds)  # at the end nobody can type any more

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from infra.errors import UserError
-from infra.notices.notice import Notice
+from infra.notices.notice import Notice, NotSent
 from infra.notices.outbox import Outbox
-from infra.notices.ways import NotSent, recipients, subscribe, ways
+from infra.notices.ways import recipients, subscribe, ways
 from infra.record.payloads import payload_of
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
@@ -132,6 +132,27 @@ def test_a_rehearsals_webhook_is_read_from_where_the_spec_says(
     file.write_text("ANOTHER=https://x\n")
     with pytest.raises(UserError, match="NOTIFY_WEBHOOK"):
         site.give(asked)
+
+
+def test_a_rehearsals_routes_are_read_from_where_the_spec_says_and_only_by_its_roles(
+    world: World, aws: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    signed_in(monkeypatch, world)
+    file = tmp_path / "secrets"
+    file.write_text("NOTIFY_ON_CALL=json://hooks.example.com/hush-hush\n")
+    routes = {"routes": {"on-call": {"parameter": "/bivouac_webhook/on-call"}}}
+    wanted = example_spec(target="rehearsal", notify=routes, rehearsal={"secrets": str(file)})
+    site.give(wanted)
+    signed_in(monkeypatch, world, make_user(world, "routed", *policies.steward(wanted)))
+    with pytest.raises(NotSent, match="without encryption") as refused:
+        ways(wanted)["on-call"](NOTICE)
+    assert "hush" not in str(refused.value)
+    signed_in(monkeypatch, world, make_user(world, "unrouted", *policies.steward(spec())))
+    with pytest.raises(NotSent, match="the route on-call's address cannot be read"):
+        ways(wanted)["on-call"](NOTICE)
+    file.write_text("ANOTHER=https://x\n")
+    with pytest.raises(UserError, match="NOTIFY_ON_CALL"):
+        site.give(wanted)
 
 
 def test_a_topic_says_who_gets_its_messages_and_who_has_not_confirmed(

@@ -20,13 +20,18 @@ import pytest
 
 from infra.cli.look import alerts
 from infra.console.plain_console import PlainConsole
-from infra.errors import TemporaryError, UserError
+from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
 from infra.folders import share_dir, tools_dir
 from infra.monitoring.alerts import HEARTBEAT, alertmanager_config
 from infra.monitoring.silence import PROXY, end_silences, silence, silences
-from infra.steward.monitoring.alerts import read
+from infra.notices.outbox import Outbox
+from infra.record.payloads.alerts import AlertAcknowledged
+from infra.spec.notify import Notify
+from infra.steward.monitoring.alerts import AlertWatch, read
 from infra.steward.seeing.agents import NoAnswer
+from tests.unit.notices.test_outbox import Way
 from tests.waiting import until as eventually
+from tests.worlds.record import MemoryRecord
 
 
 @pytest.fixture
@@ -118,6 +123,36 @@ def test_the_command_silences_a_single_alert(port: int, monkeypatch: pytest.Monk
     assert "1 silence ended" in output.getvalue()
 
 
+def test_a_page_of_alertmanagers_is_escalated_until_somebody_silences_or_acknowledges_it(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alertmanager, the steward's watch, the record, the outbox and the command are real; routes and clock are not."""
+    record, pager = MemoryRecord(), Way()
+    notify = Notify.model_validate(
+        {"routes": {"pager": {"parameter": "/bivouac_webhook", "escalation": True}}, "escalate_after": "15m"}
+    )
+    store = record.store("steward-1")
+    alert_watch = AlertWatch(store, lambda: None, lambda: read("127.0.0.1", port), lambda: 0.0)
+    outbox = Outbox(store, notify, {"topic": Way(), "pager": pager}, record.time.wall)
+
+    def look(minutes: int) -> list[str]:
+        record.time.go(60 * minutes)
+        alert_watch.look()
+        outbox.tell(lambda: "1.00 USD/h")
+        return [notice.text.partition(": ")[2].partition(":")[0] for notice in pager.got]
+
+    assert look(0) == [] and look(15) == ["alert Held (page)"] and "PodSilent" in pager.got[0].text
+    silence(api_server(port), timedelta(hours=2), "I have it", "Held")
+    eventually(lambda: states(port)["Held"], "it is silent")
+    assert look(15) == ["alert Held (page)", "alert PodSilent (page)"]
+    monkeypatch.setattr(alerts, "record_of", lambda campaign, region: record.store("person"))
+    output = io.StringIO()
+    assert alerts.alerts_command("train", "us-east-1", False, PlainConsole(file=output, width=200), ack=True) == 0
+    assert output.getvalue().startswith("PodSilent is yours") and len(look(60)) == 2
+    answers = [event.payload for event in store.events() if isinstance(event.payload, AlertAcknowledged)]
+    assert {row.alert: row.by == "a silence in Alertmanager" for row in answers} == {"Held": True, "PodSilent": False}
+
+
 @pytest.mark.parametrize(
     ("lasts", "why", "alert", "message"),
     [
@@ -135,8 +170,41 @@ def test_what_would_hide_too_much_is_refused(lasts: timedelta, why: str, alert: 
         silence(httpx2.Client(transport=httpx2.MockTransport(refuse), base_url="https://c"), lasts, why, alert)
 
 
-@pytest.mark.parametrize("answer", [httpx2.Response(503, text="no endpoints"), httpx2.Response(200, text="[{}]")])
-def test_an_alertmanager_that_does_not_answer_is_no_empty_list(answer: httpx2.Response) -> None:
+STATUS = b'{"kind": "Status", "message": "services \\"a\\" is forbidden"}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "message"),
+    [
+        (httpx2.Response(503, text="no endpoints"), TemporaryError, "Alertmanager does not answer.*no endpoints"),
+        (httpx2.Response(429, text="later"), TemporaryError, "Alertmanager does not answer"),
+        (httpx2.Response(200, text="[{}]"), TemporaryError, "Alertmanager does not answer"),
+        (httpx2.Response(401, text=""), UserError, "does not let these credentials ask Alertmanager"),
+        (httpx2.Response(403, content=STATUS), UserError, 'credentials ask Alertmanager.*services "a" is forbidden'),
+        (httpx2.Response(404, content=STATUS), UserError, "the cluster has no Alertmanager"),
+        (httpx2.Response(400, text='"bad matcher"'), PermanentError, "Alertmanager refuses the request.*bad matcher"),
+    ],
+)
+def test_each_refusal_is_told_by_what_it_means_and_is_no_empty_list(
+    answer: httpx2.Response, kind: type[BivouacError], message: str
+) -> None:
     http = httpx2.Client(transport=httpx2.MockTransport(lambda request: answer), base_url="https://cluster")
-    with pytest.raises(TemporaryError, match="Alertmanager does not answer"):
+    with pytest.raises(kind, match=message):
         silences(http)
+
+
+def test_a_window_that_has_ended_meanwhile_is_no_error_and_a_refusal_is(port: int) -> None:
+    http = api_server(port)
+    silence(http, timedelta(hours=1), "x", "Held")
+    silence(http, timedelta(hours=1), "x", "PodSilent")
+    assert end_silences(http, "Held") == 1 and [row.scope for row in silences(http)] == ["PodSilent"]
+    (row,) = silences(http)
+    listed = [json.dumps([json.loads(row.model_dump_json(by_alias=True))]), "[]"]
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(404) if request.method == "DELETE" else httpx2.Response(200, text=listed.pop(0))
+
+    assert end_silences(httpx2.Client(transport=httpx2.MockTransport(answer), base_url="https://cluster")) == 1
+    listed += [json.dumps([json.loads(row.model_dump_json(by_alias=True))])] * 2
+    with pytest.raises(UserError, match="no Alertmanager"):
+        end_silences(httpx2.Client(transport=httpx2.MockTransport(answer), base_url="https://cluster"))
