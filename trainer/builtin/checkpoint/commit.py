@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine, Snapshot
 from trainer.builtin.checkpoint.fence import check_fence
+from trainer.builtin.checkpoint.frozen_weights import READ_BACK_EVERY
 from trainer.builtin.checkpoint.neighbour import Neighbours, keep_for
 from trainer.builtin.checkpoint.room import state_bytes, with_room
 from trainer.builtin.checkpoint.tiers import AnyTiers, KeptLimits, SharedTier
@@ -233,19 +234,20 @@ class Committer:
         self._pending, self._newest = None, manifest
         self._saves += 1
         if self._gang.first_on_node:
-            self._keeper.submit(lambda: self._keep_predecessor(manifest))
+            reads_back = self._saves % READ_BACK_EVERY == 0
+            self._keeper.submit(lambda: self._keep_predecessor(manifest, reads_back))
         count = self._saves if self._config.measured else progress.step // self._config.every_steps
         if count % self._config.shared_every == 0:
             self._replicate_or_say(manifest)
 
-    def _keep_predecessor(self, manifest: Manifest) -> None:
+    def _keep_predecessor(self, manifest: Manifest, reads_back: bool) -> None:
         """Copy the neighbour's shards, without making room for them. An error here ends nothing."""
         server = self._neighbours.predecessor if self._neighbours else None
         if server is None or not self._config.neighbour:
             return
         start_s = time.monotonic()
         try:
-            fetched_bytes = keep_for(server, manifest, self._tiers.local)
+            fetched_bytes = keep_for(server, manifest, self._tiers.local, reads_back)
             seconds = round(time.monotonic() - start_s, 3)
             emit("kept_neighbour", step=manifest.step, of_node=server.node, bytes=fetched_bytes, seconds=seconds)
         except (OSError, StorageError) as error:
