@@ -145,7 +145,7 @@ class Committer:
         state = Snapshot(step_root / folder / random_state_of(self._gang.rank), rng_state(watch))
         snapshots = [*copying.collect(engine, step_root, folder), state]
         self._pending, self._manifested = progress, None
-        self._local.submit(lambda: self._write(progress, snapshots))
+        self._local.submit(lambda: self._write(progress, snapshots, copying))
         self.measured.stall_s, self.measured.copy_s = time.monotonic() - start_s, copying.copy_s
         stall_s, copy_s = (round(seconds, 4) for seconds in (self.measured.stall_s, copying.copy_s))
         self._report("saving", step=progress.step, stall_seconds=stall_s, copy_seconds=copy_s)
@@ -192,9 +192,10 @@ class Committer:
                 return
             time.sleep(_DRAIN_POLL_S)
 
-    def _write(self, progress: TrainingProgress, snapshots: list[Snapshot]) -> None:
+    def _write(self, progress: TrainingProgress, snapshots: list[Snapshot], copying: HostCopyEngine) -> None:
         """Write this rank's files, wait for the other ranks', and commit the step on this node."""
         start_s = time.monotonic()
+        copying.copies.wait()
         local, step = self._tiers.local, progress.step
         shards = []
         for snapshot in snapshots:
