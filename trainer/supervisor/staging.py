@@ -48,7 +48,7 @@ def stage(
     start_s = time.monotonic()
     for _ in range(TRIES):
         try:
-            files = _bring(name, source, target, limit_bytes, emit, is_stopping)
+            files = _copy_changes(name, source, target, limit_bytes, emit, is_stopping)
             is_whole = listing(source) == files == listing(target)
         except FileNotFoundError:
             if not source.is_dir():
@@ -61,7 +61,7 @@ def stage(
     raise SourceChanges(f"{name} changed while it was copied, {TRIES} times: does somebody still write to it?")
 
 
-def _bring(
+def _copy_changes(
     name: str, source: Path, target: Path, limit_bytes: int, emit: Callable[..., None], is_stopping: Callable[[], bool]
 ) -> StagedFiles:
     """Copy what `target` lacks and remove what it has beyond; return the files of `source` as they were before."""
