@@ -18,7 +18,16 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive.archive import FAILURES, last_word, say
-from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, concurrently, forget_versions
+from infra.archive.bucket import (
+    DIGEST,
+    ArchiveBucket,
+    ArchivedObject,
+    Clash,
+    Content,
+    Unsound,
+    concurrently,
+    forget_versions,
+)
 from infra.archive.source import Source
 from infra.aws.account import Account
 from infra.aws.parts import Altered
@@ -128,19 +137,41 @@ class Copies:
         if stored_manifest not in (None, manifest.serialize()):
             self._remove(manifest.step)
         try:
-            return self._place(folder, manifest)
+            return self._place(folder, manifest, self._frozen_keys(manifest))
         except (Clash, Unsound) as error:
             say("sent anew", step=manifest.step, why=str(error)[:300])
             self._remove(manifest.step)
-            return self._place(folder, manifest)
+            return self._place(folder, manifest, {})
 
-    def _place(self, folder: Path, manifest: Manifest) -> list[ArchivedObject]:
+    def _frozen_keys(self, manifest: Manifest) -> dict[str, str]:
+        """Return digest -> key of an older copy's object, for frozen weights of the step."""
+        digests, keys = {shard.sha256 for shard in manifest.shards if shard.is_frozen}, dict[str, str]()
+        rows = [row for row in self.place.rows() if row.committed and row.step != manifest.step] if digests else []
+        for row in rows:
+            with contextlib.suppress(BivouacError):  # a damaged manifest names nothing
+                shards = self.place.manifest(row.step).shards
+                keys |= {entry.sha256: self.place.key(row.step, entry.file) for entry in shards}
+        return {digest: key for digest, key in keys.items() if digest in digests}
+
+    def _copy_in_s3(self, key: str, source_key: str, digest: str) -> None:
+        """Have S3 make the object of frozen weights from an older copy's; what it does not make is uploaded."""
+        source = {"Bucket": self.bucket.bucket, "Key": source_key}
+        extra = {"Metadata": {DIGEST: digest}, "MetadataDirective": "REPLACE"}
+        try:
+            self.bucket.s3.copy(source, self.bucket.bucket, key, extra)
+            say("copied in S3", key=key, source=source_key)
+        except (ClientError, BotoCoreError) as error:
+            say("not copied in S3", key=key, why=str(error)[:300])
+
+    def _place(self, folder: Path, manifest: Manifest, frozen_keys: dict[str, str]) -> list[ArchivedObject]:
         def place_file(name: str, content: Content) -> ArchivedObject:
             item = self.bucket.place(f"{step_folder(manifest.step)}/{name}", content)
             self.bucket.read_back(item, None)
             return item
 
         def place(shard: Shard) -> ArchivedObject:
+            if shard.sha256 in frozen_keys:
+                self._copy_in_s3(self.place.key(manifest.step, shard.file), frozen_keys[shard.sha256], shard.sha256)
             return place_file(shard.file, Content(folder / shard.file, shard.size_bytes, shard.sha256))
 
         return [

@@ -17,6 +17,7 @@ from infra.data.tar import write_tar
 from infra.errors import UserError
 from infra.folders import cache_root, keep
 from infra.plan.source_files import source_files
+from infra.spec.hub import named_folder, way_to
 from infra.spec.names import data_prefix
 from infra.spec.workload.links import INIT
 from infra.spec.workload.workload import Workload
@@ -38,9 +39,9 @@ class WeightFile(Frozen, extra="ignore"):
 
 def weight_files(folder: str) -> tuple[WeightFile, ...]:
     """Return the folder's files with their digests. Raises `UserError` for a missing, empty or very large one."""
-    root = Path(folder).expanduser()
+    root = named_folder(folder)
     if not root.is_dir():
-        raise UserError("there is no such folder", seen=root, cure="mend `init_from`")
+        raise UserError("there is no such folder", seen=root, cure=way_to(folder, "mend `init_from`"))
     paths = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
     names = sorted(name for name in paths if not _LEFT_OUT & set(name.parts))
     if not names:
@@ -79,7 +80,7 @@ def upload_weights(
 
     Raises `UserError` if one has changed since it was listed.
     """
-    s3, root = account.client("s3"), Path(folder).expanduser()
+    s3, root = account.client("s3"), named_folder(folder)
     for number, file in enumerate(files, 1):
         progress(f"weights: {number} of {len(files)} to the data bucket")
         s3.upload_file(str(root / file.name), bucket, f"{bucket_root}{data_prefix(digest)}{subfolder}/{file.name}")

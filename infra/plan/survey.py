@@ -183,7 +183,8 @@ def _look_at(part: MixtureSource, max_files: int | None) -> tuple[DataSource, in
     looking.join(_LOOK_S)
     exists, matches, is_weighed = answer[0] if answer else (True, True, False)
     share = min(1.0, max_files / len(sizes)) if max_files and sizes else 1.0
-    source = DataSource(location=str(folder), folder=exists, matches=matches)
+    location = part.source if part.source.startswith("hf:") else str(folder)
+    source = DataSource(location=location, folder=exists, matches=matches)
     return source, int(sum(sizes) * share) if is_weighed else None
 
 

@@ -57,8 +57,9 @@ class Data(Section):
     """Text to prepare: one source, or a mixture of several."""
 
     source: Location = ""
-    """A folder or file of text, JSON lines or Parquet, or `s3://bucket/prefix`. `python:stdlib` stands for the sources
-    of the running Python's standard library. Give either `source` or `mixture`."""
+    """A folder or file of text, JSON lines or Parquet, or `s3://bucket/prefix`. `hf:datasets/OWNER/NAME` is what
+    `hf download` brought to this machine; `python:stdlib` stands for the sources of the running Python's standard
+    library. Give either `source` or `mixture`."""
     pattern: str = "**/*.py"
     """Files to take, as a glob."""
     licence: str = ""

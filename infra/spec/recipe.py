@@ -8,6 +8,7 @@ from pathlib import Path
 
 from infra.folders import cache_root
 from infra.spec.campaign import Spec
+from infra.spec.hub import named_folder
 from trainer.contract.data import Chat, Parameters
 from trainer.contract.recipe import Recipe, Source
 
@@ -60,6 +61,6 @@ def source_folder(source: str) -> Path:
     if source == STANDARD_LIBRARY:
         return Path(sysconfig.get_path("stdlib"))
     try:
-        return Path(source).expanduser()
+        return named_folder(source)
     except RuntimeError:  # `~nobody`: there is no such user, hence no such folder
         return Path(source)

@@ -46,7 +46,7 @@ class Training(Section):
     """The model: a name, or a section."""
     init_from: Annotated[str | None, AfterValidator(refuse_no_place)] = None
     """Weights that a named model starts from, in Hugging Face's form (safetensors): an S3 prefix, or a folder of this
-    machine with 4 GiB at most, which is uploaded. None: new weights."""
+    machine with 4 GiB at most, which is uploaded; `hf:OWNER/NAME` is what `hf download` brought. None: new weights."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW with warm-up and cosine decay."""
     gradients: GradientConfig = GradientConfig()

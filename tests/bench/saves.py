@@ -220,6 +220,7 @@ class Apart:
         self.bench.engine.checkpoint_engine = self.ours
         started, self.number = time.monotonic(), self.number + 1
         snapshots = self.ours.collect(self.bench.engine, self.bench.folder / "apart", f"save-{self.number}")
+        self.ours.copies.wait()
         self.orders.put(snapshots)
         return time.monotonic() - started, self._idle
 

@@ -27,6 +27,7 @@ _PARTS_AT_ONCE = 4
 """Of one upload: several ranks of a node upload at once, beside their training."""
 _CHUNK_BYTES = 2**20
 _DELETE_AT_ONCE = 1000
+_COPIED_PART_BYTES = 256 * 2**20
 _ABSENT = ("NoSuchKey", "NoSuchBucket", "NoSuchVersion", "404", "InvalidRange", "416")
 _FORBIDDEN = ("AccessDenied", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403")
 _TAKEN = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
@@ -92,6 +93,14 @@ class Prefix:
 
         place, limits = self._address(name), TransferConfig(max_concurrency=_PARTS_AT_ONCE)
         self._ask(lambda: self._s3.upload_file(str(source), place["Bucket"], place["Key"], Config=limits))
+
+    def copy(self, source_name: str, name: str) -> None:
+        """Have S3 copy an object, in parts if it is large: none of its bytes come here."""
+        from boto3.s3.transfer import TransferConfig
+
+        place, limits = self._address(name), TransferConfig(multipart_chunksize=_COPIED_PART_BYTES)
+        source = self._address(source_name)
+        self._ask(lambda: self._s3.copy(source, place["Bucket"], place["Key"], Config=limits))
 
     def digest(self, name: str) -> str:
         """Read an object and return its SHA-256."""

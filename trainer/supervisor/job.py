@@ -201,6 +201,8 @@ class Job(Running):
             return self._signal_end()
         except staging.Unstaged as error:
             return End(USER, str(error))
+        except staging.SourceChanges as error:
+            return End(STORAGE, str(error))
         finally:
             self._stages, self.heard = False, time.monotonic()
         return None

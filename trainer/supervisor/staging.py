@@ -6,6 +6,7 @@ under its name once it is durable: what was broken off never looks whole.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -14,17 +15,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
-THREADS = 16
+THREADS, TRIES = 16, 4
 """Mountpoint and Lustre answer each reader at a part of their speed only."""
 _PIECE_BYTES, _TELL_S = 8 << 20, 10.0
 _PARTIAL = ".bivouac-partial"
 """End of the name of a file that is being copied."""
+_LEADS_NOWHERE = (errno.ENOENT, errno.ELOOP)
 StagedFiles = Mapping[str, "tuple[int, int]"]
 """Path below a folder -> size and time in nanoseconds."""
 
 
 class Unstaged(Exception):
     """The folder cannot be copied, and another attempt would meet the same."""
+
+
+class SourceChanges(Exception):
+    """Somebody writes to the folder: each copy of it was of another state."""
 
 
 class StagingStopped(Exception):
@@ -37,10 +43,30 @@ def stage(
     """Bring `target` to the content of `source`, and say how far that is.
 
     Raises `Unstaged` for a folder that is empty, larger than the spec says or than the disk, or not copied as it is;
-    `StagingStopped`; `OSError` where source or disk fail.
+    `SourceChanges` for one that changes in each of `TRIES`; `StagingStopped`; `OSError` where source or disk fail.
     """
-    files, start_s = listing(source), time.monotonic()
-    size = sum(file_size for file_size, _ in files.values())
+    start_s = time.monotonic()
+    for _ in range(TRIES):
+        try:
+            files = _copy_changes(name, source, target, limit_bytes, emit, is_stopping)
+            is_whole = listing(source) == files == listing(target)
+        except FileNotFoundError:
+            if not source.is_dir():
+                raise
+            is_whole = False  # a file went between the look and the copy
+        if is_whole:
+            seconds = round(time.monotonic() - start_s, 1)
+            emit("staged", mount=name, files=len(files), bytes=_size(files), seconds=seconds)
+            return
+    raise SourceChanges(f"{name} changed while it was copied, {TRIES} times: does somebody still write to it?")
+
+
+def _copy_changes(
+    name: str, source: Path, target: Path, limit_bytes: int, emit: Callable[..., None], is_stopping: Callable[[], bool]
+) -> StagedFiles:
+    """Copy what `target` lacks and remove what it has beyond; return the files of `source` as they were before."""
+    files = listing(source)
+    size = _size(files)
     if not files:
         raise Unstaged(f"{name} has no file to stage: is its prefix or path right?")
     if size > limit_bytes:
@@ -61,14 +87,16 @@ def stage(
             if time.monotonic() - told_at >= _TELL_S:
                 told_at = time.monotonic()
                 emit("staged_part", mount=name, bytes=copied_bytes, of=copy_bytes)
-    if listing(source) != files or listing(target) != files:
-        raise Unstaged(f"{name} changed while it was copied")
-    emit("staged", mount=name, files=len(files), bytes=size, seconds=round(time.monotonic() - start_s, 1))
+    return files
+
+
+def _size(files: StagedFiles) -> int:
+    return sum(size for size, _ in files.values())
 
 
 def listing(folder: Path) -> StagedFiles:
     """Return the files below a folder; those that links lead to count as files. Raises `Unstaged` for a pipe, or a link
-    to a folder; `OSError` for what cannot be read."""
+    to a folder or to nothing; `OSError` for what cannot be read."""
 
     def refuse(error: OSError) -> Any:
         raise error
@@ -77,7 +105,12 @@ def listing(folder: Path) -> StagedFiles:
     for root, folders, names in os.walk(folder, onerror=refuse):
         for name in [*names, *(name for name in folders if os.path.islink(os.path.join(root, name)))]:
             path = Path(root, name)
-            status = path.stat()
+            try:
+                status = path.stat()
+            except OSError as error:
+                if error.errno not in _LEADS_NOWHERE or not path.is_symlink():
+                    raise
+                raise Unstaged(f"{path} is a link to {os.readlink(path)}, and nothing is there") from error
             if not stat.S_ISREG(status.st_mode):
                 raise Unstaged(f"{path} is neither a file nor a link to one")
             files[str(path.relative_to(folder))] = (status.st_size, status.st_mtime_ns)

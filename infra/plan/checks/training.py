@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing
 from infra.plan.facts import MemoryPrediction
+from infra.spec.hub import way_to
 from trainer.contract import (
     Layout,
     Trouble,
@@ -195,7 +196,7 @@ def initial_weights(case: Case) -> Iterator[Draft]:
             cure = "give a folder of this machine, as a path from where the command is run"
             yield error("training.init_from", "a rehearsal has no such bucket", seen=training.init_from, cure=cure)
     elif training.init_from not in case.facts.folders:
-        cure = "give a folder of this machine, as a path from where the command is run"
+        cure = way_to(training.init_from, "give a folder of this machine, as a path from where the command is run")
         yield error("training.init_from", "there is no such folder", seen=training.init_from, cure=cure)
 
 
@@ -219,7 +220,7 @@ def data_source(case: Case) -> Iterator[Draft]:
     """The data exist before anything is paid for."""
     data, data_facts = case.spec.built_in[1], case.facts.data
     if not data_facts.folder:
-        cure = "give a folder of text files, or python:stdlib"
+        cure = way_to(data_facts.location, "give a folder of text files, or python:stdlib")
         yield error("data.source", "there is no such folder", seen=data_facts.location, cure=cure)
     elif not data_facts.matches:
         message, cure = "no file of the source fits", "give a pattern relative to the source, such as **/*.txt"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates.storage import on_disks
+from infra.spec.hub import way_to
 from infra.spec.names import JOB_SECRETS
 from infra.spec.workload.links import INIT
 from infra.spec.workload.workload import by_mpirun, in_host_network
@@ -59,7 +60,7 @@ def workload_initial_weights(case: Case) -> Iterator[Draft]:
     elif INIT in workload.links:
         return
     if folder not in case.facts.folders:
-        cure = "give a folder of this machine, as a path from where the command is run"
+        cure = way_to(folder, "give a folder of this machine, as a path from where the command is run")
         yield error(field, "there is no such folder", seen=folder or "nothing", cure=cure)
 
 

@@ -44,6 +44,12 @@ def weight_bytes(model: ModelConfig, precision: str) -> int:
     return WEIGHT_BYTES[precision] * (parameters(model) + adapter_parameters(model))
 
 
+def frozen_bytes(model: ModelConfig, precision: str, parts: int = 1, zero_stage: int = 0) -> int:
+    """Return the bytes of weights that do not train, on the fullest of `parts` holders: the base beside adapters."""
+    size = weight_bytes(model, precision) - WEIGHT_BYTES[precision] * trained_parameters(model)
+    return math.ceil(size / parts) if zero_stage == 3 else size
+
+
 def checkpoint_bytes_per_node(model: ModelConfig, precision: str, nodes: int, zero_stage: int) -> int:
     """Return the bytes on the fullest node: the weights and its part of the optimizer state (ZeRO 0: all of it)."""
     weights, optimizer = weight_bytes(model, precision), OPTIMIZER_BYTES * trained_parameters(model)

@@ -63,10 +63,12 @@ def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[TierS
         )
     disk = "NVMe of each node" if makes_disks else "folder of each node"
     own_on = {"local" if on_disks(spec) else "shared"} if spec.workload is not None else set()
-    local = _tier("local", disk, _node_bytes(spec), keep_local, nvme, of_node, "local" in own_on)
+    base = _frozen_bytes(spec, spec.nodes.count)
+    local = _tier("local", disk, _node_bytes(spec), keep_local, nvme, of_node, "local" in own_on, base)
+    linked = 0 if shared is None else _frozen_bytes(spec)  # S3 has no links
     return (
         *([local] if spec.workload is None or on_disks(spec) else []),
-        _with_export(_tier("shared", place, size, keep, room, formula, "shared" in own_on), spec),
+        _with_export(_tier("shared", place, size, keep, room, formula, "shared" in own_on, linked), spec),
         _with_export(
             TierSize(
                 name="archive",
@@ -90,9 +92,11 @@ def _tier(
     capacity: int | None,
     formula: str,
     has_own_copies: bool,
+    once: int,
 ) -> TierSize:
-    """`has_own_copies`: a job writes its checkpoints there, and sealed copies of them lie beside."""
-    total = (keep + 1 + (OWN_KEPT if has_own_copies else 0)) * size
+    """`has_own_copies`: a job writes its checkpoints there, and sealed copies of them lie beside. `once`: bytes of each
+    checkpoint that all of them share, as links of one file."""
+    total = once + (keep + 1 + (OWN_KEPT if has_own_copies else 0)) * (size - once)
     copies = (
         f"{keep} sealed copies + 1 being copied + {OWN_KEPT} of the job's own"
         if has_own_copies
@@ -105,7 +109,7 @@ def _tier(
         keep=keep,
         needed_bytes=total,
         capacity_bytes=capacity,
-        formula=f"({copies}) x ({formula})",
+        formula=f"({copies}) x ({formula})" + (", the frozen weights once" if once else ""),
     )
 
 
@@ -129,6 +133,14 @@ def checkpoint_bytes(spec: Spec) -> int:
     if isinstance(job, Workload):
         return job.checkpoint_bytes
     return sizing.checkpoint_bytes(job.model, job.precision)
+
+
+def _frozen_bytes(spec: Spec, parts: int = 1) -> int:
+    """Return what steps of a tier share on its fullest of `parts` holders."""
+    training = spec.training
+    if training is None:
+        return 0
+    return sizing.frozen_bytes(training.model, training.precision, parts, training.zero_stage if parts > 1 else 0)
 
 
 def export_bytes(spec: Spec) -> int:
@@ -160,18 +172,18 @@ def on_disks(spec: Spec) -> bool:
 
 
 def stall_seconds(spec: Spec, facts: Facts, world_size: int) -> float:
-    """Bytes of the busiest rank / rate of the host copy, plus the gathering of the state. Of a workload it is not known
-    whether it trains on while it saves: its stall counts as the whole write."""
+    """Bytes of the busiest rank that train / rate of the host copy, plus the gathering of the state. Of a workload it
+    is not known whether it trains on while it saves: its stall counts as the whole write."""
     training = spec.training
     if training is None:
         return local_write_seconds(spec, facts) if on_disks(spec) else shared_read_seconds(spec)
     size = sizing.checkpoint_bytes_per_rank(training.model, training.precision, world_size, training.zero_stage)
-    return size / HOST_COPY_BYTES_PER_S + GATHER_S
+    return (size - _frozen_bytes(spec, world_size)) / HOST_COPY_BYTES_PER_S + GATHER_S
 
 
 def local_write_seconds(spec: Spec, facts: Facts) -> float:
     disks = facts.instance.nvme_count if facts.instance else 1
-    return _node_bytes(spec) / (NVME_BYTES_PER_S * max(1, disks))
+    return (_node_bytes(spec) - _frozen_bytes(spec, spec.nodes.count)) / (NVME_BYTES_PER_S * max(1, disks))
 
 
 def sealing_seconds(spec: Spec, facts: Facts) -> float:
@@ -185,8 +197,9 @@ def sealing_seconds(spec: Spec, facts: Facts) -> float:
 
 
 def shared_write_seconds(spec: Spec) -> float:
-    """Return the time until a checkpoint is proven on the shared tier: each node sends its part and reads it back."""
-    return 2 * shared_read_seconds(spec)
+    """Return the time until a checkpoint is proven on the shared tier: each node sends its part and reads it back.
+    Frozen weights are there since the first one, and are read back alone."""
+    return shared_read_seconds(spec) * (2 - _frozen_bytes(spec) / checkpoint_bytes(spec))
 
 
 def shared_read_seconds(spec: Spec) -> float:

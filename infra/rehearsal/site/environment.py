@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from infra.folders import CODE
 
 _PASSED = (
-    "AWS_SDK_UA_APP_ID", "COLORTERM", "COLUMNS", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LINES", "LOGNAME",
-    "NO_COLOR", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR",
+    "AWS_SDK_UA_APP_ID", "COLORTERM", "COLUMNS", "HF_HOME", "HF_HUB_CACHE", "HOME", "LANG", "LANGUAGE",
+    "LD_LIBRARY_PATH", "LINES", "LOGNAME", "NO_COLOR", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
+    "XDG_CACHE_HOME", "XDG_RUNTIME_DIR",
 )  # fmt: skip
 """What a person, a terminal and a machine are; `AWS_SDK_UA_APP_ID` only names a caller."""
 _FAMILIES = ("BIVOUAC_", "LC_")

@@ -8,9 +8,9 @@ from __future__ import annotations
 import difflib
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from infra.spec.hub import named_folder, way_to
 from infra.tables import table
 from trainer.contract import ModelConfig
 from trainer.contract.model.shape import refuse_unknown, sliding_window
@@ -40,7 +40,7 @@ def resolve_model(section: Any) -> Any:
         if isinstance(section, dict) and section.get("config"):
             raise ValueError("`config` belongs to a named model; give `name`")
         return section
-    if ":" in name:
+    if ":" in name and not name.startswith("hf:"):
         return _function(section)
     return _custom(section, name)
 
@@ -104,7 +104,7 @@ def _base(name: str) -> tuple[dict[str, Any], int | None]:
     """Return the configuration of a name, and the context to train with if one is known."""
     if (entry := catalogue().get(name)) is not None:
         return entry["config"], entry["context"]
-    path = Path(name).expanduser() / "config.json"
+    path = named_folder(name) / "config.json"
     if "/" not in name and not path.exists():
         suggestion = "".join(f"did you mean `{match}`? " for match in difflib.get_close_matches(name, catalogue(), n=1))
         names = ", ".join(catalogue())
@@ -112,7 +112,8 @@ def _base(name: str) -> tuple[dict[str, Any], int | None]:
     try:
         config = json.loads(path.read_bytes())
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}; name a folder with Hugging Face's config.json") from error
+        cure = way_to(name, "name a folder with Hugging Face's config.json")
+        raise ValueError(f"{path}: {error.strerror}; {cure}") from error
     except ValueError as error:
         raise ValueError(f"{path} is no JSON: {error}; name a folder with Hugging Face's config.json") from error
     if not isinstance(config, dict):

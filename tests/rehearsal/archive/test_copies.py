@@ -333,3 +333,44 @@ def test_a_damaged_step_on_the_tier_is_made_whole_by_its_copy(site: SimpleNamesp
     (folder / "attempt-0001/large.pt").write_bytes(LARGE.swapcase())
     copies(site).fetch()
     assert on_tier(site) == {40: whole}
+
+
+def commit_with_base(site: SimpleNamespace, step: int, base: bytes = LARGE) -> None:
+    folder = site.root / CAMPAIGN / step_folder(step)
+    paths = [folder / attempt_folder(1) / name for name in ("frozen_mp_rank_00.pt", "mp_rank_00_model_states.pt")]
+    paths[0].parent.mkdir(parents=True)
+    for path, content in zip(paths, (base, b"adapters %d" % step), strict=True):
+        path.write_bytes(content)
+    shards = tuple(shard_at(path) for path in paths)
+    seal(folder, manifest_of(step, shards, campaign=CAMPAIGN, identity=IDENTITY))
+
+
+def test_frozen_weights_are_uploaded_once_and_a_damaged_object_of_them_is_not_taken_again(
+    site: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploads, upload = list[str](), Transfer.upload
+
+    def note(self: Transfer, key: str, *rest: Any) -> int:
+        uploads.append(key.rpartition("step-000000")[2].partition("/")[0])
+        return upload(self, key, *rest)
+
+    monkeypatch.setattr(Transfer, "upload", note)
+    for step in (20, 40):
+        commit_with_base(site, step)
+        copies(site).send()
+    assert uploads == ["20"] and steps_in_s3(site) == [40, 20]
+    shutil.rmtree(site.root)
+    assert copies(site).fetch()["step"] == 40
+    for step in (20, 40):
+        key = f"{PREFIX}/{step_folder(step)}/{attempt_folder(1)}/frozen_mp_rank_00.pt"
+        site.s3.put_object(Bucket=site.name, Key=key, Body=b"?" * len(LARGE))
+    commit_with_base(site, 60)
+    copies(site).send()
+    assert uploads == ["20", "60"]
+    shutil.rmtree(site.root)
+    assert copies(site).fetch()["step"] == 60
+    base = site.root / CAMPAIGN / step_folder(60) / attempt_folder(1) / "frozen_mp_rank_00.pt"
+    assert base.read_bytes() == LARGE
+    commit_with_base(site, 80, base=LARGE[::-1])
+    copies(site).send()
+    assert uploads == ["20", "60", "80"], "other weights are no copy"

@@ -107,16 +107,53 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(source: Path
         stage(source / "not mounted")
 
 
-def test_a_source_that_changes_meanwhile_is_refused(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = staging._copy
+@pytest.mark.parametrize("change", ["a file comes", "a file goes", "a file is written anew"])
+def test_a_source_that_changes_meanwhile_is_copied_as_it_is_in_the_end(
+    change: str, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, names = staging._copy, list[str]()
+
+    def alter(path: Path, *others: Any) -> int:
+        names.append(path.name)
+        if len(names) == 1 and change == "a file comes":
+            (source / "late").write_bytes(b"late")
+        elif len(names) == 1 and change == "a file goes":
+            path.unlink()
+        elif len(names) == 1:
+            size = copy(path, *others)
+            path.write_bytes(b"anew")
+            return size
+        return copy(path, *others)
+
+    monkeypatch.setattr(staging, "_copy", alter)
+    stage(source)
+    copies = content(source.parent / "disk/corpus")
+    assert copies == content(source) | {"newest": FILES["deep/er/b.bin"]} and copies != ALL
+    assert max(names.count(name) for name in names) <= 2, "what had been copied stays"
+
+
+def test_a_source_that_never_stands_still_is_storage_and_no_fault_of_the_user(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, numbers = staging._copy, iter(range(1000))
 
     def change(path: Path, *others: Any) -> int:
-        (source / "late").write_bytes(b"late")
+        (source / f"late-{next(numbers)}").write_bytes(b"late")
         return copy(path, *others)
 
     monkeypatch.setattr(staging, "_copy", change)
-    with pytest.raises(Unstaged, match="changed while it was copied"):
-        stage(source)
+    end = job_that_stages(source, tmp_path, 10_000)._stage()
+    assert end is not None and end.code == ExitCode.STORAGE and "changed while it was copied" in end.detail
+
+
+@pytest.mark.parametrize("target", ["gone.bin", "/data/of/another/machine", "itself"])
+def test_a_link_to_nothing_ends_the_job_as_the_users_fault_and_names_both_ends(
+    target: str, source: Path, tmp_path: Path
+) -> None:
+    (source / "deep/itself").symlink_to(target)
+    end = job_that_stages(source, tmp_path, 10_000)._stage()
+    assert end is not None and end.code == ExitCode.USER
+    assert f"{source}/deep/itself is a link to {target}" in end.detail
 
 
 def test_a_read_that_fails_ends_the_copy_with_its_own_error(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,8 +73,11 @@ class BucketTier(TierSteps):
         self.prefix.put(f"{BANS}/{name}", content)
 
     def take(self, step: int, shard: Shard, source: Path, older_manifest: Manifest | None) -> None:
-        """Upload a shard and read it back. Raises `StorageError` for other bytes than the shard's."""
+        """Upload a shard and read it back. Have S3 copy it if `older_manifest`, a step of this tier, has the same
+        bytes. Raises `StorageError` for other bytes than the shard's."""
         name = _name(step, shard.file)
+        if self._copy_twin(shard, name, older_manifest):
+            return
         self.prefix.upload(name, source)
         actual_digest = self.prefix.digest(name)
         if actual_digest != shard.sha256:
@@ -83,6 +86,17 @@ class BucketTier(TierSteps):
                 f"{self.url}/{name}: {actual_digest}, wanted {shard.sha256}",
                 "suspect the node's disk; the next attempt takes another copy or an older step",
             )
+
+    def _copy_twin(self, shard: Shard, name: str, older: Manifest | None) -> bool:
+        twins = (twin for twin in (older.shards if older is not None else ()) if twin.sha256 == shard.sha256)
+        twin = next(twins, None)
+        if older is None or twin is None:
+            return False
+        try:
+            self.prefix.copy(_name(older.step, twin.file), name)
+        except OSError:
+            return False
+        return self.prefix.digest(name) == shard.sha256
 
     def adopt(self, step: int, shard: Shard, file: Path) -> None:
         """Give a verified file its place here."""

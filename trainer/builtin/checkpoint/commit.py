@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine, Snapshot
 from trainer.builtin.checkpoint.fence import check_fence
+from trainer.builtin.checkpoint.frozen_weights import READ_BACK_EVERY
 from trainer.builtin.checkpoint.neighbour import Neighbours, keep_for
 from trainer.builtin.checkpoint.room import state_bytes, with_room
 from trainer.builtin.checkpoint.tiers import AnyTiers, KeptLimits, SharedTier
@@ -144,7 +145,7 @@ class Committer:
         state = Snapshot(step_root / folder / random_state_of(self._gang.rank), rng_state(watch))
         snapshots = [*copying.collect(engine, step_root, folder), state]
         self._pending, self._manifested = progress, None
-        self._local.submit(lambda: self._write(progress, snapshots))
+        self._local.submit(lambda: self._write(progress, snapshots, copying))
         self.measured.stall_s, self.measured.copy_s = time.monotonic() - start_s, copying.copy_s
         stall_s, copy_s = (round(seconds, 4) for seconds in (self.measured.stall_s, copying.copy_s))
         self._report("saving", step=progress.step, stall_seconds=stall_s, copy_seconds=copy_s)
@@ -191,9 +192,10 @@ class Committer:
                 return
             time.sleep(_DRAIN_POLL_S)
 
-    def _write(self, progress: TrainingProgress, snapshots: list[Snapshot]) -> None:
+    def _write(self, progress: TrainingProgress, snapshots: list[Snapshot], copying: HostCopyEngine) -> None:
         """Write this rank's files, wait for the other ranks', and commit the step on this node."""
         start_s = time.monotonic()
+        copying.copies.wait()
         local, step = self._tiers.local, progress.step
         shards = []
         for snapshot in snapshots:
@@ -233,19 +235,20 @@ class Committer:
         self._pending, self._newest = None, manifest
         self._saves += 1
         if self._gang.first_on_node:
-            self._keeper.submit(lambda: self._keep_predecessor(manifest))
+            reads_back = self._saves % READ_BACK_EVERY == 0
+            self._keeper.submit(lambda: self._keep_predecessor(manifest, reads_back))
         count = self._saves if self._config.measured else progress.step // self._config.every_steps
         if count % self._config.shared_every == 0:
             self._replicate_or_say(manifest)
 
-    def _keep_predecessor(self, manifest: Manifest) -> None:
+    def _keep_predecessor(self, manifest: Manifest, reads_back: bool) -> None:
         """Copy the neighbour's shards, without making room for them. An error here ends nothing."""
         server = self._neighbours.predecessor if self._neighbours else None
         if server is None or not self._config.neighbour:
             return
         start_s = time.monotonic()
         try:
-            fetched_bytes = keep_for(server, manifest, self._tiers.local)
+            fetched_bytes = keep_for(server, manifest, self._tiers.local, reads_back)
             seconds = round(time.monotonic() - start_s, 3)
             emit("kept_neighbour", step=manifest.step, of_node=server.node, bytes=fetched_bytes, seconds=seconds)
         except (OSError, StorageError) as error:

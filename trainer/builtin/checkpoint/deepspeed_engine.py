@@ -18,6 +18,7 @@ from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils.tensor_fragment import fragment_address
 
+from trainer.builtin.checkpoint.copy_stream import CopyStream
 from trainer.builtin.checkpoint.files import open_regular
 from trainer.builtin.checkpoint.frozen_weights import frozen_file, joined, split
 from trainer.errors import StorageError
@@ -73,18 +74,20 @@ class HostCopyEngine(CheckpointEngine):
         super().__init__()
         self.name = "HostCopyEngine"
         self.copy_s = 0.0
-        """Seconds of copying in the last save, without DeepSpeed's gathering of its state."""
+        """Seconds of copying in the last save, without DeepSpeed's gathering of its state; of an accelerator's tensors
+        those in which the copies are put into their stream."""
         self._verify, self._mapped, self._frozen = verify, use_mmap, frozen
         self._snapshots: list[Snapshot] = []
         self._foreseen: list[tuple[str, int, torch.Tensor]] | None = None
-        self.buffers = HostBuffers()
+        self.buffers, self.copies = HostBuffers(), CopyStream()
 
     def collect(self, engine: Any, root: Path, tag: str) -> list[Snapshot]:
-        """Return the state of a save, copied to the host; training waits for this part only."""
+        """Return the state of a save; training waits for this part only. What lies on an accelerator is on the host
+        after `copies.wait`, and the next update waits for it by itself."""
         assert engine.checkpoint_engine is self, "what is handed over would go elsewhere"
         self._snapshots, self.copy_s = [], 0.0
         hand_over(engine, root, tag)
-        self.commit(None)
+        self.copies.end(getattr(engine.optimizer, "optimizer", engine.optimizer))
         snapshots, self._snapshots = self._snapshots, []
         return snapshots
 
@@ -115,7 +118,7 @@ class HostCopyEngine(CheckpointEngine):
             if foreseen is not None:
                 foreseen.append((name, ordinal, tensor))
                 return tensor
-            return self.buffers.like(name, ordinal, tensor).copy_(tensor, non_blocking=True)
+            return self.copies.copy(self.buffers.like(name, ordinal, tensor), tensor)
 
         trained, frozen = split(state_dict, name, self._frozen)
         self._snapshots.append(Snapshot(Path(path), _HostCopy(to_host).of(trained)))
@@ -125,11 +128,7 @@ class HostCopyEngine(CheckpointEngine):
         self.copy_s += time.monotonic() - start_s
 
     def commit(self, info: CheckpointCommitInfo | None) -> bool:
-        # Not `is_available`: without a GPU it searches for the driver's library each time, 7 ms.
-        if torch.cuda.is_initialized():
-            start_s = time.monotonic()
-            torch.cuda.synchronize()
-            self.copy_s += time.monotonic() - start_s
+        self.copies.wait()
         return True
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:

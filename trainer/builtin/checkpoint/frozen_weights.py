@@ -15,6 +15,8 @@ from torch import nn
 
 from trainer.contract.checkpoint import FROZEN
 
+READ_BACK_EVERY = 10
+"""Saves after which a node reads the one file that all its steps link: a digest of 140 GB takes a disk a minute."""
 NAMES = "bivouac_names"
 """Key of a state: names of all its tensors in their order."""
 _MODULE, _FRAGMENTS = "module", "frozen_param_fragments"

@@ -95,11 +95,13 @@ def neighbours_of(gang: Gang, node: int, own_address: tuple[str, int, str] | Non
     return Neighbours(node, tuple(servers[number] for number in sorted(servers)))
 
 
-def keep_for(server: ShardAddress, manifest: Manifest, tier: Tier) -> int:
-    """Fetch the shards of a committed step that only `server`'s node holds. Return the fetched bytes."""
+def keep_for(server: ShardAddress, manifest: Manifest, tier: Tier, reads_back: bool = True) -> int:
+    """Fetch the shards of a committed step that only `server`'s node holds; frozen weights once, and links of that file
+    later, with `reads_back` after its digest. Return the fetched bytes."""
     fetched_bytes = 0
     for shard in manifest.shards:
         target = tier.folder(manifest.step) / shard.file
-        if shard.rank in server.ranks and not target.exists():
+        is_due = shard.rank in server.ranks and not target.exists()
+        if is_due and not tier.link_frozen(shard, manifest.step, reads_back):
             fetched_bytes += server.fetch(manifest.step, shard, target, resumable=False)
     return fetched_bytes

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from trainer.contract import Foreign, Manifest, parse_manifest
+from trainer.contract import Foreign, Manifest, Shard, parse_manifest
 from trainer.contract.sealed import removable
 
 
@@ -65,6 +65,12 @@ class TierSteps(ABC):
     def committed(self) -> list[Manifest]:
         """Return the valid manifests, newest step first."""
         return [claim.manifest for claim in self.claims() if claim.manifest is not None]
+
+    def twins(self, shard: Shard, step: int) -> Iterator[tuple[int, Shard]]:
+        """Yield the other steps that name a file with a shard's bytes, and that file; newest first."""
+        others = (manifest for manifest in self.committed() if manifest.step != step)
+        for manifest in others:
+            yield from ((manifest.step, entry) for entry in manifest.shards if entry.sha256 == shard.sha256)
 
     def retain(
         self,

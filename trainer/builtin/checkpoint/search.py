@@ -86,8 +86,26 @@ class Search:
         if shard_place is not None:
             return shard_place
         if isinstance(shared, BucketTier):
-            return self._download(shared, shard, manifest)
-        return self._look(shared, shard, manifest, PAUSES_S)
+            shard_place = self._download(shared, shard, manifest)
+        else:
+            shard_place = self._look(shared, shard, manifest, PAUSES_S)
+        return shard_place or self._take_twin(shard, manifest)
+
+    def _take_twin(self, shard: Shard, manifest: Manifest) -> FoundShard | None:
+        """Copy frozen weights to this node's tier from another step on the shared tier: they are the same in all."""
+        shared, target = self.tiers.shared, self.tiers.local.folder(manifest.step) / shard.file
+        for step, twin in shared.twins(shard, manifest.step) if shard.is_frozen else ():
+            try:
+                remove(target)
+                self._fetch_by(partial(shared.fetch, step, twin, target), shard, manifest)
+            except (OSError, StorageError) as error:
+                emit_refusal(shared, step, self.gang.rank, twin.file, str(error)[:300], shard.sha256)
+                continue
+            reason, identity = look(target, shard)
+            if not reason:
+                emit("frozen_of_another_step", step=manifest.step, from_step=step, file=shard.file)
+                return FoundShard(shard, self.tiers.local, identity)
+        return None
 
     def _look(self, tier: Tier, shard: Shard, manifest: Manifest, pauses_s: Sequence[float] = ()) -> FoundShard | None:
         reason, identity = look(tier.folder(manifest.step) / shard.file, shard, pauses_s)

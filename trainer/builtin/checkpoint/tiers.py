@@ -102,6 +102,25 @@ class Tier(TierSteps):
         copy_durably(source, target, accepts(shard, "local"))
         accepts(shard, self.name)(digest_on_disk(target))
 
+    def fetch(self, step: int, shard: Shard, target: Path) -> int:
+        """Copy a shard from here durably and check its digest. Return its bytes."""
+        copy_durably(self.folder(step) / shard.file, target, accepts(shard, self.name))
+        return shard.size_bytes
+
+    def link_frozen(self, shard: Shard, step: int, reads_back: bool) -> bool:
+        """Give a step the file of frozen weights that an earlier step has here. Return False where there is none, or
+        with `reads_back` none with the shard's digest."""
+        target = self.folder(step) / shard.file
+        for other_step, twin in self.twins(shard, step) if shard.is_frozen else ():
+            source = self.folder(other_step) / twin.file
+            try:
+                if not reads_back or digest_on_disk(source) == shard.sha256:
+                    link_durably(source, target)
+                    return True
+            except OSError:
+                continue
+        return False
+
     def _link_twin(self, shard: Shard, target: Path, older_manifest: Manifest | None) -> bool:
         twin = _twin_of(shard, older_manifest)
         if older_manifest is None or twin is None:

@@ -9,6 +9,7 @@ import os
 import pickle
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch.serialization import get_crc32_options, set_crc32_options
 
 from trainer.builtin.checkpoint.deepspeed_engine import Snapshot
 from trainer.builtin.checkpoint.files import DigestingFile, digest_on_disk, durable, link_durably
+from trainer.builtin.checkpoint.frozen_weights import READ_BACK_EVERY
 from trainer.contract import Manifest, Shard
 from trainer.errors import Diverged
 
@@ -66,6 +68,7 @@ class Unchanged:
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, Path, str]] = {}
+        self._links: Counter[str] = Counter()
         self._frozen: dict[str, tuple[Path, Shard, tuple[int, ...]]] = {}
         """Newest file of frozen weights by its name without a folder, with what tells that it is still that file."""
 
@@ -79,8 +82,8 @@ class Unchanged:
         """Link the file of the last save if this state serialises to the same bytes; else return None.
 
         Another fingerprint (the common case) decides at once. An equal one is followed by the whole digest and a read
-        of the linked file, so that a damaged file is not linked. Frozen weights are neither serialised nor read again:
-        tiers read what they take, and a restore what it loads.
+        of the linked file, so that a damaged file is not linked. Frozen weights are not serialised again, and read each
+        `READ_BACK_EVERY` saves: tiers read what they take, and a restore what it loads.
         """
         if snapshot.is_frozen:
             return self._link_frozen(snapshot, name, rank)
@@ -101,6 +104,9 @@ class Unchanged:
         source, shard, identity = self._frozen.get(snapshot.path.name, (Path(), None, ()))
         try:
             if shard is None or _identity(source) != identity:
+                return None
+            self._links[source.name] += 1
+            if self._links[source.name] % READ_BACK_EVERY == 0 and digest_on_disk(source) != shard.sha256:
                 return None
             link_durably(source, snapshot.path)
         except OSError:

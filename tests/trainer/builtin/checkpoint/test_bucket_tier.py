@@ -333,3 +333,28 @@ def test_an_object_shorter_than_its_shard_is_refused(url: str, tmp_path: Path) -
         tier.fetch(10, whole, tmp_path / "fetched")
     assert not (tmp_path / "fetched").exists()
     assert tier.fetch(10, shard_at(file), tmp_path / "fetched") == 5
+
+
+def test_frozen_weights_are_uploaded_once_and_s3_copies_them_where_its_object_is_sound(
+    url: str, tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier, uploads, upload = BucketTier(url, "tiny"), list[str](), Prefix.upload
+
+    def note(self: Prefix, name: str, source: Path) -> None:
+        uploads.append(name[:13])
+        upload(self, name, source)
+
+    monkeypatch.setattr(Prefix, "upload", note)
+    (tmp_path / "attempt-0001").mkdir()
+    (file := tmp_path / "attempt-0001/frozen_mp_rank_00.pt").write_bytes(os.urandom(9 * 2**20))
+    shard, newest = shard_at(file), None
+    for step in (10, 20, 30, 40):
+        if step == 40:
+            at = f"{url.removeprefix(f's3://{BUCKET}/')}/step-00000030/{shard.file}"
+            s3.put_object(Bucket=BUCKET, Key=at, Body=b"damaged")
+        tier.take(step, shard, file, newest)
+        newest = manifest_of(step, (shard,))
+        tier.publish(newest, 1)
+    assert uploads == ["step-00000010", "step-00000040"]
+    (target := tmp_path / "back").mkdir()
+    assert tier.fetch(20, shard, target / "base.pt") == tier.fetch(40, shard, target / "again.pt") == 9 * 2**20

@@ -285,7 +285,7 @@ def test_an_error_that_has_a_name_keeps_it_and_another_ranks_is_a_lost_peer(make
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     seen: list[tuple[int, int]] = []
 
-    def keep(door: ShardAddress, manifest: Manifest, tier: Tier) -> int:
+    def keep(door: ShardAddress, manifest: Manifest, tier: Tier, reads_back: bool) -> int:
         seen.append((door.node, manifest.step))
         return 4096
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from collections import OrderedDict
 from pathlib import Path
@@ -18,9 +19,11 @@ from tests.trainer.builtin.checkpoint.saved_steps import TinyEngine, flip
 from trainer.builtin.checkpoint.commit import Begun
 from trainer.builtin.checkpoint.convert.weights import load_shard
 from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
-from trainer.builtin.checkpoint.frozen_weights import joined, split
+from trainer.builtin.checkpoint.frozen_weights import READ_BACK_EVERY, joined, split
+from trainer.builtin.checkpoint.neighbour import Neighbours, ShardAddress, keep_for
+from trainer.builtin.checkpoint.search import Search
 from trainer.builtin.checkpoint.tiers import Tier
-from trainer.contract import Manifest
+from trainer.contract import Manifest, Shard
 
 MODEL, BASE = "mp_rank_00_model_states.pt", "frozen_mp_rank_00.pt"
 WEIGHTS = torch.randn(4096, generator=torch.Generator().manual_seed(1))
@@ -102,6 +105,14 @@ def test_whatever_happens_each_kept_step_of_the_shared_tier_is_whole_and_has_one
             )
 
 
+def rot(path: Path) -> None:
+    """Change a byte as a failing disk does: the file keeps its inode and its times."""
+    status, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRank:
     return ranks_at(tmp_path, monkeypatch)
@@ -160,3 +171,59 @@ def test_parts_of_frozen_weights_under_zero_3_go_with_them_and_come_back() -> No
     assert torch.equal(whole["frozen_param_fragments"]["base"], torch.ones(4))
     for names in (frozenset(), frozenset({"other"})):
         assert split(state, name, names) == (state, None), "a model that trains whole is saved as before"
+
+
+class FolderDoor(ShardAddress):
+    """A neighbour whose shards lie in the folder `address`; it counts what it gives."""
+
+    def fetch(self, step: int, shard: Shard, target: Path, resumable: bool = True) -> int:
+        fetches.append(shard.file.rpartition("/")[2])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((Path(self.address) / f"step-{step:08d}" / shard.file).read_bytes())
+        return shard.size_bytes
+
+
+fetches: list[str] = []
+
+
+def test_a_neighbours_frozen_weights_are_fetched_once_and_anew_where_a_read_finds_them_damaged(
+    make: MakeRank, tmp_path: Path
+) -> None:
+    rank = adapted(make, keep_local=5)
+    rank.commit(10, 20, 30)
+    rows = rank.tiers.local.committed()[::-1]
+    door, kept = FolderDoor(1, (0,), str(rank.tiers.local.root), 1, "word"), Tier("local", tmp_path / "successor/tiny")
+    fetches.clear()
+    for manifest, reads_back in zip(rows, (False, False, True), strict=True):
+        kept.publish(manifest, 1)
+        if reads_back:
+            rot(path_of(kept, rows[1], BASE))
+        keep_for(door, manifest, kept, reads_back)
+    assert fetches.count(BASE) == 2 and fetches.count(MODEL) == 3
+    assert path_of(kept, rows[0], BASE).stat().st_nlink == 2
+    assert is_whole(kept, rows[2]) and not is_whole(kept, rows[1])
+
+
+def test_damage_without_a_trace_in_the_one_file_is_found_by_a_later_save_and_written_anew(make: MakeRank) -> None:
+    rank = adapted(make, shared_every=10**6)
+    rank.commit(10)
+    rot(path_of(rank.tiers.local, rank.tiers.local.committed()[0], BASE))
+    rank.commit(*range(20, 20 + 10 * (READ_BACK_EVERY - 1), 10))
+    assert not is_whole(rank.tiers.local, rank.tiers.local.committed()[0])
+    rank.commit(20 + 10 * READ_BACK_EVERY)
+    assert is_whole(rank.tiers.local, rank.tiers.local.committed()[0])
+
+
+@pytest.mark.parametrize("harm", ["damaged", "missing"])
+def test_a_restore_takes_the_other_tiers_file_even_of_another_step(harm: str, make: MakeRank) -> None:
+    rank = adapted(make, shared_every=2, keep_shared=3)
+    rank.commit(10, 20, 30)
+    shared, newest = rank.tiers.shared, rank.tiers.local.committed()[0]
+    assert [each.step for each in shared.committed()] == [20] and newest.step == 30
+    base = path_of(rank.tiers.local, newest, BASE)
+    base.unlink() if harm == "missing" else rot(base)
+    places = Search(rank.gang, rank.tiers, Neighbours(0), 2).shards(newest)
+    assert None not in places and is_whole(rank.tiers.local, newest)
+    rot(base)
+    rot(path_of(shared, shared.committed()[0], BASE))
+    assert None in Search(rank.gang, rank.tiers, Neighbours(0), 2).shards(newest)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from infra.plan.checks import check, failed
-from infra.plan.estimates import sizing
+from infra.plan.estimates import sizing, storage
 from infra.plan.job_config import train_config
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
@@ -68,6 +68,27 @@ def test_the_ranks_get_what_the_spec_says(spec_file: Any, weights: Path) -> None
     assert refused(file) == []
     config = train_config(file.spec, make_plan(file.spec, survey(file.spec)), "d" * 64, init_from="/data/weights")
     assert config.model.lora == LoraConfig(rank=4, targets=("q_proj",))
+
+
+@pytest.mark.parametrize(("stage", "parts"), [(1, 1), (3, 2)])
+def test_the_plan_counts_the_base_once_on_folders_and_with_each_step_in_s3(
+    stage: int, parts: int, spec_file: Any, weights: Path
+) -> None:
+    changes = {**model_of(rank=4), "training.init_from": str(weights), "training.zero_stage": stage, "nodes.count": 2}
+    spec, bucket_spec = spec_file(changes).spec, spec_file({**changes, "storage.shared": "none"}).spec
+    base, adapters = 4 * parameters(spec.training.model), adapter_parameters(spec.training.model)
+    local, shared, archive = make_plan(spec, survey(spec)).tiers
+    # Weights 4 B, states 12 B: of stage 1 each node has all weights and half of the states, of stage 3 half of all.
+    own = adapters * 16 / 2 if stage == 3 else adapters * (4 + 12 / 2)
+    assert local.needed_bytes == pytest.approx(base / parts + (local.keep + 1) * own, abs=8)
+    assert shared.needed_bytes == base + (shared.keep + 1) * 16 * adapters and shared.formula.endswith("once")
+    assert archive.needed_bytes == base + 16 * adapters
+    (bucket,) = [tier for tier in make_plan(bucket_spec, survey(bucket_spec)).tiers if tier.name == "shared"]
+    assert bucket.needed_bytes == (bucket.keep + 1) * (base + 16 * adapters)
+    rate = 2 * 1.25e9  # two clients of S3
+    seconds = (2 * 16 * adapters + base) / rate
+    assert storage.shared_write_seconds(bucket_spec) == pytest.approx(seconds), "sent: adapters; read back: all"
+    assert storage.local_write_seconds(spec, survey(spec)) * 1e9 < base / parts, "a save writes no base"
 
 
 @pytest.mark.parametrize(
