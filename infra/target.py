@@ -54,13 +54,13 @@ def enter_for(spec: Spec, progress: Callable[[str], None], *, anywhere: bool = F
         return
     refuse_missing("rehearsal")
     refuse_missing("trainer")
-    from infra.rehearsal.site import campaigns, handle, programs, secrets
+    from infra.rehearsal.site import campaigns, handle, secrets, surroundings
 
     secrets.values(spec)  # refused before a site is started
     if campaigns.site_of(spec.campaign) is None:  # else its commit is recorded
         fetch_source(spec, progress)
     _choose_packages(spec, progress)
-    programs.refuse_missing(spec)
+    surroundings.refuse_missing_programs(spec)
 
     def note(folder: Path) -> None:
         campaigns.remember(spec, folder)
@@ -143,12 +143,12 @@ def give_inputs(spec: Spec) -> None:
     files that it reads from S3. On AWS they are there."""
     if not in_site() or spec.target == "aws":
         return
-    from infra.rehearsal.site import bought, mounts, secrets
+    from infra.rehearsal.site import secrets, surroundings
 
-    bought.give(spec)
+    surroundings.give_reservation(spec)
     if secrets.sources(spec):
         secrets.give(spec)
-    mounts.give(spec)
+    surroundings.give_mounts(spec)
 
 
 def _refuse_name_in_use(spec: Spec) -> None:

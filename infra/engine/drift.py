@@ -4,21 +4,21 @@ takes no lock, writes nothing to the bucket and touches nothing in AWS, so a liv
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from pulumi import automation as auto
+from pulumi.output import Unknown
+from pulumi.runtime import rpc, settings
 
 from infra.engine.failures import EngineFailed, OperationWatch
 from infra.engine.kubernetes_state import KUBERNETES, without_resources
 from infra.engine.state_copy import bare, state_copy, stored_state
 from infra.session.context import Context
 from infra.stack.program import program, unprotect
-from infra.stack.recording import record_into
-from infra.stack.rules import Graph
-from infra.stack.rules.graph import UNKNOWN
+from infra.stack.rules.graph import UNKNOWN, Graph, GraphResource
 
 SHORT = 90
 """Characters of a value that are shown."""
@@ -250,3 +250,50 @@ def at_path(value: Any, path: str) -> Any:
         else:
             return None
     return value
+
+
+def record_into(program: Callable[[], None], graph: Graph) -> Callable[[], None]:
+    """Return the program; `graph` is filled while the engine runs it. The engine's requests do not change."""
+
+    def run() -> None:
+        settings.SETTINGS.monitor = _Listener(settings.SETTINGS.monitor, graph)
+        program()
+
+    return run
+
+
+class _Listener:
+    """Proxy of the engine's monitor that records resources."""
+
+    def __init__(self, monitor: Any, graph: Graph) -> None:
+        self._monitor, self._graph = monitor, graph
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._monitor, name)
+
+    def RegisterResource(self, request: Any, *arguments: Any, **keywords: Any) -> Any:
+        response = self._monitor.RegisterResource(request, *arguments, **keywords)
+        self._graph.add(resource_of(request, response.urn))
+        return response
+
+
+def _plain(value: Any) -> Any:
+    """Return the value with the engine's UNKNOWN instead of an object that equals no other."""
+    if isinstance(value, Unknown):
+        return UNKNOWN
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list) else value
+
+
+def resource_of(request: Any, urn: str) -> GraphResource:
+    return GraphResource(
+        urn=urn,
+        type=request.type,
+        name=request.name,
+        inputs=_plain(rpc.deserialize_properties(request.object, keep_unknowns=True)),
+        refers={name: frozenset(dependency.urns) for name, dependency in request.propertyDependencies.items()},
+        depends=frozenset(request.dependencies),
+        provider=request.provider or request.providers.get(request.type.partition(":")[0], ""),
+        deleted_with=request.deletedWith,
+    )

@@ -15,9 +15,9 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from infra.cli.prepare.check import descriptions, model_in
 from infra.spec import duration
 from infra.spec.campaign import Spec
-from infra.spec.schema import descriptions, model_in
 from tests.docs.tables import item
 from tests.root import ROOT
 

@@ -12,10 +12,10 @@ import pulumi
 from pulumi.runtime import mocks, resource, rpc, settings
 from pulumi.runtime.proto import source_pb2
 
+from infra.engine.drift import resource_of
 from infra.spec.campaign import Spec
 from infra.stack import rules
 from infra.stack.program import program as bivouac
-from infra.stack.recording import resource_of
 from infra.stack.settings import CampaignSettings, FoundationSettings, Keeping
 from tests.example import DATA_DIGEST, DEADLINE
 

@@ -48,8 +48,15 @@ from trainer.contract.job import (
 )
 from trainer.contract.ledger import Consumed
 from trainer.contract.model.adapters import adapter_trouble, dropout_trouble, replay_trouble
-from trainer.contract.model.compiling import compile_trouble
-from trainer.contract.model.layout import TOLERANCES, Heads, Layout, Trouble, layout_trouble, model_trouble
+from trainer.contract.model.layout import (
+    TOLERANCES,
+    Heads,
+    Layout,
+    Trouble,
+    compile_trouble,
+    layout_trouble,
+    model_trouble,
+)
 from trainer.contract.sealed import MANIFEST as COMMITTED_NAME
 from trainer.contract.sealed import attempt_folder, step_folder, step_of_folder
 from trainer.contract.training import (

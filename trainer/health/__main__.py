@@ -16,11 +16,10 @@ from trainer.contract import LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, ExitCode, Ex
 from trainer.contract.exits import write_termination
 from trainer.errors import ConfigError, TrainerError
 from trainer.health import collective, fabrics, message, nvlinks
-from trainer.health.carried import carried_probes
 from trainer.health.collective import Collective
 from trainer.health.diagnostic import diagnose
 from trainer.health.gpus import identities
-from trainer.health.infiniband.counters import errors_probe, read_errors
+from trainer.health.infiniband.links import errors_probe, read_errors
 from trainer.health.infiniband.node import choice_of, infiniband_probes, nccl_environment
 from trainer.health.infiniband.settings import PortChoice
 from trainer.health.looking import look
@@ -78,7 +77,7 @@ def nccl_probes(expectation: Expectation, result: Collective, nodes: int, fabric
         elif fabric.usable:
             ports = [port.name for port in fabric.usable]
             yield fabrics.infiniband_nccl_probe(log or parse_nccl(""), ports, expectation.gpudirect)
-    yield from carried_probes(log)
+    yield from fabrics.carried_probes(log)
 
 
 def _load(path: Path) -> Expectation:

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from trainer.contract import Probe
 from trainer.health.looking import CannotLook, Look, blind, text_of
-from trainer.health.parsers import clock
+
+
+@dataclass(frozen=True)
+class Tracking:
+    reference: str
+    synchronised: bool
+    offset_s: float
+    """System clock minus true time, as chrony estimates it."""
+    root_delay_s: float
+    root_dispersion_s: float
+
+    @property
+    def bound_s(self) -> float:
+        """Return |offset| + dispersion + delay/2, a bound on the clock's error (chronyc(1), `tracking`)."""
+        return abs(self.offset_s) + self.root_dispersion_s + self.root_delay_s / 2
+
+
+def parse_tracking(text: str) -> Tracking:
+    """Parse the output. Raises `ValueError` when a line is missing."""
+    rows = dict(re.split(r"\s*: ", line, maxsplit=1) for line in text.splitlines() if " : " in line)
+    try:
+        system = rows["System time"].split()
+        return Tracking(
+            reference=rows["Reference ID"],
+            synchronised=rows["Leap status"].strip() != "Not synchronised",
+            offset_s=float(system[0]) * (1 if system[2] == "fast" else -1),
+            root_delay_s=float(rows["Root delay"].split()[0]),
+            root_dispersion_s=float(rows["Root dispersion"].split()[0]),
+        )
+    except (KeyError, IndexError) as error:
+        raise ValueError(f"no `chronyc tracking`: {error}: {text[:120]!r}") from error
+
 
 _DATE_STEP_S = 1.0
 """`Date` counts whole seconds."""
@@ -21,7 +54,7 @@ _ANSWER_S = 5.0
 def clock_probes(skew_s: float, time_source: str | None, look: Look) -> Iterator[Probe]:
     """Probe chrony, which a pod mostly cannot reach, and AWS if the driver has named an endpoint."""
     try:
-        yield tracking_probe(clock.parse_tracking(text_of(look("chronyc", "-n", "tracking"), "chronyc")), skew_s)
+        yield tracking_probe(parse_tracking(text_of(look("chronyc", "-n", "tracking"), "chronyc")), skew_s)
     except (CannotLook, ValueError) as error:
         if time_source is None:
             yield blind("clock", error, f"within {skew_s} s")
@@ -29,7 +62,7 @@ def clock_probes(skew_s: float, time_source: str | None, look: Look) -> Iterator
         yield _against(time_source, skew_s)
 
 
-def tracking_probe(tracking: clock.Tracking, skew_s: float) -> Probe:
+def tracking_probe(tracking: Tracking, skew_s: float) -> Probe:
     """Judge chrony's bound on the error, not its estimate."""
     ok = tracking.synchronised and tracking.bound_s <= skew_s
     bound = f"off by at most {tracking.bound_s:.6f} s" if tracking.synchronised else "not synchronised"

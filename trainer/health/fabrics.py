@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 
 from trainer.contract import Probe
+from trainer.health.gpus import version_probe
 from trainer.health.infiniband.findings import finding
 from trainer.health.looking import CannotLook, Look, blind, text_of
 from trainer.health.parsers import fabric
@@ -131,3 +135,50 @@ def kernel_module(look: Look) -> str | None:
     # Amazon's module says 2.17.3g where its package and installer say 2.17.3.
     number = re.match(r"\d+(\.\d+)*", version.strip())
     return number and number[0]
+
+
+PLUGIN_VARIABLE = "BIVOUAC_OFI_NCCL"
+"""Version of aws-ofi-nccl that images/trainer.Dockerfile installed."""
+_ANOTHER = "another library is found before the image's own: look at LD_LIBRARY_PATH, LD_PRELOAD, /etc/ld.so.conf.d"
+
+
+def carried_probes(log: NcclLog | None, environment: Mapping[str, str] = os.environ) -> Iterator[Probe]:
+    """Yield the probes of NCCL and its plugin, which the container carries; none if NCCL was not used.
+
+    The node image has the GPU driver and EFA's kernel module, and Bivouac's driver knows the baked versions. NCCL and
+    its plugin come with the container: each base has its own, so only the image can state them.
+    """
+    if log is None:
+        return
+    # Only the first rank of all prints NCCL's version.
+    yield _version_probe("nccl", log.nccl or loaded_nccl(), wheel_nccl())
+    if log.plugin is not None:
+        yield _version_probe("aws-ofi-nccl", log.plugin, environment.get(PLUGIN_VARIABLE))
+
+
+def _version_probe(component: str, version: str | None, stated_version: str | None) -> Probe:
+    if version is not None and stated_version is None:
+        target = "reported only: the image does not say which one it carries"
+        return Probe(name=f"version {component}", ok=True, seen=version, wanted=target)
+    return version_probe(component, version, stated_version or "", f"the image carries {stated_version}: {_ANOTHER}")
+
+
+def wheel_nccl() -> str | None:
+    """Return the version of torch's NCCL wheel; None if torch was built with another NCCL."""
+    for package in metadata.distributions():
+        if re.fullmatch(r"nvidia[-_]nccl[-_]cu\d+", str(package.metadata["Name"])):
+            return str(package.version)
+    return None
+
+
+def loaded_nccl() -> str | None:
+    """Return the version of the NCCL that torch loads; None if it loads none."""
+    import torch  # noqa: F401, it loads the library
+
+    number = ctypes.c_int()
+    try:
+        ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return None
+    major, remainder = divmod(number.value, 10_000)
+    return f"{major}.{remainder // 100}.{remainder % 100}"

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.console import Console
 
 from infra.cli.answers import write_json
@@ -91,11 +92,8 @@ def refresh_command(region: str, write: bool, as_json: bool, console: Console) -
 
 
 def _write(content: dict[str, Any]) -> None:
-    from infra.plan.catalogue.writing import header
-    from infra.plan.catalogue.writing import write as text_of
-
     path = _file()
-    text = text_of(header(path.read_text("utf-8")), content)
+    text = file_text(header(path.read_text("utf-8")), content)
     try:
         partial = path.with_suffix(".partial")
         partial.write_text(text, "utf-8")
@@ -132,3 +130,40 @@ def table(items: tuple[InstanceType, ...]) -> Listing:
 
 def _text(value: Any) -> str:
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_WIDTH = 95
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def file_text(header: str, content: dict[str, Any]) -> str:
+    """Return the text of the file of instance types, one layout for all rows, so that a diff shows only what changed.
+    `header` is its leading comment, `content` has the form that `reading.read` returns."""
+    lines = [header.rstrip()]
+    for name, value in content.items():
+        if name != "types":
+            lines.append(_flow({name: value}, "")[1:-1])
+    lines.append("types:")
+    for name, row in content["types"].items():
+        lines += [f"  {name}:", _flow(row, "    ")]
+    return "\n".join(lines) + "\n"
+
+
+def header(text: str) -> str:
+    """Return the comment lines at the beginning of a file."""
+    comments = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        comments.append(line)
+    return "\n".join(comments)
+
+
+def _flow(value: Any, indent: str) -> str:
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=_WIDTH).rstrip()
+    head, *tail = text.splitlines()
+    return "\n".join([indent + head, *(f"{indent} {line.strip()}" for line in tail)])

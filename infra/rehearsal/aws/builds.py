@@ -24,7 +24,7 @@ import yaml
 from moto.codebuild.responses import CodeBuildResponse
 
 from infra.rehearsal.aws.iam import access
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
 from infra.rehearsal.aws.world import World
 
 log = logging.getLogger(__name__)
@@ -242,9 +242,5 @@ def script(buildspec: str) -> str:
 
 def install(world: World) -> None:
     builds = Builds(world)
-    names = (
-        "create_project", "update_project", "delete_project", "batch_get_projects", "list_projects",
-        "batch_get_builds", "list_builds_for_project", "start_build",
-    )  # fmt: skip
-    add_operations(world, CodeBuildResponse, {name: getattr(builds, name) for name in names})
+    add_backend(world, CodeBuildResponse, builds)
     world.at_end.append(builds.stop)

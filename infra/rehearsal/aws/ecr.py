@@ -19,7 +19,7 @@ from moto.ecr.models import ECRBackend, Image, Repository
 from moto.ecr.responses import ECRResponse
 
 from infra.rehearsal.aws import base_images
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
 from infra.rehearsal.aws.world import World
 
 HOST_LAYER = "application/vnd.bivouac.host.layer.v1"
@@ -236,13 +236,5 @@ class EcrRegistry:
 def install(world: World) -> None:
     """Give moto's ECR contents, and push the base images."""
     registry = EcrRegistry(world)
-    names = (
-        "initiate_layer_upload",
-        "complete_layer_upload",
-        "get_download_url_for_layer",
-        "put_image",
-        "batch_get_image",
-        "get_authorization_token",
-    )
-    add_operations(world, ECRResponse, {name: getattr(registry, name) for name in names})
+    add_backend(world, ECRResponse, registry)
     registry.push_bases()

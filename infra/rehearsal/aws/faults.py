@@ -10,14 +10,47 @@ import itertools
 import json
 import random
 import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from infra.rehearsal.aws.iam.access import arn_of_key
 from infra.rehearsal.aws.world import Call, Effect, FaultAnswer, World
 from trainer.contract.frozen import Frozen
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Rules(Generic[Model]):
+    """Rules by number, each with the time of its addition."""
+
+    def __init__(self, model: type[Model], facts_of: Callable[[int], Mapping[str, Any]] = lambda number: {}) -> None:
+        """`facts_of`: what else is answered of a rule."""
+        self._model, self._facts_of = model, facts_of
+        self._numbers, self._lock = itertools.count(1), threading.Lock()
+        self.standing: dict[int, tuple[Model, float]] = {}
+
+    def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        request = json.loads(body) if body else {}
+        try:
+            rules = [self._model.model_validate(rule) for rule in request.get("add", ())]
+        except ValidationError as error:
+            return 400, {"message": str(error)}
+        with self._lock:
+            if clear := request.get("clear"):
+                for number in list(self.standing) if clear is True else clear:
+                    self.standing.pop(number, None)
+            numbers = [next(self._numbers) for _ in rules]
+            self.standing |= {n: (rule, time.monotonic()) for n, rule in zip(numbers, rules, strict=True)}
+            documents = [
+                {"id": number, **self._facts_of(number), **rule.model_dump()}
+                for number, (rule, _) in self.standing.items()
+            ]
+        return 200, {"added": numbers, "rules": documents}
 
 
 class Rule(Frozen):
@@ -54,29 +87,14 @@ class Faults:
     """Rules in the order of their addition; the first that hits a call gives its fault."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
-        self._lock = threading.Lock()
-        self._ids = itertools.count(1)
-        self._rules: dict[int, Rule] = {}
-        self._seen: dict[int, int] = {}
-        self._hits: dict[int, int] = {}
+        self._world, self._lock = world, threading.Lock()
+        self.rules = Rules(Rule, self._counts)
+        self._matches, self._hits = Counter[int](), Counter[int]()
         self._draws: dict[int, random.Random] = {}
-
-    def add(self, rule: Rule) -> int:
-        with self._lock:
-            number = next(self._ids)
-            self._rules[number], self._seen[number], self._hits[number] = rule, 0, 0
-            self._draws[number] = random.Random(rule.seed)
-            return number
-
-    def clear(self, numbers: list[int] | None = None) -> None:
-        with self._lock:
-            for number in list(self._rules) if numbers is None else numbers:
-                self._rules.pop(number, None)
 
     def hook(self, call: Call) -> FaultAnswer | None:
         with self._lock:
-            for number, rule in self._rules.items():
+            for number, (rule, _) in list(self.rules.standing.items()):
                 if self._hits_rule(number, rule, call):
                     return FaultAnswer(
                         rule.code, rule.message, rule.status, rule.effect, rule.delay_s, rule.keep_bytes, rule.lag_s
@@ -94,30 +112,18 @@ class Faults:
             return False
         if rule.times is not None and self._hits[number] >= rule.times:
             return False
-        self._seen[number] += 1
-        if self._seen[number] <= rule.skip or self._draws[number].random() >= rule.share:
+        self._matches[number] += 1
+        draws = self._draws.setdefault(number, random.Random(rule.seed))
+        if self._matches[number] <= rule.skip or draws.random() >= rule.share:
             return False
         self._hits[number] += 1
         return True
 
-    def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        request = json.loads(body) if body else {}
-        try:
-            rules = [Rule.model_validate(rule) for rule in request.get("add", ())]
-        except ValidationError as error:
-            return 400, {"message": str(error)}
-        if clear := request.get("clear"):
-            self.clear(None if clear is True else clear)
-        numbers = [self.add(rule) for rule in rules]
-        with self._lock:
-            documents = [
-                {"id": n, "seen": self._seen[n], "hits": self._hits[n], **rule.model_dump()}
-                for n, rule in self._rules.items()
-            ]
-        return 200, {"added": numbers, "rules": documents}
+    def _counts(self, number: int) -> dict[str, int]:
+        return {"seen": self._matches[number], "hits": self._hits[number]}
 
 
 def install(world: World) -> None:
     faults = Faults(world)
     world.faults.append(faults.hook)
-    world.routes["/_site/faults"] = faults.route
+    world.routes["/_site/faults"] = faults.rules.route

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,6 +28,18 @@ def add_operations(world: World, response: type[BaseResponse], handlers: Mapping
     """Add or replace operations of a service, by their snake-case names."""
     for name, handler in handlers.items():
         setattr(response, name, _operation(world, handler))
+
+
+def add_backend(world: World, response: type[BaseResponse], backend: object) -> None:
+    """Add what an object answers: its public methods `verb_noun(self, params)` are operations of the service."""
+    names = [name for name, member in vars(type(backend)).items() if _is_operation(name, member)]
+    add_operations(world, response, {name: getattr(backend, name) for name in names})
+
+
+def _is_operation(name: str, member: Any) -> bool:
+    if not inspect.isfunction(member) or "_" not in name.lstrip("_") or name.startswith("_"):
+        return False
+    return list(inspect.signature(member).parameters) == ["self", "params"]
 
 
 def _operation(world: World, handler: Handler) -> Callable[[Any], ActionResult]:

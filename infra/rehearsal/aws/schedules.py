@@ -21,7 +21,7 @@ from moto.scheduler.responses import EventBridgeSchedulerResponse
 
 from infra.rehearsal.aws import schedule_targets
 from infra.rehearsal.aws.iam import access
-from infra.rehearsal.aws.operations import Parameters, add_operations, wrap
+from infra.rehearsal.aws.operations import Parameters, add_backend, wrap
 from infra.rehearsal.aws.schedule_targets import invalid
 from infra.rehearsal.aws.world import World
 
@@ -210,7 +210,6 @@ def _list_page(moto: Callable[..., str], response: EventBridgeSchedulerResponse)
 
 def install(world: World) -> None:
     schedules = Schedules(world)
-    names = ("create_schedule", "update_schedule")
-    add_operations(world, EventBridgeSchedulerResponse, {name: getattr(schedules, name) for name in names})
+    add_backend(world, EventBridgeSchedulerResponse, schedules)
     wrap(EventBridgeSchedulerResponse, "list_schedules", _list_page)
     world.schedule_every(TICK_S, schedules.tick)

@@ -17,7 +17,7 @@ from moto.ssm.responses import SimpleSystemManagerResponse
 from infra.rehearsal.aws import ssm_parameters
 from infra.rehearsal.aws.ec2.reaching import reaches
 from infra.rehearsal.aws.iam import access, policies
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
 from infra.rehearsal.aws.world import World
 
 DOCUMENT = "AWS-RunShellScript"
@@ -314,13 +314,5 @@ def _uuid() -> str:
 def install(world: World) -> None:
     """Add Run Command's operations, and publish the parameters of EKS's AMIs."""
     commands = Commands(world)
-    names = (
-        "send_command",
-        "get_command_invocation",
-        "list_commands",
-        "list_command_invocations",
-        "cancel_command",
-        "describe_instance_information",
-    )
-    add_operations(world, SimpleSystemManagerResponse, {name: getattr(commands, name) for name in names})
+    add_backend(world, SimpleSystemManagerResponse, commands)
     ssm_parameters.publish(world)

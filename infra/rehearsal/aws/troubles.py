@@ -8,20 +8,17 @@ if no name is given; with `&component=prometheus|alertmanager` on one program be
 
 from __future__ import annotations
 
-import itertools
-import json
 import signal
-import threading
 import time
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 from urllib.parse import parse_qs
 
 from moto.ec2.models.instance_types import InstanceTypeOfferingBackend
-from pydantic import BaseModel, ValidationError
 
 from infra.rehearsal.aws.ec2.instances import LIVE
+from infra.rehearsal.aws.faults import Rules
 from infra.rehearsal.aws.operations import wrap
 from infra.rehearsal.aws.world import InstanceLaunch, LaunchRefused, SiteControlPlane, World
 from trainer.contract.frozen import Frozen
@@ -63,32 +60,6 @@ class Shortage(Frozen):
         "We currently do not have sufficient capacity in the Availability Zone you requested. Our system will be "
         "working on provisioning additional capacity."
     )
-
-
-Rule = TypeVar("Rule", bound=BaseModel)
-
-
-class Rules(Generic[Rule]):
-    """Rules by number, each with the time of its addition."""
-
-    def __init__(self, model: type[Rule]) -> None:
-        self._model, self._numbers, self._lock = model, itertools.count(1), threading.Lock()
-        self.standing: dict[int, tuple[Rule, float]] = {}
-
-    def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        request = json.loads(body) if body else {}
-        try:
-            rules = [self._model.model_validate(rule) for rule in request.get("add", ())]
-        except ValidationError as error:
-            return 400, {"message": str(error)}
-        with self._lock:
-            if clear := request.get("clear"):
-                for number in list(self.standing) if clear is True else clear:
-                    self.standing.pop(number, None)
-            numbers = [next(self._numbers) for _ in rules]
-            self.standing |= {n: (rule, time.monotonic()) for n, rule in zip(numbers, rules, strict=True)}
-            documents = [{"id": number, **rule.model_dump()} for number, (rule, _) in self.standing.items()]
-        return 200, {"added": numbers, "rules": documents}
 
 
 class Troubles:

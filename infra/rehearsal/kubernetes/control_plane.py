@@ -20,9 +20,8 @@ from infra.errors import PermanentError, TemporaryError
 from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.component import Component
 from infra.rehearsal.kubernetes.config import API_PORT, ControlPlaneConfig
+from infra.rehearsal.kubernetes.controller_chart import JobSetChart, KueueChart
 from infra.rehearsal.kubernetes.identities import bootstrap_roles, write_identities
-from infra.rehearsal.kubernetes.jobset import JobSetChart
-from infra.rehearsal.kubernetes.kueue import KueueChart
 from infra.rehearsal.kubernetes.monitoring import MonitoringChart
 from infra.rehearsal.kubernetes.releases import ChartInstaller, ReleaseController
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -144,3 +145,89 @@ class ControllerChart:
             "subjects": [{"apiGroup": group, "kind": "User", "name": self._user(namespace)}],
         }
         return [role, binding]
+
+
+class JobSetChart(ControllerChart):
+    name, tool = "jobset", "jobset-controller"
+    webhook_port, health_port = 9443, 8081
+
+    def definitions(self) -> list[dict[str, Any]]:
+        return [yaml.safe_load(self.read("crd/bases/jobset.x-k8s.io_jobsets.yaml"))]
+
+    def webhooks(self) -> Iterator[dict[str, Any]]:
+        """Yield the module's configurations with its own patches."""
+        for configuration in yaml.safe_load_all(self.read("webhook/manifests.yaml")):
+            kind = "mutating" if configuration["kind"].startswith("Mutating") else "validating"
+            _patch(configuration, yaml.safe_load(self.read(f"webhook/patches/{kind}-patch.yaml")))
+            configuration["metadata"]["name"] = f"jobset-{configuration['metadata']['name']}"
+            for webhook in configuration["webhooks"]:
+                webhook["clientConfig"] = self.client_config(webhook["clientConfig"]["service"]["path"])
+            yield configuration
+
+    def settings(self, release: HelmRelease) -> dict[str, Any]:
+        return {"apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration"}
+
+
+def _patch(configuration: dict[str, Any], operations: list[dict[str, Any]]) -> None:
+    """Apply Kustomize's JSON patches as far as the module uses them: `replace /webhooks/<index>`."""
+    for operation in operations:
+        _, field, index = operation["path"].split("/")
+        if (operation["op"], field) != ("replace", "webhooks"):
+            raise PermanentError("a webhook patch of the JobSet module is not understood", seen=operation["path"])
+        configuration["webhooks"][int(index)] = operation["value"]
+
+
+FRAMEWORKS = ("jobset.x-k8s.io/jobset",)
+"""Kinds of jobs that are queued here: those whose controller a rehearsal has."""
+_METRICS_CERTIFICATES = "/etc/kueue/metrics/certs"
+"""Its one folder for certificates that no setting moves."""
+
+
+class KueueChart(ControllerChart):
+    name = tool = "kueue"
+    webhook_port, health_port = 9444, 8082
+
+    def definitions(self) -> Iterator[dict[str, Any]]:
+        """Yield the CRDs, converted by the controller where the module's Kustomize patches say so."""
+        converted = {"localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters"}
+        for file in sorted((self._manifests / "crd/bases").glob("*.yaml")):
+            definition = yaml.safe_load(file.read_text())
+            if definition["spec"]["names"]["plural"] in converted:
+                hook = {"clientConfig": self.client_config("/convert"), "conversionReviewVersions": ["v1"]}
+                definition["spec"]["conversion"] = {"strategy": "Webhook", "webhook": hook}
+            yield definition
+
+    def webhooks(self) -> Iterator[dict[str, Any]]:
+        """Yield the configurations, of its own objects and of `FRAMEWORKS`: the controller answers no other."""
+        groups = {"kueue.x-k8s.io", *(framework.partition("/")[0] for framework in FRAMEWORKS)}
+        for configuration in yaml.safe_load_all(self.read("webhook/manifests.yaml")):
+            configuration["metadata"]["name"] = f"kueue-{configuration['metadata']['name']}"
+            hooks = [
+                hook
+                for hook in configuration["webhooks"]
+                if {group for rule in hook["rules"] for group in rule["apiGroups"]} <= groups
+            ]
+            for hook in hooks:
+                hook["clientConfig"] = self.client_config(hook["clientConfig"]["service"]["path"])
+            configuration["webhooks"] = hooks
+            yield configuration
+
+    def settings(self, release: HelmRelease) -> dict[str, Any]:
+        """Return the module's own, with the release's `managerConfig` over it, as its Helm chart does."""
+        words = (release.values.get("managerConfig") or {}).get("controllerManagerConfigYaml", "{}")
+        return {
+            **yaml.safe_load(self.read("manager/controller_manager_config.yaml")),
+            **yaml.safe_load(words),
+            "integrations": {"frameworks": list(FRAMEWORKS)},
+            "namespace": release.namespace,
+            # A second API server, which aggregation would have to reach by a Service; logins to other clusters.
+            "featureGates": {"VisibilityOnDemand": False, "MultiKueue": False},
+        }
+
+    def command(self, program: list[str]) -> list[str]:
+        """Return it in a mount namespace: the folder of the metrics' certificates exists for this process only."""
+        script = (
+            f"mount -t tmpfs tmpfs /etc && mkdir -p {_METRICS_CERTIFICATES} && "
+            f'cp {shlex.quote(str(self.certificates))}/* {_METRICS_CERTIFICATES}/ && exec "$@"'
+        )
+        return ["unshare", "--mount", "--", "sh", "-c", script, "sh", *program]

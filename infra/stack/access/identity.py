@@ -11,7 +11,7 @@ from infra.spec.names import Names
 from infra.stack.access import policies
 from infra.stack.access.ceiling import boundary_arn
 from infra.stack.access.closing import asking
-from infra.stack.access.mounts import reading_mounts
+from infra.stack.access.policies import Statement, allow, keys_through_s3, place
 
 CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)
 NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
@@ -111,3 +111,21 @@ class Roles(pulumi.ComponentResource):
         aws.iam.RolePolicy(
             label, name=label, role=role.name, policy=policies.document(statements), opts=ResourceOptions(parent=self)
         )
+
+
+def reading_mounts(spec: Spec) -> list[Statement]:
+    """Allow to list and read the prefixes of the spec, which Mountpoint mounts, and nothing beside them.
+
+    The driver takes the pod's own identity (`authenticationSource: pod`), so the add-on has no role, and no other pod
+    can read a prefix. https://github.com/awslabs/mountpoint-s3-csi-driver/blob/main/docs/CONFIGURATION.md
+    """
+    prefixes = {} if spec.workload is None else spec.workload.by_mountpoint
+    statements, buckets = list[Statement](), set[str]()
+    for prefix in sorted(prefixes.values()):
+        bucket, _, folder = prefix.removeprefix("s3://").rstrip("/").partition("/")
+        root = f"{folder}/" if folder else ""
+        by_prefix = {"StringLike": {"s3:prefix": [f"{root}*"]}} if root else None
+        statements.append(allow(["s3:ListBucket"], [f"arn:aws:s3:::{bucket}"], by_prefix))
+        statements.append(allow(["s3:GetObject"], [f"arn:aws:s3:::{bucket}/{root}*"]))
+        buckets.add(bucket)
+    return [*statements, *(keys_through_s3(place(spec), sorted(buckets)) if buckets else [])]

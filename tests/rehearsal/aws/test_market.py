@@ -20,10 +20,10 @@ from infra.aws.account import Account
 from infra.aws.market import block_offerings
 from infra.aws.price_list import compare, describe_types
 from infra.cli.prepare.block import buy_command, offers_command
+from infra.cli.prepare.catalogue import file_text, header
 from infra.errors import TemporaryError, UserError
 from infra.plan import catalogue
 from infra.plan.catalogue.reading import read
-from infra.plan.catalogue.writing import header, write
 from infra.record.store import CampaignStore
 from infra.session.session import FOUNDATION, ensure_bucket
 from infra.spec.names import buckets
@@ -64,7 +64,7 @@ def test_a_refresh_takes_a_new_price_a_lost_one_and_a_found_one(world: World, he
     assert (
         "price_usd_per_hour" not in rows["g5.8xlarge"] and "price" in rows["g5.8xlarge"]["absent"]["price_usd_per_hour"]
     )
-    text = write(header(FILE.read_text()), seen.content)
+    text = file_text(header(FILE.read_text()), seen.content)
     again = yaml.safe_load(text)
     assert (again["price"]["as_of"], again["price"]["region"]) == (date(2026, 11, 21), here.region)
     origins = {name: again[name] for name in ("hardware", "price", "performance")}
@@ -92,7 +92,7 @@ def test_a_type_that_a_region_has_not_got_keeps_its_figures(
 
 def test_the_file_is_as_a_refresh_would_write_it() -> None:
     text = FILE.read_text()
-    assert write(header(text), read("instance_types")) == text
+    assert file_text(header(text), read("instance_types")) == text
 
 
 BLOCK = {"nodes": {"count": 2, "instance_type": "p5.48xlarge", "capacity": "capacity-block"},

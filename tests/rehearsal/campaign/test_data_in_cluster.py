@@ -19,7 +19,7 @@ from infra.errors import PermanentError, UserError
 from infra.inventory import certify
 from infra.record.events import Stage
 from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
-from infra.rehearsal.site import mounts
+from infra.rehearsal.site import surroundings
 from infra.session.context import Context
 from infra.spec.campaign import Spec
 from infra.spec.names import DATA_POOL, buckets
@@ -59,7 +59,7 @@ def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
         document = one.spec.model_dump(mode="json")
         document["training"]["model"] |= model
         one.spec = Spec.model_validate(document)
-        mounts.give(one.spec)
+        surroundings.give_mounts(one.spec)
         yield one
 
 

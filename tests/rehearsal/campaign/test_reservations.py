@@ -25,7 +25,7 @@ from infra.plan.estimates.cost import RESERVATION_REST
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import CampaignState
-from infra.rehearsal.site import bought
+from infra.rehearsal.site import surroundings
 from infra.session import block_clock
 from infra.spec.campaign import Spec, SpecFile
 from infra.spec.names import Names
@@ -102,7 +102,7 @@ def rehearsed(here: Account) -> Iterator[Any]:
 
     def give(spec: Spec) -> Spec:
         before = {one["CapacityReservationId"] for one in everything(here)}
-        bought.give(spec)
+        surroundings.give_reservation(spec)
         given.extend({one["CapacityReservationId"] for one in everything(here)} - before)
         return spec
 
@@ -152,7 +152,7 @@ def test_a_rehearsal_has_the_block_that_its_spec_names_begun_and_for_a_day(here:
 
 def test_on_aws_and_on_demand_nothing_is_held(here: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     before = everything(here)
-    bought.give(example_spec())
+    surroundings.give_reservation(example_spec())
     monkeypatch.setenv("BIVOUAC_SITE", "default")
     target.give_inputs(reserved("cr-0cccccccccccccccc"))
     assert everything(here) == before

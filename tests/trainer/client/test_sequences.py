@@ -26,7 +26,6 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from tests.trainer.data_sets import open_data
 from trainer.builtin.data.feed import Feed, Share
 from trainer.builtin.data.replay import replay
-from trainer.client.bivouac_data import chain as digests
 from trainer.client.bivouac_data import sequences
 from trainer.client.bivouac_data.sequences import Part, Sequences
 from trainer.contract import TrainConfig, ledger
@@ -242,11 +241,11 @@ def test_the_ledger_of_two_ranks_and_then_of_one_is_proved_from_the_data(
 
 def test_its_digests_are_the_contracts() -> None:
     chance, link = random.Random(3), ledger.CHAIN_START
-    assert link == digests.CHAIN_START
+    assert link == sequences.CHAIN_START
     for step in range(50):
         position, tokens = chance.randrange(2**40), chance.randbytes(64)
         digest = ledger.sample_digest(position, tokens)
-        assert digests.sample_digest(position, tokens) == digest
+        assert sequences.sample_digest(position, tokens) == digest
         given = (link, step, position, 8, digest)
         link = ledger.next_link(*given)
-        assert digests.next_link(*given) == link
+        assert sequences.next_link(*given) == link

@@ -15,9 +15,8 @@ from tests.worlds.fabric import EDR, HDR, NARROW, WIDE, FatTree, SimulatedFabric
 from trainer.builtin.rank_order import Standing, order, with_network
 from trainer.contract import Probe, Verdict
 from trainer.health.infiniband import __main__ as command
-from trainer.health.infiniband.counters import errors_probe, read_errors
 from trainer.health.infiniband.gang import gang_probes, read_tree
-from trainer.health.infiniband.links import parse_links
+from trainer.health.infiniband.links import errors_probe, parse_links, read_errors
 from trainer.health.infiniband.node import choice_of, infiniband_probes
 from trainer.health.infiniband.ports import parse_ibstat
 from trainer.health.infiniband.settings import derive

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from infra.plan.catalogue.utilisation import Utilisation, nearest_utilisation, utilisations
 from infra.plan.checks import check
 from infra.plan.estimates import work
-from infra.plan.estimates.step_time import step_time, with_step_time
+from infra.plan.estimates.step_time import Utilisation, nearest_utilisation, step_time, utilisations, with_step_time
 from infra.plan.facts import Facts
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from infra.errors import UserError
-from infra.rehearsal.site import programs
+from infra.rehearsal.site import surroundings
 from infra.spec.campaign import Spec
 from tests.root import ROOT
 
@@ -22,10 +22,10 @@ def spec(example: str, **changes: Any) -> Spec:
 
 def test_a_machine_without_mpirun_refuses_only_what_starts_it_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    programs.refuse_missing(spec("ddp"))
-    programs.refuse_missing(spec("mpi", rehearsal={"image": "team/job:v1"}))
+    surroundings.refuse_missing_programs(spec("ddp"))
+    surroundings.refuse_missing_programs(spec("mpi", rehearsal={"image": "team/job:v1"}))
     with pytest.raises(UserError, match="has no mpirun") as refused:
-        programs.refuse_missing(spec("mpi"))
+        surroundings.refuse_missing_programs(spec("mpi"))
     assert "apt-get install openmpi-bin" in (refused.value.cure or "")
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/mpirun" if name == "mpirun" else None)
-    programs.refuse_missing(spec("mpi"))
+    surroundings.refuse_missing_programs(spec("mpi"))

@@ -9,7 +9,8 @@ import yaml
 
 from infra.plan.catalogue import limits
 from tests.root import ROOT
-from trainer.health.parsers import clock, dcgm, fabric, kernel_log, nvidia_smi
+from trainer.health import clocks
+from trainer.health.parsers import dcgm, fabric, kernel_log, nvidia_smi
 from trainer.health.parsers.kernel_log import Resolution
 
 SAMPLES = ROOT / "tests/samples"
@@ -152,9 +153,9 @@ def test_efa_devices_are_counted_once_however_many_fabrics_list_them() -> None:
 
 
 def test_chrony_bounds_the_error_of_the_clock() -> None:
-    seen = clock.parse_tracking(sample("chronyc/tracking.txt"))
+    seen = clocks.parse_tracking(sample("chronyc/tracking.txt"))
     assert seen.synchronised and seen.offset_s == pytest.approx(-6.523e-06)
     assert seen.bound_s == pytest.approx(6.523e-06 + 0.001100737 + 0.013639022 / 2)
-    assert not clock.parse_tracking(sample("chronyc/not-synchronised.txt")).synchronised
+    assert not clocks.parse_tracking(sample("chronyc/not-synchronised.txt")).synchronised
     with pytest.raises(ValueError, match="no `chronyc tracking`"):
-        clock.parse_tracking("506 Cannot talk to daemon")
+        clocks.parse_tracking("506 Cannot talk to daemon")

@@ -22,7 +22,7 @@ from trainer.health import clocks, diagnostic, fabrics, gpus, message, nvlinks
 from trainer.health.bisection import Group, locate
 from trainer.health.fabric import Reading, blame_probe
 from trainer.health.looking import CannotLook, Output, look
-from trainer.health.parsers import clock, dcgm
+from trainer.health.parsers import dcgm
 from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.parsers.nvidia_smi import parse_query
 from trainer.health.throughput import measure, throughput_probes
@@ -222,9 +222,9 @@ def test_efa_devices_are_counted_in_sysfs_by_amazons_number(tmp_path: Path) -> N
 
 
 def test_a_clock_is_judged_by_chronys_bound_and_by_awss_date() -> None:
-    tracking = clock.parse_tracking(sample("chronyc/tracking.txt"))
+    tracking = clocks.parse_tracking(sample("chronyc/tracking.txt"))
     assert clocks.tracking_probe(tracking, 0.1).ok and not clocks.tracking_probe(tracking, 0.001).ok
-    assert not clocks.tracking_probe(clock.parse_tracking(sample("chronyc/not-synchronised.txt")), 5).ok
+    assert not clocks.tracking_probe(clocks.parse_tracking(sample("chronyc/not-synchronised.txt")), 5).ok
     assert clocks.date_probe(100.2, 100.4, 100.0, 0.1).ok, "Date 100 is any moment of that second"
     assert clocks.date_probe(101.05, 101.1, 100.0, 0.1).ok
     late, early = clocks.date_probe(103.0, 103.1, 100.0, 0.1), clocks.date_probe(90.0, 90.2, 100.0, 0.1)

@@ -16,8 +16,7 @@ from trainer.contract import Verdict
 from trainer.health.__main__ import nccl_probes
 from trainer.health.collective import Collective
 from trainer.health.fabrics import infiniband_nccl_probe
-from trainer.health.infiniband.counters import PortErrors, errors_probe
-from trainer.health.infiniband.links import parse_links
+from trainer.health.infiniband.links import PortErrors, errors_probe, parse_links
 from trainer.health.infiniband.node import WITHOUT_DEVICES, choice_of, infiniband_probes, nccl_environment
 from trainer.health.infiniband.ports import ETHERNET, INFINIBAND, Port, default_interface, parse_ibstat, read_ports
 from trainer.health.infiniband.settings import choose, derive, selects, settings_probe

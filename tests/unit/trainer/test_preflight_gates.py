@@ -23,7 +23,7 @@ from tests.root import ROOT
 from tests.unit.campaign.test_gang_verdicts import FACTS, probe, report
 from tests.unit.trainer.test_health_parsers import sample
 from trainer.contract import Expectation, HealthReport, Probe, Verdict
-from trainer.health import carried, fabrics, throughput
+from trainer.health import fabrics, throughput
 from trainer.health.diagnostic import diagnose
 from trainer.health.looking import CannotLook, Output, look
 from trainer.health.parsers.fabric import parse_nccl
@@ -109,23 +109,23 @@ def test_the_floor_of_the_driver_is_that_of_the_trainer_images_cuda() -> None:
 
 def test_the_nccl_that_is_loaded_is_held_against_the_containers_own_and_that_is_the_pinned_one() -> None:
     pinned = re.search(r"^nvidia-nccl-cu13==(\S+)", (ROOT / "requirements/image.txt").read_text(), re.MULTILINE)
-    assert pinned and carried.wheel_nccl() == carried.loaded_nccl() == pinned[1]
+    assert pinned and fabrics.wheel_nccl() == fabrics.loaded_nccl() == pinned[1]
     log = parse_nccl(f"x:1:1 [0] NCCL INFO NCCL version {pinned[1]}+cuda13.0\n")
-    assert [one.verdict for one in carried.carried_probes(log, {})] == [Verdict.PASS]
-    (silent,) = carried.carried_probes(parse_nccl(""), {})
+    assert [one.verdict for one in fabrics.carried_probes(log, {})] == [Verdict.PASS]
+    (silent,) = fabrics.carried_probes(parse_nccl(""), {})
     assert silent.ok and silent.seen == pinned[1], "only the first rank of all prints its version"
-    (other,) = carried.carried_probes(parse_nccl("x:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n"), {})
+    (other,) = fabrics.carried_probes(parse_nccl("x:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n"), {})
     assert not other.ok and "LD_LIBRARY_PATH" in other.cure and "images/versions.yaml" not in other.cure
 
 
 def test_the_plugin_is_held_against_the_images_word_and_without_one_only_told() -> None:
     log = parse_nccl(DIRECT)
-    told = {one.name: one for one in carried.carried_probes(log, {})}["version aws-ofi-nccl"]
+    told = {one.name: one for one in fabrics.carried_probes(log, {})}["version aws-ofi-nccl"]
     assert told.ok and told.seen == "1.17.2" and "does not say" in told.wanted
     for word, ok in (("1.17.2", True), ("1.20.0", False)):
-        seen = {one.name: one for one in carried.carried_probes(log, {carried.PLUGIN_VARIABLE: word})}
+        seen = {one.name: one for one in fabrics.carried_probes(log, {fabrics.PLUGIN_VARIABLE: word})}
         assert seen["version aws-ofi-nccl"].ok is ok
-    assert f"{carried.PLUGIN_VARIABLE}=" in (ROOT / "images/trainer.Dockerfile").read_text()
+    assert f"{fabrics.PLUGIN_VARIABLE}=" in (ROOT / "images/trainer.Dockerfile").read_text()
 
 
 def test_a_log_that_does_not_say_how_many_devices_it_found_passes_nothing_unseen() -> None:

@@ -2,7 +2,7 @@
 `{"config": TrainConfig, "world_size": N}`.
 
 One micro batch runs forward and backward on fake tensors, which have shapes and no data: torch's own tracker sees what
-is alive at the peak. `real_path.py` beside this module keeps them on the path that real tensors take. What DeepSpeed
+is alive at the peak. `real_masks` and `use_kernels` keep them on the path that real tensors take. What DeepSpeed
 holds beside it follows from the stage; the terms were read off the allocations of real engines, and
 `tests/trainer/test_memory.py` holds them against new ones.
 """
@@ -13,13 +13,15 @@ import json
 import math
 import sys
 from collections import OrderedDict
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils.hooks import RemovableHandle
@@ -27,7 +29,6 @@ from torch.utils.hooks import RemovableHandle
 from trainer.builtin.model.adapters import adapt
 from trainer.builtin.model.building import Model, build, parameter_count
 from trainer.builtin.model.named import NamedModel
-from trainer.builtin.model.real_path import real_masks, use_kernels
 from trainer.builtin.model.recompute import rows_at_once
 from trainer.builtin.model.tensor import dealt_out, rules_of
 from trainer.contract import GRADIENT_BUCKET, Layout, ModelConfig, TrainConfig
@@ -221,6 +222,59 @@ def main() -> None:
     request = json.load(sys.stdin)
     prediction = footprint(TrainConfig.model_validate(request["config"]), request["world_size"], overlaps=True)
     print(json.dumps(asdict(prediction) | {"peak": prediction.peak}))
+
+
+_BLOCKWISE = "predicted-blockwise"
+"""Our name among the attention functions of `transformers`; it has no mask function there, so no mask is built."""
+
+
+@contextmanager
+def real_masks() -> Iterator[None]:
+    """Let `transformers` choose the attention mask as for real tensors.
+
+    It takes fake ones for packed documents: it would build a mask of all pairs of positions, and repeat the key heads,
+    which no mask shares. Our positions count on, or a mask of ours comes with them.
+    """
+    from transformers import masking_utils
+
+    original = masking_utils.find_packed_sequence_indices
+    masking_utils.find_packed_sequence_indices = lambda *positions, **named_positions: None
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = original
+
+
+def use_kernels(model: Model, blockwise: bool) -> None:
+    """Replace in a fake model what an accelerator computes by one kernel: RMSNorm and, if `blockwise`, FlexAttention.
+
+    Fake tensors take the processor's path: an RMSNorm whose parts all keep their results, and all pairs' scores.
+    """
+    for module in model.modules():
+        if type(module) is nn.RMSNorm:  # its kernel keeps the input and a number per row, as LayerNorm's does
+            norm = partial(F.layer_norm, normalized_shape=module.normalized_shape, weight=module.weight)
+            module.forward = norm  # type: ignore[method-assign]
+    if blockwise and isinstance(model, NamedModel):
+        from transformers import AttentionInterface
+
+        AttentionInterface.register(_BLOCKWISE, _attend_blockwise)
+        model.network.set_attn_implementation(_BLOCKWISE)
+
+
+def _attend_blockwise(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **keywords: Any
+) -> tuple[Tensor, None]:
+    """Keep what FlexAttention keeps: query, key, value, result, and one float32 per row, as flash attention does.
+
+    `transformers` repeats key heads for it where the number of heads is no power of two (`flex_attention_forward`).
+    """
+    from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+
+    heads = query.shape[1]
+    if heads & (heads - 1):
+        key, value = (repeat_kv(tensor, heads // tensor.shape[1]) for tensor in (key, value))
+    mixture: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, None, **keywords)
+    return mixture
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trainer.contract.training import ParallelConfig
+from trainer.contract.training import ParallelConfig, WatchConfig
 
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
 """Relative difference of a loss from that of one process, by precision: ranks that share a sequence sum in another
@@ -123,3 +123,16 @@ def model_trouble(parallel: ParallelConfig, heads: Heads, context: int) -> Troub
         finding = f"a window of {heads.window}, a context of {context}"
         return Trouble("parallel.sequence", "knows no sliding window", finding, cure)
     return None
+
+
+def compile_trouble(zero_stage: int, parallel: ParallelConfig, watch: WatchConfig) -> Trouble | None:
+    """Return why layers are not compiled with these settings."""
+    reasons = {
+        "zero_stage 3": (zero_stage == 3, "gathers weights within a layer"),
+        "parallel": (parallel.tensor * parallel.sequence > 1, "exchanges within a layer"),
+        "watch.precision_every": (bool(watch.precision_every), "widens each operation within a layer"),
+    }
+    setting, reason = next(((name, reason) for name, (applies, reason) in reasons.items() if applies), ("", ""))
+    if not setting:
+        return None
+    return Trouble("compile", f"makes one piece of each layer, and {setting} {reason}", "layers", "write none")

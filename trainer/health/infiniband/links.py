@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trainer.contract import Probe
+from trainer.health.infiniband.findings import CABLE_CURE, RIGHTS_CURE, finding, several
+from trainer.health.infiniband.ports import INFINIBAND, Port
+from trainer.health.looking import CannotLook, Look, blind, text_of
 
 _LINE = re.compile(
     r'^(?P<guid>0x[0-9a-f]+)\s+"\s*(?P<name>[^"]*)"\s+\d+\s+(?P<port>\d+)\[[^]]*\]\s+'
@@ -62,3 +68,59 @@ def parse_links(text: str) -> tuple[Cable, ...]:
 def parse_counters(text: str) -> dict[str, int]:
     """Parse `perfquery`: name of a counter -> value since it was last reset."""
     return {name: int(value) for name, value in _COUNTER.findall(text)}
+
+
+_MOST = {
+    "SymbolErrorCounter": 10,
+    "LinkErrorRecoveryCounter": 0,
+    "LinkDownedCounter": 0,
+    "PortRcvErrors": 10,
+}
+"""Most new errors of a sound port in the minute of a collective. The tens are the thresholds of ibqueryerrors
+(/etc/infiniband-diags/error_thresholds); a link that retrains in that minute does so in the training too."""
+
+_FULL = {
+    "SymbolErrorCounter": 2**16 - 1,
+    "LinkErrorRecoveryCounter": 2**8 - 1,
+    "LinkDownedCounter": 2**8 - 1,
+    "PortRcvErrors": 2**16 - 1,
+}
+"""Where they stop to count (InfiniBand Architecture Specification, PortCounters)."""
+
+
+@dataclass(frozen=True)
+class PortErrors:
+    """The counters of all ports at one moment."""
+
+    counts: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(port, counter) -> errors since the counter was last reset."""
+    blind: str = ""
+    """Why they could not be read."""
+
+
+def read_errors(ports: Sequence[Port], look: Look) -> PortErrors:
+    """Read the counters of the InfiniBand ports; RoCE has none of them."""
+    counts: dict[tuple[str, str], int] = {}
+    for port in ports:
+        if port.layer == INFINIBAND:
+            try:
+                text = text_of(look("perfquery", "-C", port.adapter, "-P", str(port.number)), "perfquery")
+            except CannotLook as error:
+                return PortErrors(blind=str(error))
+            counts |= {(port.name, name): count for name, count in parse_counters(text).items() if name in _MOST}
+    return PortErrors(counts)
+
+
+def errors_probe(start: PortErrors, end: PortErrors) -> Probe:
+    """Judge what came between two readings; what was there before is only told, for a cable may have been replaced."""
+    name, target = "infiniband_errors", "no new link errors while the collective runs"
+    if reason := start.blind or end.blind or ("" if end.counts else "perfquery names no counter of errors"):
+        return blind(name, reason, target, RIGHTS_CURE)
+    growth = {key: count - start.counts.get(key, 0) for key, count in end.counts.items()}
+    bad = [f"{port}: {number} {counter}" for (port, counter), number in growth.items() if number > _MOST[counter]]
+    full = [f"{port}: {counter}" for (port, counter), count in end.counts.items() if count >= _FULL[counter]]
+    if full and not bad:
+        return blind(name, f"counters that are full: {several(full)}", target, "set them to 0: perfquery -R")
+    old = [f"{port}: {count} {counter}" for (port, counter), count in end.counts.items() if count]
+    fine = f"none new; since they were reset {several(old)}" if old else f"{len(end.counts)} counters at 0"
+    return finding(name, bad, fine, target, CABLE_CURE)

@@ -24,7 +24,7 @@ from moto.core.exceptions import ServiceException
 from moto.core.types import Base64EncodedString
 
 from infra.rehearsal.aws.ec2.instances import LIVE
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, tag_dict, wrap
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend, tag_dict, wrap
 from infra.rehearsal.aws.world import World
 
 log = logging.getLogger(__name__)
@@ -300,9 +300,5 @@ def install(world: World) -> None:
     wrap(AutoScalingBackend, "set_desired_capacity", scaling.set_desired)
     wrap(AutoScalingBackend, "terminate_instance", scaling.terminate)
     wrap(AutoScalingBackend, "notify_terminate_instances", lambda original, backend, instance_ids: scaling.wake())
-    handlers = {
-        "describe_scaling_activities": scaling.describe_scaling_activities,
-        "delete_auto_scaling_group": scaling.delete_auto_scaling_group,
-    }
-    add_operations(world, AutoScalingResponse, handlers)
+    add_backend(world, AutoScalingResponse, scaling)
     world.schedule_every(PERIOD_S, scaling.reconcile)

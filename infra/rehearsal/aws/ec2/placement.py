@@ -12,7 +12,7 @@ from moto.ec2.models.instances import InstanceBackend, Reservation
 from moto.ec2.responses import EC2Response
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX
 
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, matches, specified_tags, tag_list, wrap
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend, matches, specified_tags, tag_list, wrap
 from infra.rehearsal.aws.world import InstanceLaunch, LaunchRefused, World
 
 STRATEGIES = ("cluster", "spread", "partition")
@@ -108,8 +108,7 @@ class Placement:
 def install(world: World) -> None:
     EC2_RESOURCE_TO_PREFIX["placement-group"], EC2_PREFIX_TO_RESOURCE["pg"] = "pg", "placement-group"
     placement = Placement(world)
-    names = ("create_placement_group", "describe_placement_groups", "delete_placement_group")
-    add_operations(world, EC2Response, {name: getattr(placement, name) for name in names})
+    add_backend(world, EC2Response, placement)
     world.launch_hooks.append(placement.check)
     world.placement_tags = lambda name: placement.tags_of(placement.groups[name]) if name in placement.groups else {}
     _remember_groups(placement)

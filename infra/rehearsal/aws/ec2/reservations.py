@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from infra.rehearsal.aws.ec2.block_offers import Blocks, Bought, offerings, utc
 from infra.rehearsal.aws.ec2.placement import template_data
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, matches, specified_tags, tag_list
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend, matches, specified_tags, tag_list
 from infra.rehearsal.aws.world import InstanceLaunch, LaunchRefused, World
 
 PAYMENT = timedelta(seconds=1)
@@ -333,15 +333,7 @@ def _target(data: dict[str, Any]) -> str | None:
 def install(world: World) -> None:
     EC2_RESOURCE_TO_PREFIX["capacity-reservation"], EC2_PREFIX_TO_RESOURCE["cr"] = "cr", "capacity-reservation"
     reservations = Reservations(world)
-    names = (
-        "create_capacity_reservation",
-        "describe_capacity_reservations",
-        "modify_capacity_reservation",
-        "cancel_capacity_reservation",
-        "describe_capacity_block_offerings",
-        "purchase_capacity_block",
-    )
-    add_operations(world, EC2Response, {name: getattr(reservations, name) for name in names})
+    add_backend(world, EC2Response, reservations)
     world.launch_hooks.append(reservations.check)
     world.routes["/_site/blocks"] = reservations.route
     world.routes["/_site/bought"] = reservations.hold

@@ -9,7 +9,7 @@ from moto.iam.exceptions import NotFoundException
 
 from infra.rehearsal.aws.eks.clusters import Cluster, EksResponse, find, find_active
 from infra.rehearsal.aws.eks.entries import access_entry
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
 from infra.rehearsal.aws.world import World
 
 POLICY_ARN = "arn:aws:eks::aws:cluster-access-policy/"
@@ -131,5 +131,4 @@ class AccessEntries:
 
 def install(world: World) -> None:
     entries = AccessEntries(world)
-    names = [name for name in vars(AccessEntries) if not name.startswith("_")]
-    add_operations(world, EksResponse, {name: getattr(entries, name) for name in names})
+    add_backend(world, EksResponse, entries)

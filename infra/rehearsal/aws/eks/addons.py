@@ -11,7 +11,7 @@ from typing import Any
 
 from infra.rehearsal.aws.eks.clusters import Cluster, EksResponse, find, find_active
 from infra.rehearsal.aws.eks.entries import eks_arn
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
 from infra.rehearsal.aws.world import World
 
 DEGRADED_AFTER_S = 15.0
@@ -194,6 +194,5 @@ PENDING = ("CREATING", "UPDATING", "DEGRADED")
 
 def install(world: World) -> None:
     addons = AddonCalls(world)
-    names = [name for name in vars(AddonCalls) if not name.startswith("_")]
-    add_operations(world, EksResponse, {name: getattr(addons, name) for name in names})
+    add_backend(world, EksResponse, addons)
     world.schedule_every(0.25, addons._reconcile, apart=True)

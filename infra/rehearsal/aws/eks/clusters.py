@@ -18,7 +18,7 @@ from moto.core.responses import BaseResponse
 from infra.rehearsal.aws.eks import settings
 from infra.rehearsal.aws.eks.entries import admin_entry, eks_arn
 from infra.rehearsal.aws.iam.access import caller, role_trusts
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
 from infra.rehearsal.aws.strict.settings import Delay
 from infra.rehearsal.aws.world import World
 
@@ -342,5 +342,4 @@ def find_subnets(world: World, subnet_ids: list[str]) -> list[Any]:
 def install(world: World) -> None:
     world.services["eks"] = EksResponse
     clusters = Clusters(world)
-    names = [name for name in vars(Clusters) if not name.startswith("_")]
-    add_operations(world, EksResponse, {name: getattr(clusters, name) for name in names})
+    add_backend(world, EksResponse, clusters)

@@ -15,7 +15,7 @@ from infra.rehearsal.aws.eks.entries import access_entry, eks_arn
 from infra.rehearsal.aws.eks.nodegroup_parts import ManagedGroup
 from infra.rehearsal.aws.iam import arns
 from infra.rehearsal.aws.iam.access import authorise, caller
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
 from infra.rehearsal.aws.ssm_parameters import recommended_image
 from infra.rehearsal.aws.world import World
 
@@ -268,8 +268,7 @@ def _issue(code: str, message: str, group: ManagedGroup) -> dict[str, Any]:
 
 def install(world: World) -> None:
     groups = NodeGroups(world)
-    names = [name for name in vars(NodeGroups) if not name.startswith("_")]
-    add_operations(world, EksResponse, {name: getattr(groups, name) for name in names})
+    add_backend(world, EksResponse, groups)
     world.schedule_every(PERIOD_S, groups._reconcile, apart=True)
 
 

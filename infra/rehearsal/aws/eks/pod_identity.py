@@ -10,7 +10,7 @@ from typing import Any
 from infra.rehearsal.aws.eks.clusters import EksResponse, find, find_active
 from infra.rehearsal.aws.eks.entries import eks_arn
 from infra.rehearsal.aws.iam.access import role_trusts
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
 from infra.rehearsal.aws.world import World
 
 SERVICE = "pods.eks.amazonaws.com"
@@ -84,5 +84,4 @@ class PodIdentity:
 
 def install(world: World) -> None:
     identity = PodIdentity(world)
-    names = [name for name in vars(PodIdentity) if not name.startswith("_")]
-    add_operations(world, EksResponse, {name: getattr(identity, name) for name in names})
+    add_backend(world, EksResponse, identity)

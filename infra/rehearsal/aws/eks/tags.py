@@ -9,7 +9,7 @@ from moto.core.resource_tagging import TaggedResource, make_tag_matcher, match_r
 from moto.resourcegroupstaggingapi.models import ResourceGroupsTaggingAPIBackend
 
 from infra.rehearsal.aws.eks.clusters import EksResponse
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, wrap
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend, wrap
 from infra.rehearsal.aws.world import World
 
 
@@ -67,6 +67,5 @@ class Tags:
 
 def install(world: World) -> None:
     tags = Tags(world)
-    names = ("tag_resource", "untag_resource", "list_tags_for_resource")
-    add_operations(world, EksResponse, {name: getattr(tags, name) for name in names})
+    add_backend(world, EksResponse, tags)
     wrap(ResourceGroupsTaggingAPIBackend, "_get_resources_generator", tags.add_tags)

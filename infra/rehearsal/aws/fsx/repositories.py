@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from infra.rehearsal.aws.fsx.fsx_rules import bad_request
 from infra.rehearsal.aws.fsx.linking import check_linker
 from infra.rehearsal.aws.fsx.sync import SETTLED_S, Link
-from infra.rehearsal.aws.operations import AwsError, Handler, Parameters, tag_list
+from infra.rehearsal.aws.operations import AwsError, Parameters, tag_list
 from infra.rehearsal.aws.world import World
 
 CREATION_S = 1.0
@@ -105,18 +105,6 @@ class Repositories:
         self.world, self.lustre = world, lustre
         self.associations: dict[str, Association] = {}
         self.tasks: dict[str, Task] = {}
-
-    def operations(self) -> dict[str, Handler]:
-        names = (
-            "create_data_repository_association",
-            "describe_data_repository_associations",
-            "update_data_repository_association",
-            "delete_data_repository_association",
-            "create_data_repository_task",
-            "describe_data_repository_tasks",
-            "cancel_data_repository_task",
-        )
-        return {name: getattr(self, name) for name in names}
 
     def arns(self) -> list[str]:
         return [*(entry.arn for entry in self.associations.values()), *(entry.arn for entry in self.tasks.values())]

@@ -16,13 +16,7 @@ from moto.fsx.responses import FSxResponse
 
 from infra.rehearsal.aws.fsx import fsx_rules
 from infra.rehearsal.aws.fsx.repositories import Repositories
-from infra.rehearsal.aws.operations import (
-    AwsError,
-    Parameters,
-    add_operations,
-    tag_list,
-    wrap,
-)
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend, tag_list, wrap
 from infra.rehearsal.aws.s3.kms import OF_FSX
 from infra.rehearsal.aws.world import World
 
@@ -307,17 +301,8 @@ def _rule_facts(rule: Any) -> dict[str, Any]:
 def install(world: World) -> None:
     """Add FSx for Lustre to moto; other file system types are refused."""
     lustre = Lustre(world)
-    services = (
-        "create_file_system",
-        "describe_file_systems",
-        "update_file_system",
-        "delete_file_system",
-        "tag_resource",
-        "untag_resource",
-        "list_tags_for_resource",
-    )
-    add_operations(world, FSxResponse, {name: getattr(lustre, name) for name in services})
-    add_operations(world, FSxResponse, lustre.repositories.operations())
+    add_backend(world, FSxResponse, lustre)
+    add_backend(world, FSxResponse, lustre.repositories)
     world.schedule_every(2.0, lustre.repositories.reconcile)
 
     def iter_tagged_resources(moto: Callable[..., Any], backend: FSxBackend) -> Iterator[TaggedResource]:

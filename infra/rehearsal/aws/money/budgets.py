@@ -10,7 +10,7 @@ from moto.budgets.models import Budget, BudgetsBackend, Notification
 from moto.budgets.responses import BudgetsResponse
 
 from infra.rehearsal.aws.money.budget_alarms import Alarms
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, tag_list
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend, tag_list
 from infra.rehearsal.aws.world import World
 
 
@@ -156,30 +156,6 @@ def _same_notification(left: dict[str, Any], right: dict[str, Any]) -> bool:
 
 def install(world: World) -> None:
     budgets = Budgets(world)
-    names = (
-        "create_budget",
-        "delete_budget",
-        "describe_budget",
-        "describe_budgets",
-        "update_budget",
-        "describe_notifications_for_budget",
-        "create_notification",
-        "update_notification",
-        "delete_notification",
-        "describe_subscribers_for_notification",
-        "create_subscriber",
-        "delete_subscriber",
-        "list_tags_for_resource",
-        "tag_resource",
-        "untag_resource",
-    )
-    add_operations(world, BudgetsResponse, {name: getattr(budgets, name) for name in names})
-    actions = (
-        "create_budget_action",
-        "describe_budget_action",
-        "describe_budget_actions_for_budget",
-        "update_budget_action",
-        "delete_budget_action",
-    )
-    add_operations(world, BudgetsResponse, {name: getattr(budgets.alarms, name) for name in actions})
+    add_backend(world, BudgetsResponse, budgets)
+    add_backend(world, BudgetsResponse, budgets.alarms)
     world.routes["/_site/spent"] = budgets.alarms.route

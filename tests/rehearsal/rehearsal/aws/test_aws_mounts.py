@@ -19,10 +19,10 @@ from infra.plan.facts import Admission
 from infra.rehearsal.aws.world import World
 from infra.rehearsal.nodelet.pods import mountpoint
 from infra.rehearsal.nodelet.pods.mountpoint import Mountpoint
-from infra.rehearsal.site import mounts
+from infra.rehearsal.site import surroundings
 from infra.spec.campaign import Spec
 from infra.spec.names import Names
-from infra.stack.access.mounts import reading_mounts
+from infra.stack.access.identity import reading_mounts
 from infra.stack.cluster.mounts import mount_volumes
 from tests.example import example_spec
 from tests.rehearsal.aws_account import Account, make_user, pitch_lustre, signed_in, until
@@ -44,7 +44,7 @@ def test_a_folders_files_come_under_the_mounts_prefix_and_the_file_system_shows_
     }  # fmt: skip
     signed_in(monkeypatch, world)
     for _ in range(2):  # `run` after an interruption gives them again
-        mounts.give(example_spec(target="rehearsal", training=None, data=None, workload=job))
+        surroundings.give_mounts(example_spec(target="rehearsal", training=None, data=None, workload=job))
     seen = {
         bucket: {one["Key"]: one["Size"] for one in aws.s3.list_objects_v2(Bucket=bucket)["Contents"]}
         for bucket in ("their-data", "their-other-data")
@@ -85,7 +85,7 @@ def test_a_prefix_is_a_folder_for_pods_with_the_trainers_rights_and_nothing_besi
 ) -> None:
     spec = spec_with(folder, shards={"s3": "s3://their-shards/v2", "by": "mountpoint"})
     s3 = signed_in(monkeypatch, world).client("s3")
-    mounts.give(spec)
+    surroundings.give_mounts(spec)
     s3.put_object(Bucket="their-shards", Key="secret/c.txt", Body=b"c")
     key, secret = make_user(world, "trainer", *reading_mounts(spec))
     monkeypatch.setattr(mountpoint, "pod_credentials", lambda *_: json.dumps(
@@ -114,7 +114,7 @@ def test_a_bucket_that_its_owner_has_not_opened_to_mounts_is_refused_with_what_o
     account.client("s3").create_bucket(Bucket="their-closed")
     with pytest.raises(UserError, match=r"their-closed.*Key=bivouac:mounts"):
         refuse_unmarked(account, spec)
-    mounts.give(spec_with(folder, shards={"s3": "s3://their-open/v2", "by": "mountpoint"}))
+    surroundings.give_mounts(spec_with(folder, shards={"s3": "s3://their-open/v2", "by": "mountpoint"}))
     refuse_unmarked(account, spec_with(folder, shards={"s3": "s3://their-open/v2", "by": "mountpoint"}))
     refuse_unmarked(account, spec_with(folder, linked="s3://their-closed/v2"))
 
@@ -133,7 +133,7 @@ def test_a_file_system_of_somebodys_is_described_and_has_the_files_under_its_pat
     spec = spec_with(folder, team={"fsx": FSX, "path": "/sets/one"})
     account = signed_in(monkeypatch, world)
     for _ in range(2):  # `run` after an interruption gives it again
-        mounts.give(spec)
+        surroundings.give_mounts(spec)
     (system,) = given_file_systems(account, spec)
     assert (system.id, system.kind, system.lifecycle) == (FSX, "LUSTRE", "AVAILABLE") and system.mount_name
     assert (world.fsx_root / FSX / "sets/one/deep/b.txt").read_text() == "deep/b.txt"
@@ -157,7 +157,7 @@ def test_it_is_neither_found_by_the_certificate_nor_taken_by_a_sweep(
 ) -> None:
     spec = spec_with(folder, team={"fsx": FSX})
     account = signed_in(monkeypatch, world)
-    mounts.give(spec)
+    surroundings.give_mounts(spec)
     found = look_through(account, Names(spec), "arn:test", "123456789012", ())
     assert FSX in {item.get("FileSystemId") for item in account.client("fsx").describe_file_systems()["FileSystems"]}
     assert not [one for one in found.found if FSX in one], "somebody's, and stays"

@@ -16,7 +16,6 @@ import torch.multiprocessing
 
 from tests.trainer.builtin.model.operations import Operations
 from trainer.builtin import engine as engines
-from trainer.builtin.tuning import update
 from trainer.contract import ModelConfig, TrainConfig
 
 MODEL = ModelConfig(layers=2, width=64, heads=4, context=32, vocabulary=512)
@@ -84,11 +83,11 @@ def test_another_version_of_deepspeed_and_ranks_of_one_model_keep_their_own_way(
 ) -> None:
     def left_alone(ranks: int) -> bool:
         optimizer = SimpleNamespace(overflow_checker=SimpleNamespace(check="own"), check_grad_overflow=False)
-        update.read_norm_once(SimpleNamespace(optimizer=optimizer, mp_world_size=ranks))
+        engines.read_norm_once(SimpleNamespace(optimizer=optimizer, mp_world_size=ranks))
         return optimizer.overflow_checker.check == "own"
 
     assert not left_alone(1) and left_alone(2)
-    monkeypatch.setattr(update, "version", lambda _: "0.19.9")
+    monkeypatch.setattr(engines, "version", lambda _: "0.19.9")
     assert left_alone(1)
 
 

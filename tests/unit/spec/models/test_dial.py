@@ -8,11 +8,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from infra.cli.prepare.check import schema
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.spec.campaign import Spec, SpecError
 from infra.spec.models import dial
-from infra.spec.schema import schema
 from infra.spec.training import Training
 from trainer.contract.model.shape import parameters
 

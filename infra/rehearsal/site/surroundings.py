@@ -1,24 +1,30 @@
-"""The S3 prefixes and file systems that a rehearsed campaign reads: files of this machine in the emulated account."""
+"""What a rehearsed campaign finds beside itself: S3 prefixes, file systems and bought capacity in the emulated account,
+and programs of its container, all from this machine."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.aws.account import Account
+from infra.errors import UserError
+from infra.plan.purchase import RESERVED
 from infra.session.state_bucket import create_bucket
+from infra.spec.campaign import Capacity
 from infra.spec.names import MOUNTS_TAG, TEXT_TAG
 from infra.spec.recipe import source_folder
 from infra.spec.workload.links import INIT
+from infra.spec.workload.workload import by_mpirun
 
 if TYPE_CHECKING:
     from infra.spec.campaign import Spec
 
 
-def give(spec: Spec) -> None:
+def give_mounts(spec: Spec) -> None:
     """Put each folder's files under the prefix that it stands for, as somebody has done on AWS. Called inside the
     site."""
     _give_file_systems(spec)
@@ -64,3 +70,31 @@ def _mounts_of(spec: Spec) -> Iterator[tuple[str, Path, str]]:
         for part in data.parts:
             if part.name in data.rehearsal:
                 yield part.source, source_folder(data.rehearsal[part.name]), part.pattern
+
+
+def give_reservation(spec: Spec) -> None:
+    """Hold the reservation or capacity block that the spec names, as somebody has bought it on AWS: of its kind,
+    under its name, with a free place for each node. Called inside the site."""
+    nodes = spec.nodes
+    if nodes.capacity not in RESERVED or nodes.reservation_id is None:
+        return
+    purchase = {
+        "name": nodes.reservation_id,
+        "kind": "capacity-block" if nodes.capacity is Capacity.CAPACITY_BLOCK else "default",
+        "instance_type": nodes.instance_type,
+        "zone": spec.zone,
+        "count": nodes.count,
+    }
+    endpoint = Account(spec.region).client("ec2").meta.endpoint_url
+    with urllib.request.urlopen(f"{endpoint}/_site/bought", data=json.dumps(purchase).encode()) as answer:
+        answer.read()
+
+
+def refuse_missing_programs(spec: Spec) -> None:
+    """Raise `UserError` if the job starts with a program that this machine lacks, where it stands in for an image."""
+    if by_mpirun(spec.workload) and spec.job_image is None and shutil.which("mpirun") is None:
+        raise UserError(
+            "this machine, which stands in for the job's container, has no mpirun",
+            seen="launcher mpirun",
+            cure="apt-get install openmpi-bin, or name an image with Open MPI 4 in workload.rehearsal.image",
+        )
