@@ -145,6 +145,14 @@ def _ways(recovery: Recovery) -> Iterator[Way]:
         {},
         {"nodes": (_node(0), _node(1, cloud_notice=notice))},
     )
+    committed_since = {"notice_steps": {"i-1": 9}, "committed_step": 10}
+    declining = {"nodes": (_node(0), _node(1, decline="heat"))}
+    yield _way(
+        "a node declines (ECC errors, heat, a slower rank; a rebalance recommendation of EC2), at the next commit",
+        {},
+        committed_since | declining,
+    )
+    yield _way("`/dev/shm` of a node fills, once for an instance, at the next commit", committed_since | declining)
     yield _way("a stop is requested, such as by `bivouac down`", {}, {"stop_requested": True})
     yield _way("the money or the time left covers no other interval and the archive", {}, {"deadline": _NOW})
     yield _way("every pod succeeds", {"pods": (_pod(0, phase="Succeeded"), _pod(1, phase="Succeeded"))})

@@ -51,6 +51,7 @@ FAULTS = (
     "two dead",
     "hang",
     "announced",
+    "declines",
     "record away",
 )
 ENDS = {"process": 70, "storage": ExitCode.STORAGE, "user": ExitCode.USER, "sick": ExitCode.SICK}
@@ -83,9 +84,16 @@ class DrawnCampaign:
             pods[1] = pod(1, phase="Failed", exit_code=ENDS[fault], ended_at=self.now)
         due = CloudNotice(code="instance-stop", due=self.now + timedelta(minutes=2))
         nodes = [
-            node(index, ready=None if index in dead else True, cloud_notice=due if fault == "announced" else None)
+            node(
+                index,
+                ready=None if index in dead else True,
+                cloud_notice=due if fault == "announced" else None,
+                decline="heat" if fault == "declines" and index == 0 else "",
+            )
             for index in range(2)
         ]
+        if fault == "declines":
+            changes["notice_steps"] = {"i-0": self.committed_at_launch}
         if fault == "hang":
             changes["since_step"] = 2 * LIMITS.hang_timeout
         if fault == "record away":

@@ -51,6 +51,8 @@ def row_of(words: str) -> Any:
         ("exits with 71", "node", "replaces the node, then starts the next attempt", REPLACES),
         ("silent for", "node", "replaces the node, then starts the next attempt", REPLACES),
         ("never started", "node", "replaces the node, then starts the next attempt", REPLACES),
+        ("a node declines", "interrupted", "replaces the node, then starts the next attempt", RESTARTS),
+        ("/dev/shm", "interrupted", "starts the next attempt", RESTARTS),
         ("money", "interrupted", "archives what is sound and ends the training", ()),
         ("every pod succeeds", None, "archives what is sound and ends the training", ()),
     ],
