@@ -22,6 +22,13 @@ DnsLabel = Annotated[
 ObjectName = Annotated[
     str, Field(pattern=r"^[a-z0-9]+([.-]+[a-z0-9]+)*$", max_length=253, description="the name of an object")
 ]
+NetworkName = Annotated[
+    str,
+    Field(
+        pattern=r"^([a-z0-9]+(-+[a-z0-9]+)*/)?[a-z0-9]+([.-]+[a-z0-9]+)*$",
+        description="NAME or NAMESPACE/NAME of an object",
+    ),
+]
 DeviceName = Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9]+([_.-]+[A-Za-z0-9]+)*$", max_length=317)]
 """A device plugin's: Kubernetes' own resources, such as `memory`, have no slash."""
 LabelKey = Annotated[str, Field(pattern=r"^([a-z0-9.-]+/)?[A-Za-z0-9]+([_.-]+[A-Za-z0-9]+)*$", max_length=317)]
@@ -52,6 +59,9 @@ class StandingNodes(Section):
     InfiniBand or RoCE, such as `rdma/hca: 8`."""
     tolerations: tuple[Toleration, ...] = (Toleration(key="nvidia.com/gpu", effect="NoSchedule"),)
     """Taints of the nodes."""
+    networks: tuple[NetworkName, ...] = Field(default=(), exclude_if=lambda value: not value)
+    """NetworkAttachmentDefinitions (Multus) of the gang's pods, as `NAME` of the namespace or `NAMESPACE/NAME`: of an
+    SR-IOV network, one per adapter. Empty: the cluster's network alone."""
     runtime_class: ObjectName | None = None
     """RuntimeClass of the pods, such as `nvidia`. None: the nodes' default."""
 

@@ -17,6 +17,8 @@ Object = dict[str, Any]
 CA_CONFIG, CA_FILE = "s3-ca", "ca.pem"
 """Config map with the certificates of S3's own CA, and its key."""
 _CA_MOUNT = "/s3-ca"
+NETWORKS = "k8s.v1.cni.cncf.io/networks"
+"""Annotation by which Multus gives a pod further networks (Network Plumbing Working Group's specification)."""
 _OF_EKS = ("vpc.amazonaws.com/efa", "hugepages-2Mi")
 """Resources that a node has only where its image was made for EFA."""
 _LEAVES_A_DEAD_NODE_S = 60
@@ -42,6 +44,9 @@ def placed(document: Object, cluster: StandingCluster | None, left_out: Sequence
             template["spec"] = _off(job_pod(pod, cluster, labels[CAMPAIGN_LABEL]), left_out)
         else:
             template["spec"] = _off(gang_pod(pod, cluster, labels), left_out)
+            if cluster.nodes.networks:
+                annotations = template["metadata"].get("annotations", {})
+                template["metadata"]["annotations"] = {**annotations, NETWORKS: ",".join(cluster.nodes.networks)}
     if document["kind"] == "JobSet" and cluster.queue is not None:
         _queue(document, cluster, cluster.queue)
     return document
@@ -108,7 +113,8 @@ def _queue(document: Object, cluster: StandingCluster, queue: str) -> None:
     if cluster.topology is not None:
         annotation = REQUIRED_TOPOLOGY if cluster.topology.required else PREFERRED_TOPOLOGY
         template = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
-        template["metadata"]["annotations"] = {annotation: cluster.topology.label}
+        annotations = template["metadata"].get("annotations", {})
+        template["metadata"]["annotations"] = {**annotations, annotation: cluster.topology.label}
 
 
 def gang_pod(pod: Object, cluster: StandingCluster, labels: dict[str, str]) -> Object:

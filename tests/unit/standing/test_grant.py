@@ -183,6 +183,16 @@ def test_a_jobs_secret_reaches_only_the_container_that_hides_it_and_by_its_name_
     assert not [row for row in pod["volumes"] if "secret" in row]
 
 
+def test_a_gang_has_the_networks_of_the_spec_beside_its_queues_topology(standing: Standing) -> None:
+    networks = {"nodes.networks": ["rail-0", "fabric/rail-1"], "queue": "team", "topology": {"label": "leaf"}}
+    job = health_gang(standing().spec)
+    document = placing.gang(job, cluster(**networks))
+    annotations = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["k8s.v1.cni.cncf.io/networks"] == "rail-0,fabric/rail-1"
+    assert annotations["kueue.x-k8s.io/podset-required-topology"] == "leaf"
+    assert "annotations" not in jobset(job)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]
+
+
 def test_a_pod_has_the_clusters_own_classes_and_logins() -> None:
     fields = {"nodes.runtime_class": "nvidia", "priority_class": "research", "pull_secrets": ["registry"]}
     pod = gang_pod(cluster(**fields))

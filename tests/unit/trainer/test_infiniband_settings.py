@@ -17,7 +17,7 @@ from trainer.health.__main__ import nccl_probes
 from trainer.health.collective import Collective
 from trainer.health.fabrics import infiniband_nccl_probe
 from trainer.health.infiniband.links import PortErrors, errors_probe, parse_links
-from trainer.health.infiniband.node import WITHOUT_DEVICES, choice_of, infiniband_probes, nccl_environment
+from trainer.health.infiniband.node import WITHOUT_DEVICES, choice_of, infiniband_probes, memory_probe, nccl_environment
 from trainer.health.infiniband.ports import ETHERNET, INFINIBAND, Port, default_interface, parse_ibstat, read_ports
 from trainer.health.infiniband.settings import choose, derive, selects, settings_probe
 from trainer.health.infiniband.tree import parse_topology, split_description
@@ -109,6 +109,27 @@ def test_a_node_that_wants_rdma_and_has_no_usable_port_is_refused_with_its_place
     (probe,) = infiniband_probes(choice, no_tool, {}, rdma=True)
     assert (probe.name, probe.verdict, probe.seen) == ("infiniband_rdma", Verdict.FAIL, words)
     assert "rdma/" in probe.cure and not [row for row in infiniband_probes(choice, no_tool, {}) if row.looked]
+
+
+@pytest.mark.parametrize(
+    ("limit", "capabilities", "verdict"),
+    [
+        (-1, None, Verdict.PASS),
+        (8 << 20, "0000000000004000", Verdict.PASS),
+        (8 << 20, "00000000a80425fb", Verdict.FAIL),
+        (8 << 20, None, Verdict.BLIND),
+    ],
+)
+def test_a_container_that_may_not_pin_memory_is_refused(
+    limit: int, capabilities: str | None, verdict: Verdict, tmp_path: Path
+) -> None:
+    """The third set is what a container has without more."""
+    if capabilities is not None:
+        (tmp_path / "status").write_text(f"Name:\tpython\nCapEff:\t{capabilities}\n")
+    probe = memory_probe(tmp_path / "status", limit)
+    assert probe.verdict is verdict
+    if verdict is Verdict.FAIL:
+        assert probe.seen == "8 MiB, without IPC_LOCK" and "LimitMEMLOCK" in probe.cure
 
 
 def test_ports_that_tell_no_state_are_not_refused_where_rdma_is_wanted() -> None:

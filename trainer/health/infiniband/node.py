@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from trainer.health.looking import CannotLook, Look, blind, text_of
 DEVICES = Path("/dev/infiniband")
 WITHOUT_DEVICES = "the container has no /dev/infiniband, so RoCE was not asked for"
 _DEVICE_CURE = "the pod must request its cluster's rdma/… resource, or mount /dev/infiniband"
+_MEMORY_CURE = "set LimitMEMLOCK=infinity for the nodes' container runtime (containerd's unit file), and restart it"
+_IPC_LOCK = 14
+"""Number of the capability in linux/capability.h."""
 _DISABLED_CURE = "somebody switched the port off: ibportstate LID PORT enable, or ip link set DEVICE up"
 
 
@@ -69,11 +73,30 @@ def infiniband_probes(
         yield blind("infiniband_ports", why, "an active port of each adapter", RIGHTS_CURE)
         return
     yield _ports_probe(choice, ports)
+    if rdma:
+        yield memory_probe()
     waiting = [f"{port.name} {port.state}, SM lid {port.sm_lid}" for port in choice.ports if port.waits_for_manager]
     yield finding("infiniband_subnet_manager", waiting, "every port is configured",
                   "a subnet manager that has configured every port", MANAGER_CURE)  # fmt: skip
     yield _links_probe(choice.usable, look)
     yield settings_probe(choice, environment)
+
+
+def memory_probe(status: Path = Path("/proc/self/status"), limit: int | None = None) -> Probe:
+    """Require that the container may pin memory without limit, or has IPC_LOCK: NCCL registers its buffers. `limit`:
+    bytes, -1 for none; None asks the kernel."""
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] if limit is None else limit
+    name, target = "infiniband_memlock", "no limit on pinned memory"
+    capabilities = next((line.split()[1] for line in _lines(status) if line.startswith("CapEff:")), None)
+    if limit != resource.RLIM_INFINITY and capabilities is None:
+        return blind(name, f"{status} tells no capabilities", target, _MEMORY_CURE)
+    may_lock = limit == resource.RLIM_INFINITY or bool(int(capabilities or "0", 16) >> _IPC_LOCK & 1)
+    bad = [] if may_lock else [f"{limit / 2**20:g} MiB, without IPC_LOCK"]
+    return finding(name, bad, target, target, _MEMORY_CURE)
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(errors="replace").splitlines() if file.is_file() else []
 
 
 def _missing_probe(choice: PortChoice) -> Probe:

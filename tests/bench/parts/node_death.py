@@ -1,6 +1,6 @@
 """Seconds from a node's death to the first new step, of any campaigns side by side: the reports say it.
 
-    python -m tests.bench.node_death REPORT.json REPORT.json
+    python -m tests.bench.parts.node_death REPORT.json REPORT.json
 
 A report lies in the results of a campaign, whatever its target: `results/000000000000-kubernetes/NAME/report.json` is
 one of somebody's cluster. The parts are sums of one row: from the gang's last step to the decision, from there to the
