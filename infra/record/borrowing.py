@@ -34,7 +34,9 @@ def remember(spec: Spec) -> None:
     """Keep the spec of a campaign whose record exists."""
     path = _path(spec.campaign)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(spec.model_dump_json())
+    fresh = path.with_suffix(".fresh")  # of a driver that is killed here, the old one stays
+    fresh.write_text(spec.model_dump_json())
+    fresh.replace(path)
 
 
 def recall(campaign: str) -> Spec | None:

@@ -15,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lightkube.resources.core_v1 import PersistentVolumeClaim, ResourceQuota
 
 from infra.cluster.kubernetes import OF_WORLD
+from infra.errors import first_line
 from infra.inventory.certify import SETTLE_S, Certificate, Looked
 from infra.record.events import CampaignState
 from infra.record.identity import archive_prefix
@@ -76,7 +77,7 @@ def look(
         at=datetime.now(UTC),
         looks=tuple(survey.looks),
         kept=kept_rows,
-        suspects=tuple(_unseeable(tenant)),
+        suspects=(*_unseeable(tenant), *survey.suspects),
         borrowed=borrowed_rows,
     )
 
@@ -99,6 +100,8 @@ class _Look:
     on_node: dict[str, list[str]] = field(default_factory=dict)
     """Node -> what of the campaign is on it, or waits for it."""
     blind_to_pods: bool = False
+    suspects: list[str] = field(default_factory=list)
+    """What a person must look at."""
 
     def nodes(self) -> dict[str, BorrowedNode] | None:
         """Return the nodes that the campaign may have used; None if nobody says."""
@@ -192,6 +195,7 @@ class _Look:
         store, root = self.tenant.store, self.tenant.spec.bucket_root
         for folder in PASSING_FOLDERS:
             self._keys(f"{store.prefix}/{folder}/", is_left=True)
+            self._versions(f"{store.prefix}/{folder}/")
         record = self._keys(f"{store.prefix}/")
         archive = f"{root}{archive_prefix(self.tenant.campaign, identity)}/"
         if state.archive is not None:
@@ -229,6 +233,24 @@ class _Look:
         row = Looked(service="s3", kind=kind, listed=count, found=findings, evidence=evidence, could_not_look=words)
         self.looks.append(row)
         return count
+
+    def _versions(self, prefix: str) -> None:
+        """Look for versions of what was deleted in a folder, which stay billed. A storage or a login that shows none
+        leaves them to a person."""
+        store, findings = self.tenant.store, []
+        try:
+            pages = store.s3.get_paginator("list_object_versions").paginate(Bucket=store.bucket, Prefix=prefix)
+            rows = [version for page in pages for version in page.get("Versions", ())]
+            findings = [version["Key"] for version in rows if not version["IsLatest"]]
+        except (ClientError, BotoCoreError) as error:
+            self.suspects.append(
+                f"versions below s3://{store.bucket}/{prefix}: {first_line(error)[:200]}; see with `aws s3api "
+                f"list-object-versions --bucket {store.bucket} --prefix {prefix}` whether the bucket keeps any"
+            )
+            return
+        words = (f"{len(findings)} versions",) if findings else ()
+        kind, evidence = f"versions below s3://{store.bucket}/{prefix}", ("in the campaign's folder",) * len(words)
+        self.looks.append(Looked(service="s3", kind=kind, listed=len(findings), found=words, evidence=evidence))
 
     def _ask(self, kind: str, question: Callable[[], T], count: Callable[[T], int]) -> T | None:
         """Return an answer about what is borrowed, and note the look; None if there is none."""

@@ -16,12 +16,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lightkube.core.exceptions import ApiError
 from lightkube.types import CascadeType
 
+from infra.archive.bucket import forget_versions
 from infra.cluster.kubernetes import is_gone, may_pass
 from infra.cluster.standing.connection import UNKNOWN
 from infra.errors import NotProven, PermanentError
 from infra.inventory.stakes import refuse_unproven
 from infra.record.events import CampaignState
 from infra.record.identity import read_identity
+from infra.record.objects import keys_below
 from infra.record.payloads.stages import Abandoned
 from infra.standing.belongings import (
     PROTECTED,
@@ -47,6 +49,8 @@ DEFAULT_GRACE_S = 30.0
 """Kubernetes' own, of a pod that names none."""
 PASSING_FOLDERS = ("carried", "requests")
 """Folders of the record with copies for people who asked, and with their questions: nothing reads them any more."""
+_NO_VERSIONS = frozenset({403, 405, 501})
+"""Answers of a storage that keeps no versions, or lets this login see none."""
 _LAST = frozenset({"configmaps", "persistentvolumeclaims"})
 """Kinds that pods and our own Jobs need, and that hold no node."""
 
@@ -225,17 +229,18 @@ def _grace_s(row: Belonging) -> float:
 def _remove_passing(tenant: Tenant) -> tuple[str, ...]:
     """Delete the folders of the record that only served a living steward; return those that had anything.
 
+    A bucket with versions keeps and bills what is only deleted, so the versions go too, where this login may see them.
     Raises `PermanentError` if S3 refuses.
     """
     store, emptied_folders = tenant.store, []
     for folder in PASSING_FOLDERS:
         prefix = f"{store.prefix}/{folder}/"
         try:
-            pages = store.s3.get_paginator("list_objects_v2").paginate(Bucket=store.bucket, Prefix=prefix)
-            keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
+            keys = keys_below(store.s3, store.bucket, prefix)
             for key in keys:
                 tenant.guard()
                 store.s3.delete_object(Bucket=store.bucket, Key=key)
+            _forget_versions(tenant, prefix)
         except (ClientError, BotoCoreError) as error:
             cure = (
                 f"let the login of Secret {tenant.cluster.s3.secret} list and delete there, then `bivouac down` again"
@@ -243,3 +248,13 @@ def _remove_passing(tenant: Tenant) -> tuple[str, ...]:
             raise PermanentError("a folder of the record stays", seen=f"{prefix}: {error}", cure=cure) from error
         emptied_folders += [f"s3://{store.bucket}/{prefix}"] if keys else []
     return tuple(emptied_folders)
+
+
+def _forget_versions(tenant: Tenant, prefix: str) -> None:
+    """Delete the versions below a prefix; of those that nobody may list or delete, the certificate says so."""
+    tenant.guard()
+    try:
+        forget_versions(tenant.store.s3, tenant.store.bucket, prefix)
+    except ClientError as error:
+        if error.response["ResponseMetadata"]["HTTPStatusCode"] not in _NO_VERSIONS:
+            raise
