@@ -151,11 +151,15 @@ def test_a_node_is_refused_only_where_ec2_has_started_another(has: int) -> None:
     assert not memory.judge(check(), False, order).unfit and orders == [2], "it asks once for a node"
 
 
+def nobody_asks(count: int) -> int:
+    raise AssertionError(f"{count} instances are asked for")
+
+
 def test_no_instance_is_ordered_where_no_node_is_to_be_refused() -> None:
     account = Account({"instance": "i-2"})
     memory = FaultMemory(account.context)
-    assert not memory.judge(check(), True, pytest.fail).unfit
-    assert not FaultMemory(Account().context).judge(check(), False, pytest.fail).unfit
+    assert not memory.judge(check(), True, nobody_asks).unfit
+    assert not FaultMemory(Account().context).judge(check(), False, nobody_asks).unfit
 
 
 def noted(account: Account) -> dict[str, str]:
