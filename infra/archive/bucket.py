@@ -107,6 +107,15 @@ class ArchiveBucket:
 
         return self.patiently(try_once)
 
+    def copy_within(self, key: str, source_key: str, sha256: str) -> None:
+        """Have S3 make an object from another one of the bucket; one that it does not make is still to be placed."""
+        extra = {"Metadata": {DIGEST: sha256}, "MetadataDirective": "REPLACE"}
+        try:
+            self.s3.copy({"Bucket": self.bucket, "Key": source_key}, self.bucket, key, extra)
+            self.say("copied in S3", key=key, source=source_key)
+        except (ClientError, BotoCoreError) as error:
+            self.say("not copied in S3", key=key, why=str(error)[:300])
+
     def read_back(self, item: ArchivedObject, target: Path | None) -> None:
         """Read every byte, into `target` if given; raise `Unsound` if they do not have the digest."""
         self.patiently(lambda: self._read(item, target))

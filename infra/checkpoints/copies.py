@@ -18,16 +18,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive.archive import FAILURES, last_word, say
-from infra.archive.bucket import (
-    DIGEST,
-    ArchiveBucket,
-    ArchivedObject,
-    Clash,
-    Content,
-    Unsound,
-    concurrently,
-    forget_versions,
-)
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, concurrently, forget_versions
 from infra.archive.source import Source
 from infra.aws.account import Account
 from infra.aws.parts import Altered
@@ -153,16 +144,6 @@ class Copies:
                 keys |= {entry.sha256: self.place.key(row.step, entry.file) for entry in shards}
         return {digest: key for digest, key in keys.items() if digest in digests}
 
-    def _copy_in_s3(self, key: str, source_key: str, digest: str) -> None:
-        """Have S3 make the object of frozen weights from an older copy's; what it does not make is uploaded."""
-        source = {"Bucket": self.bucket.bucket, "Key": source_key}
-        extra = {"Metadata": {DIGEST: digest}, "MetadataDirective": "REPLACE"}
-        try:
-            self.bucket.s3.copy(source, self.bucket.bucket, key, extra)
-            say("copied in S3", key=key, source=source_key)
-        except (ClientError, BotoCoreError) as error:
-            say("not copied in S3", key=key, why=str(error)[:300])
-
     def _place(self, folder: Path, manifest: Manifest, frozen_keys: dict[str, str]) -> list[ArchivedObject]:
         def place_file(name: str, content: Content) -> ArchivedObject:
             item = self.bucket.place(f"{step_folder(manifest.step)}/{name}", content)
@@ -171,7 +152,8 @@ class Copies:
 
         def place(shard: Shard) -> ArchivedObject:
             if shard.sha256 in frozen_keys:
-                self._copy_in_s3(self.place.key(manifest.step, shard.file), frozen_keys[shard.sha256], shard.sha256)
+                key = self.place.key(manifest.step, shard.file)
+                self.bucket.copy_within(key, frozen_keys[shard.sha256], shard.sha256)
             return place_file(shard.file, Content(folder / shard.file, shard.size_bytes, shard.sha256))
 
         return [

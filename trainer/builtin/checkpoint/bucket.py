@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trainer.buckets.prefix import Prefix
 from trainer.builtin.checkpoint.fetching import fetch_into
-from trainer.builtin.checkpoint.retention import Claim, TierSteps, claim_of
+from trainer.builtin.checkpoint.retention import Claim, TierSteps, claim_of, twin_of
 from trainer.contract import (
     COMMITTED_NAME,
     Manifest,
@@ -88,8 +88,7 @@ class BucketTier(TierSteps):
             )
 
     def _copy_twin(self, shard: Shard, name: str, older: Manifest | None) -> bool:
-        twins = (twin for twin in (older.shards if older is not None else ()) if twin.sha256 == shard.sha256)
-        twin = next(twins, None)
+        twin = twin_of(shard, older)
         if older is None or twin is None:
             return False
         try:

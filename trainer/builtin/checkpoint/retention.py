@@ -32,6 +32,12 @@ def claim_of(step: int, content: bytes, campaign: str, identity: str) -> Claim:
         return Claim(step, None, str(error), foreign=isinstance(error, Foreign))
 
 
+def twin_of(shard: Shard, older: Manifest | None) -> Shard | None:
+    """Return this rank's shard of an earlier step with the same bytes, or None."""
+    shards = older.shards if older is not None else ()
+    return next((entry for entry in shards if entry.sha256 == shard.sha256 and entry.rank == shard.rank), None)
+
+
 @dataclass(frozen=True)
 class KeptLimits:
     """Limits on the steps that a tier keeps, besides their number."""

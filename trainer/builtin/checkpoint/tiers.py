@@ -27,7 +27,7 @@ from trainer.builtin.checkpoint.files import (
 )
 from trainer.builtin.checkpoint.retention import Claim as Claim
 from trainer.builtin.checkpoint.retention import KeptLimits as KeptLimits
-from trainer.builtin.checkpoint.retention import TierSteps, claim_of
+from trainer.builtin.checkpoint.retention import TierSteps, claim_of, twin_of
 from trainer.contract import (
     COMMITTED_NAME,
     Manifest,
@@ -122,7 +122,7 @@ class Tier(TierSteps):
         return False
 
     def _link_twin(self, shard: Shard, target: Path, older_manifest: Manifest | None) -> bool:
-        twin = _twin_of(shard, older_manifest)
+        twin = twin_of(shard, older_manifest)
         if older_manifest is None or twin is None:
             return False
         try:
@@ -275,12 +275,6 @@ def accepts(shard: Shard, tier: str) -> Callable[[str], None]:
             )
 
     return accept
-
-
-def _twin_of(shard: Shard, older: Manifest | None) -> Shard | None:
-    """Return this rank's shard of an earlier step with the same bytes, or None."""
-    shards = older.shards if older is not None else ()
-    return next((entry for entry in shards if entry.sha256 == shard.sha256 and entry.rank == shard.rank), None)
 
 
 def _attempts(folder: Path) -> list[int]:
