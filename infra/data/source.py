@@ -17,7 +17,7 @@ from infra.data.tar import write_tar
 from infra.errors import UserError
 from infra.folders import cache_root, keep
 from infra.plan.source_files import source_files
-from infra.spec.hub import named_folder, way_to
+from infra.spec.models.hub import named_folder, way_to
 from infra.spec.names import data_prefix
 from infra.spec.workload.links import INIT
 from infra.spec.workload.workload import Workload

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from infra.folders import cache_root
 from infra.spec.campaign import Spec
-from infra.spec.hub import named_folder
+from infra.spec.models.hub import named_folder
 from trainer.contract.data import Chat, Parameters
 from trainer.contract.recipe import Recipe, Source
 

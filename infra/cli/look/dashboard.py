@@ -12,9 +12,8 @@ from pathlib import Path
 from rich.console import Console
 
 from infra import target
-from infra.cli.look.across import all_campaigns
 from infra.cli.look.panels import PanelServer
-from infra.cli.look.series import series_of
+from infra.cli.look.series import all_campaigns, series_of
 from infra.cli.options import stderr
 from infra.console.plain_console import say
 from infra.errors import UserError

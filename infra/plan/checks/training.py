@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing
 from infra.plan.facts import MemoryPrediction
-from infra.spec.hub import way_to
+from infra.spec.models.hub import way_to
 from trainer.contract import (
     Layout,
     Trouble,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates.storage import on_disks
-from infra.spec.hub import way_to
+from infra.spec.models.hub import way_to
 from infra.spec.names import JOB_SECRETS
 from infra.spec.workload.links import INIT
 from infra.spec.workload.workload import by_mpirun, in_host_network

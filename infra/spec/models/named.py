@@ -10,7 +10,7 @@ import json
 from functools import cache
 from typing import Any
 
-from infra.spec.hub import named_folder, way_to
+from infra.spec.models.hub import named_folder, way_to
 from infra.tables import table
 from trainer.contract import ModelConfig
 from trainer.contract.model.shape import refuse_unknown, sliding_window

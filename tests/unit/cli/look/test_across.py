@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from infra.aws.account import NoCredentials
-from infra.cli.look import across, series
-from infra.cli.look.across import all_campaigns, side_by_side
+from infra.cli.look import series
 from infra.cli.look.panels import series_of_panel
+from infra.cli.look.series import all_campaigns, side_by_side
 from infra.errors import UserError
 from infra.folders import tools_dir
 from infra.monitoring.dashboards import ACROSS, dashboards
@@ -48,7 +48,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def refuse(region: str) -> Any:
         raise NoCredentials("there are none")
 
-    monkeypatch.setattr(across, "Account", refuse)
+    monkeypatch.setattr(series, "Account", refuse)
     return tmp_path
 
 
@@ -86,9 +86,9 @@ def test_records_of_the_account_are_among_them(results: Path, monkeypatch: pytes
         def client(self, name: str) -> Any:
             return s3
 
-    monkeypatch.setattr(across, "Account", Signed)
-    monkeypatch.setattr(across, "campaigns", lambda account, bucket: ["spring", "without"])
-    bucket = across.buckets("123456789012", "us-east-1").state
+    monkeypatch.setattr(series, "Account", Signed)
+    monkeypatch.setattr(series, "campaigns", lambda account, bucket: ["spring", "without"])
+    bucket = series.buckets("123456789012", "us-east-1").state
     store = CampaignStore(s3, bucket, "spring", "")
     begin = BEGINS["spring"]
     store.put(f"{store.prefix}/{piece(begin, begin + 900)}", gzip.compress(text("spring", begin, 15).encode()))
