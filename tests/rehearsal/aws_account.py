@@ -133,6 +133,9 @@ class LocalMachine:
     def slow(self, seconds: float, share: float) -> None:
         raise NotImplementedError
 
+    def fill(self, folder: str) -> int:
+        raise NotImplementedError
+
     def freeze(self) -> None:
         raise NotImplementedError
 

@@ -98,10 +98,13 @@ class TrainedEngine:
     def __init__(self, wrapped: bool = True) -> None:
         self.weight = torch.full((3,), 5.0).as_subclass(OnCard)
         inner = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.0)
-        inner.register_step_post_hook(lambda *_: self.weight.as_subclass(torch.Tensor).sub_(1))
+        inner.register_step_post_hook(self._lower)
         self.optimizer = SimpleNamespace(optimizer=inner) if wrapped else inner
         self.inner = inner
         self.checkpoint_engine = HostCopyEngine(lambda path, file: None)
+
+    def _lower(self, *_: Any) -> None:
+        self.weight.as_subclass(torch.Tensor).sub_(1)
 
     def _save_checkpoint(self, root: str, tag: str) -> None:
         self.checkpoint_engine.save({"weight": self.weight}, f"{root}/{tag}/shard.pt")
@@ -127,7 +130,8 @@ def test_the_writer_waits_for_the_copies_and_the_loop_does_not(tmp_path: Path, m
         return states(step) | {"shard.pt": {"weight": torch.full((3,), float(step)).as_subclass(OnCard)}}
 
     monkeypatch.setattr(rank.engine, "states", on_card)
-    rank.engine.optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.0)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.0)
+    monkeypatch.setattr(rank.engine, "optimizer", optimizer)
     rank.commit(10)
     assert len(RELEASED) == 1
     (path,) = rank.tiers.local.folder(10).rglob("shard.pt")
