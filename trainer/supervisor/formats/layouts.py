@@ -36,7 +36,7 @@ _STATE = (
     ".zip",
 )  # fmt: skip
 OF_STATE = re.compile(
-    r"ckpt|checkpoint|chkpt|snapshot|state|model|weights?|optim|last|latest|final|best|save|resume", re.I
+    r"ckpt|checkpoint|chkpt|snapshot|state|model|weights?|params|optim|last|latest|final|best|save|resume", re.I
 )
 _OF_STEPS = re.compile(
     r"(?:step|iter|iteration|update|epoch|ep|ckpt|checkpoint|chkpt|cp|save|snapshot|state|model|weights)s?[=_-]?$", re.I
