@@ -36,7 +36,7 @@ _STATE = (
     ".zip", ".state",
 )  # fmt: skip
 OF_STATE = re.compile(
-    r"ckpt|checkpoint|chkpt|snapshot|state|model|weights?|optim|last|latest|final|best|save|resume", re.I
+    r"ckpt|checkpoint|chkpt|snapshot|state|model|weights?|params|optim|last|latest|final|best|save|resume", re.I
 )
 _OF_NETWORKS = re.compile(
     r"(?<![A-Za-z])(?:u?net|generator|gen|discriminator|disc|vae|encoder|decoder|lora|adapter|policy|actor|critic|ema|"

@@ -123,6 +123,11 @@ def test_numbers_in_other_units_get_the_step_that_the_job_told(names: tuple[str,
         assert job.look() == [(step, name)]
 
 
+def test_arrays_of_parameters_are_a_checkpoint_each(job: WatchedJob) -> None:
+    saved(job.folder / "params_0010.npz"), saved(job.folder / "hparams_0020.npz")
+    assert job.look() == [(10, "params_0010.npz")]
+
+
 def test_data_whose_name_tells_its_size_is_no_checkpoint(job: WatchedJob) -> None:
     saved(job.folder / "corpus_10B.bin"), saved(job.folder / "train-5k.npz"), saved(job.folder / "llama-7b/a.bin")
     job.at(5)
