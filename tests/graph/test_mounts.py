@@ -9,8 +9,10 @@ import pytest
 
 from infra.errors import UserError
 from infra.spec.campaign import Spec
+from infra.stack.rules import Level, findings
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph, held
+from tests.graph.test_existing_network import NETWORK
 
 FSX = "fs-0123456789abcdef0"
 MOUNTS: dict[str, Any] = {
@@ -21,12 +23,12 @@ MOUNTS: dict[str, Any] = {
 }
 
 
-def spec_with(mounts: dict[str, Any]) -> Spec:
+def spec_with(mounts: dict[str, Any], **sections: Any) -> Spec:
     job = {
         "script": "/train.py", "checkpoints": {"format": "marker"}, "estimates": {"steps": 9, "step_seconds": 1},
         "mounts": mounts,
     }  # fmt: skip
-    return example_spec(training=None, data=None, workload=job)
+    return example_spec(training=None, data=None, workload=job, **sections)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +107,12 @@ def test_the_driver_is_an_add_on_of_campaigns_that_use_it_and_runs_on_tainted_no
     add_on = graph.one("Addon", "aws-mountpoint-s3-csi-driver").inputs
     assert json.loads(add_on["configurationValues"])["node"] == {"tolerateAllTaints": True}
     assert "aws-mountpoint-s3-csi-driver" not in {node.name for node in campaign.of("Addon")}
+
+
+def test_in_the_existing_network_that_it_needs_all_rules_are_passed() -> None:
+    spec = spec_with(MOUNTS, network=NETWORK, money={"alarm_email": "someone@example.com"})
+    found = findings(campaign_graph(spec, mount_names=f"{FSX}=abcdefgh", mount_groups="sg-1").asked, spec)
+    assert [one for one in found if one.level is not Level.INFO] == []
 
 
 def test_only_the_trainers_pods_may_claim_a_mount(graph: Graph, campaign: Graph) -> None:
