@@ -29,12 +29,13 @@ from infra.folders import share_dir
 from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
 from infra.spec.campaign import Spec
+from infra.spec.standing import StandingCluster
 from infra.standing.grant import Subject, grant_text
 from infra.standing.openings import health_gang
 from tests.rehearsal.standing.test_standing_cluster import Cluster
 from tests.waiting import until as eventually
 from tests.worlds.control_plane import config, release_secret, state_of
-from tests.worlds.queue import SPACE, SPEC, Racks, volumes
+from tests.worlds.queue import LEAF, SPACE, SPEC, Racks, volumes
 
 __all__ = ["config"]
 pytestmark = [pytest.mark.nightly, pytest.mark.inside("net", "pid")]
@@ -49,7 +50,6 @@ class Gangs:
         self.config, self.admin = config, plane.client()
         spec = Spec.model_validate(SPEC)
         assert spec.cluster is not None
-        self.section = spec.cluster
         text = grant_text(spec, spec.cluster, Subject())
         kubectl.apply(config, [*yaml.safe_load_all(text), *volumes("scratch")])
         self.tenant = Cluster(config, self.admin, folder).tenant
@@ -90,11 +90,11 @@ def knows_groups(config: ControlPlaneConfig) -> dict[str, Any]:
     return crd
 
 
-def launch(gangs: Gangs, tenant: Client) -> None:
+def launch(gangs: Gangs, tenant: Client, **changes: Any) -> None:
     gang = health_gang(Spec.model_validate(SPEC)).model_copy(
         update={"name": "on-racks-a1", "attempt": 1, "nodes": PODS, "each_to_its_end": False}
     )
-    attempts.launch(tenant, gang, gangs.section)
+    attempts.launch(tenant, gang, StandingCluster.model_validate({**SPEC["cluster"], **changes}))
 
 
 def hand_to_the_job_controller(gangs: Gangs) -> None:
@@ -136,6 +136,25 @@ def test_no_pod_is_bound_until_all_fit(
             gangs.admin.delete(Pod, pod.metadata.name, namespace=SPACE, grace_period=0)
         driver = gangs.tenant(monkeypatch)
         eventually(lambda: not list(pod_groups(driver)), lambda: str(list(pod_groups(driver))))
+
+
+def test_a_gang_is_bound_in_the_one_leaf_that_has_room_for_all(
+    config: ControlPlaneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four nodes for three pods, two in each leaf: none is bound until one leaf has three."""
+    with standing(config, tmp_path, (*GATES, "TopologyAwareWorkloadScheduling")) as (gangs, racks):
+        kubectl.apply(gangs.config, [knows_groups(config)])
+        kubectl.wait(gangs.config, "established", "crd/jobsets.jobset.x-k8s.io")
+        for name, leaf in (("a-1", "a"), ("a-2", "a"), ("b-1", "b"), ("b-2", "b")):
+            racks.add(name, leaf)
+        launch(gangs, gangs.tenant(monkeypatch, "steward"), topology={"label": LEAF, "required": True})
+        (group,) = pod_groups(gangs.tenant(monkeypatch))
+        assert group["spec"]["schedulingConstraints"] == {"topology": [{"key": LEAF}]}
+        hand_to_the_job_controller(gangs)
+        eventually(lambda: len(gangs.refusals()) == PODS, lambda: str(gangs.pods()))
+        assert gangs.bound() == set(), gangs.refusals()
+        racks.add("b-3", "b")
+        eventually(lambda: gangs.bound() == {"b-1", "b-2", "b-3"}, lambda: str(gangs.refusals()))
 
 
 def test_kubernetes_makes_the_group_of_a_jobset_that_knows_none(
