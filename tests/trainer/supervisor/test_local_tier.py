@@ -220,3 +220,39 @@ def test_a_nodes_disk_is_listed_and_read_for_the_steward(camp: Camp) -> None:
         process.terminate()
         process.communicate()
     assert camp.ended(1).committed_step == 3
+
+
+RANKS = """
+import json, os, pathlib, pickle, time, zipfile
+own, rank = pathlib.Path(os.environ["BIVOUAC_CHECKPOINTS"]), int(os.environ["NODE_RANK"])
+own.mkdir(parents=True, exist_ok=True)
+shared = pathlib.Path(os.environ["SHARED"])
+for step in (10, 20):
+    with zipfile.ZipFile(own / f"ckpt_step{step}_rank{rank}.pt", "w") as file:
+        file.writestr("a/data.pkl", pickle.dumps({"rank": rank, "of": step}, protocol=2))
+    (shared / f"written-{step}.{rank}").touch()
+    while len(list(shared.glob(f"written-{step}.*"))) < 2:
+        time.sleep(0.01)
+    for told in (step, step + 1):
+        print(json.dumps({"step": told, "loss": 1.0}), flush=True)
+    while not (shared / f"tiny/step-{step:08d}/manifest.json").exists():
+        time.sleep(0.01)
+        if rank == 0:
+            print(json.dumps({"step": step + 2, "loss": 1.0}), flush=True)
+"""
+"""Each rank writes one file, on its own node's disk."""
+
+
+def test_files_of_ranks_on_disks_of_their_own_are_one_checkpoint(tmp_path: Path) -> None:
+    camp = Camp(tmp_path, nodes=2)
+    processes = []
+    for rank in range(2):
+        own = {"format": "auto", "folder": str(camp.disk(rank) / "own"), "tier": "local", "keep": 2, "keep_local": 2}
+        camp.more = {"checkpoints": own}
+        env = {"SHARED": str(tmp_path / "shared")}
+        processes.append(camp.start(1, sys.executable, "-c", RANKS, steps=22, rank=rank, env=env))
+    ended(processes)
+    for step in camp.sealed():
+        names = {path.name.partition("-")[2] for path in camp.tier.glob(f"step-{step:08d}/attempt-*/*.pt")}
+        assert names == {f"ckpt_step{step}_rank{rank}.pt" for rank in range(2)}
+    assert camp.sealed() == [20, 10]

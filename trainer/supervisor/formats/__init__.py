@@ -7,6 +7,7 @@ looks (`layouts`). Only what is so ended counts as finished.
 from trainer.supervisor.formats.find import FORMATS as FORMATS
 from trainer.supervisor.formats.find import KINDS as KINDS
 from trainer.supervisor.formats.find import files_of as files_of
+from trainer.supervisor.formats.find import is_begun as is_begun
 from trainer.supervisor.formats.find import lacks as lacks
 from trainer.supervisor.formats.find import missing as missing
 from trainer.supervisor.formats.find import newer_beside as newer_beside

@@ -101,8 +101,8 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
         elif plain and is_state(name) and not ENDED_BY_OTHERS.search(name) and not name.startswith(_RANDOM):
             number = number_of(_first_rank_name(name, view))
             if number is not None:
-                is_state_of_step = number.kind in (STEP, EPOCH) or name in digit_names or says_state(name, view)
-                is_state_of_step = is_state_of_step or content.step_in(path) == number.value  # such as `G_1000.pth`
+                is_named = number.kind in (STEP, EPOCH) or name in digit_names or says_state(name, view)
+                is_state_of_step = is_named or content.step_in(path) == number.value  # such as `G_1000.pth`
                 key = (number.value, lap_of(Path(name)) if number.kind == STEP else None)
                 (by_number if is_state_of_step else beside).setdefault(key, []).append(name)
             elif OF_STATE.search(name):

@@ -96,6 +96,12 @@ def _finished_checkpoints(name: str, folder: Path, ranks: int, sealed_step: int 
 FORMATS: dict[str, Find] = {name: partial(_finished_checkpoints, name) for name in KINDS}
 
 
+def is_begun(name: str, folder: Path, root: Path, step: int) -> bool:
+    """Return whether something of a step lies at `root`, finished or not. Raises `OSError`."""
+    checkpoints = (candidate.checkpoint() for candidate in candidates(folder, 0, KINDS[name]))
+    return any(checkpoint.root == root and checkpoint.step == step for checkpoint in checkpoints)
+
+
 # The files of a checkpoint.
 
 

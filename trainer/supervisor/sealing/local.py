@@ -154,7 +154,7 @@ class LocalSealing(Sealing):
         """Seal this node's files of a checkpoint on its disk, and bring them to the shared tier."""
         root = self.folder / request.root
         files, part = self._own_files(root, request), bool(request.part)
-        if not formats.whole_ranks(self.format, files, self.ranks, request.files):
+        if files is None or not formats.whole_ranks(self.format, files, self.ranks, request.files):
             return  # its ranks still write
         place = self.disk / step_folder(request.step)
         attempt, rank = place / f"attempt-{self.place.attempt:04d}", self.place.node_rank * self.place.ranks_per_node
@@ -182,8 +182,9 @@ class LocalSealing(Sealing):
             self._given[request.step] = request.sealing
             self.note_copied(Finished(request.step, root, tuple(files) if request.part else ()))
 
-    def _own_files(self, root: Path, request: Asked) -> list[Path]:
-        """Return this node's files of a checkpoint; none if none of its ranks wrote any."""
+    def _own_files(self, root: Path, request: Asked) -> list[Path] | None:
+        """Return this node's files of a checkpoint; none if none of its ranks wrote any, and None while parts of it
+        that this node knows are not finished."""
         if not request.part:
             return formats.files_of(root) if root.exists() else []
         alike = (
@@ -191,7 +192,10 @@ class LocalSealing(Sealing):
             for checkpoint in self._recognise()
             if checkpoint.root == root and checkpoint.step == request.step
         )
-        return list(next(alike, ())) or [root / name for name in request.part if (root / name).exists()]
+        files = list(next(alike, ()))
+        if not files and formats.is_begun(self.format, self.folder, root, request.step):
+            return None
+        return files or [root / name for name in request.part if (root / name).exists()]
 
     def _send(self, step: int, row: Row) -> None:
         name = f"{step_folder(step)}/{row['file']}"
