@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 import subprocess
 import time
@@ -119,35 +118,3 @@ def test_of_a_machines_processes_the_one_that_works_most_dies_as_a_rank(site: No
     site.until(lambda: site.kubectl("logs", "working").strip() == "-9")
     assert machine.alive() and site.pod("working")["status"]["phase"] == "Running", "its parent lives on"
     site.kubectl("delete", "pod", "working", "--now")
-
-
-def test_a_folder_that_is_filled_is_read_on_and_takes_no_file_until_the_next_pod(site: NodeletSite, image: str) -> None:
-    name = site.ready_nodes()[0]
-    machine = site.machine_of(name)
-    writes = """if True:
-        import os, time
-        from pathlib import Path
-        Path("/disk/old").write_text("kept")
-        room = lambda: os.statvfs("/disk").f_blocks * os.statvfs("/disk").f_frsize
-        print("ready", flush=True)
-        while room() > 65536:
-            time.sleep(0.05)
-        try:
-            Path("/disk/new").write_bytes(bytes(100_000))
-            print("there was room", flush=True)
-        except OSError as error:
-            print(error.errno, Path("/disk/old").read_text(), flush=True)
-    """
-    volumes = [{"name": "disk", "hostPath": {"path": "/mnt/filled"}}]
-    mounts = {"volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}
-    place = {"kubernetes.io/hostname": name}
-    site.apply(pod("filled", image, writes, container=mounts, volumes=volumes, nodeSelector=place))
-    site.until(lambda: site.kubectl("logs", "filled").strip() == "ready")
-    assert machine.fill("/disk") == 1 and machine.fill("/elsewhere") == 0
-    site.ended("filled")
-    assert site.kubectl("logs", "filled").split() == ["ready", str(errno.ENOSPC), "kept"]
-    again = writes.replace("room() > 65536", "False")
-    site.apply(pod("refilled", image, again, container=mounts, volumes=volumes, nodeSelector=place))
-    site.ended("refilled")
-    assert site.kubectl("logs", "refilled").split("\n")[1] == "there was room"
-    site.kubectl("delete", "pod", "filled", "refilled", "--now")
