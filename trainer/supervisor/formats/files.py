@@ -25,7 +25,7 @@ from trainer.supervisor.formats.layouts import (
     is_state,
     says_state,
 )  # fmt: skip
-from trainer.supervisor.formats.names import EPOCH, STEP, lap_of, number_of
+from trainer.supervisor.formats.names import EPOCH, STEP, number_of, other_numbers
 from trainer.supervisor.formats.tree import listing
 
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
@@ -85,8 +85,8 @@ def _text(path: Path) -> str:
 
 def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     """Files that are a checkpoint each, or together with others of the same number."""
-    by_number: dict[tuple[int, int | None], list[str]] = {}
-    beside: dict[tuple[int, int | None], list[str]] = {}
+    by_number: dict[tuple[int, ...], list[str]] = {}
+    beside: dict[tuple[int, ...], list[str]] = {}
     digit_names = digit_files(view)
     single_names: list[str] = []
     marks = {name[: -len(end)] for end in (".done", ".DONE") for name in view.entries.files if name.endswith(end)}
@@ -103,12 +103,13 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
             if number is not None:
                 is_named = number.kind in (STEP, EPOCH) or name in digit_names or says_state(name, view)
                 is_state_of_step = is_named or content.step_in(path) == number.value  # such as `G_1000.pth`
-                key = (number.value, lap_of(Path(name)) if number.kind == STEP else None)
+                key = (number.value, *other_numbers(_first_rank_name(name, view), number.value))
                 (by_number if is_state_of_step else beside).setdefault(key, []).append(name)
             elif OF_STATE.search(name):
                 single_names.append(name)
-    for (value, lap), names in by_number.items():
-        names += beside.get((value, lap), [])  # such as `opt000030.pt` beside `model000030.pt`
+    for key, names in by_number.items():
+        value = key[0]
+        names += beside.get(key, [])  # such as `opt000030.pt` beside `model000030.pt`
         if len(names) > 1:  # what else belongs to them, such as `meta_000030.json`
             json_names = (name for name in view.entries.files if name.endswith(".json"))
             names += [name for name in sorted(json_names) if (number := number_of(name)) and number.value == value]

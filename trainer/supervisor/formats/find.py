@@ -20,6 +20,11 @@ Find = Callable[..., Iterator[Finished]]
 up to that one all are yielded, without a look into them) to what is finished: `step` is -1 where nothing tells it."""
 _ALONE = ("dcp", "huggingface", "accelerate", "lightning", "megatron", "deepspeed", "marker")
 _DEEPEST = 8
+_OF_OUTPUTS = re.compile(
+    r"(?<![A-Za-z])(?:samples?|generat(?:ed|ions?)|images?|imgs?|videos?|audio|pred(?:iction)?s?|eval(?:uation)?s?|"
+    r"embeddings?|features?|activations?|attentions?|latents?|buffers?|replay|visuals?|plots?|figures?|metrics)"
+    r"(?![A-Za-z])", re.I
+)  # fmt: skip
 KINDS: dict[str, frozenset[str]] = {name: frozenset({name}) for name in _ALONE}
 """Format of a spec -> the layouts that it recognises."""
 KINDS["client"] = frozenset()
@@ -30,38 +35,15 @@ def candidates(folder: Path, ranks: int, kinds: AbstractSet[str]) -> Iterator[Ca
     """Yield what the formats `kinds` know as checkpoints below a job's folder. A checkpoint's own folders are not
     searched, nor what hides behind a dot or a link. Raises `OSError`."""
     all_candidates = list(join_parts(_candidates(folder, ranks, kinds), folder))
-    numbered = [candidate for candidate in all_candidates if candidate.number is not None]
-    nameless = [candidate for candidate in numbered if not _says_state(candidate, folder)]
-    named = [candidate for candidate in numbered if candidate not in nameless]
-    if nameless and named and _goes_on_beside(named, nameless):
-        return iter([candidate for candidate in all_candidates if candidate not in nameless])
-    return iter(all_candidates)
+    remaining = [candidate for candidate in all_candidates if not _is_output(candidate, folder)]
+    return iter(remaining or all_candidates)
 
 
-def _says_state(candidate: Candidate, folder: Path) -> bool:
-    """Return whether a candidate is a framework's, or its path or a file of it is called a checkpoint, model or state.
-    Nothing else tells the samples and predictions of a run from its checkpoints."""
-    if not candidate.plain or folder in {path.parent for path in candidate.tops}:  # the folder itself is called so
-        return True
-    paths = [path.relative_to(folder) for path in candidate.tops]
-    if candidate.kind == "folder":
-        paths += [Path(path.name) for path in files_of(candidate.root)]
-    return any(OF_STATE.search(str(path)) for path in paths)
-
-
-def _goes_on_beside(named: Sequence[Candidate], nameless: Sequence[Candidate]) -> bool:
-    """Return whether the run itself writes what is called a checkpoint: more than one, or one that is not older than
-    all of the rest. A single older one may be what the run starts from."""
-    try:
-        return len({candidate.number for candidate in named}) > 1 or max(map(_changed_at, named)) >= min(
-            map(_changed_at, nameless)
-        )
-    except OSError:  # one is being removed: the next look is soon
-        return True
-
-
-def _changed_at(candidate: Candidate) -> float:
-    return max(path.stat().st_mtime for path in candidate.tops)
+def _is_output(candidate: Candidate, folder: Path) -> bool:
+    """Return whether a numbered candidate is called what a run makes besides its checkpoints, and no state."""
+    paths = [str(path.relative_to(folder)) for path in candidate.tops]
+    is_plain_series = candidate.plain and candidate.number is not None
+    return is_plain_series and all(_OF_OUTPUTS.search(path) and not OF_STATE.search(path) for path in paths)
 
 
 def _candidates(folder: Path, ranks: int, kinds: AbstractSet[str], depth: int = 0) -> Iterator[Candidate]:

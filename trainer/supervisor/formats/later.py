@@ -75,9 +75,13 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
         _make_findable(checkpoint, last_files)
 
 
+def _is_whole(candidate: Candidate) -> bool:
+    return candidate.ready() and not candidate.lacks
+
+
 def _is_later(candidate: Candidate, checkpoint: Finished | None, sealed_at: float) -> bool:
     if checkpoint is None:  # whole files without a number may be what the job starts from
-        return candidate.number is not None or candidate.kind not in ("file", "folder") or not candidate.ready()
+        return candidate.number is not None or candidate.kind not in ("file", "folder") or not _is_whole(candidate)
     rival = candidate.checkpoint()
     if rival.face == checkpoint.face:
         return False
@@ -86,8 +90,10 @@ def _is_later(candidate: Candidate, checkpoint: Finished | None, sealed_at: floa
     if of_its_name is not None and own_number is not None and rival.face.parent == checkpoint.face.parent:
         if of_its_name > own_number.value:
             return True
-        return not candidate.ready() and written_at(version_of(rival)) > sealed_at
-    is_newer = rival.step > checkpoint.step or (rival.step < 0 and candidate.number is None and not candidate.ready())
+        return not _is_whole(candidate) and written_at(version_of(rival)) > sealed_at
+    is_newer = rival.step > checkpoint.step or (
+        rival.step < 0 and candidate.number is None and not _is_whole(candidate)
+    )
     return is_newer and written_at(version_of(rival)) > sealed_at
 
 

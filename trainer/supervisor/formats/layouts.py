@@ -15,6 +15,7 @@ are whole and have not changed for some looks (`Finished.settles`).
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from functools import partial
 from pathlib import Path
@@ -39,18 +40,19 @@ OF_STATE = re.compile(
     r"ckpt|checkpoint|chkpt|snapshot|state|model|weights?|params|optim|last|latest|final|best|save|resume", re.I
 )
 _OF_NETWORKS = re.compile(
-    r"(?<![A-Za-z])(?:u?net|generator|gen|discriminator|disc|vae|encoder|decoder|lora|adapter|policy|actor|critic|ema|"
+    r"(?<![A-Za-z])(?:u?net|net[gd]|generator|gen|discriminator|disc|vae|encoder|decoder|lora|adapter|policy|actor|critic|ema|"
     r"agent)(?![A-Za-z])", re.I
 )  # fmt: skip
 _OF_STEPS = re.compile(
     r"(?:step|iter|iteration|update|epoch|ep|ckpt|checkpoint|chkpt|cp|save|snapshot|state|model|weights)s?[=_-]?$", re.I
 )
 _BESIDE = re.compile(
-    r"tokenizer|vocab|dataset|cache|args|config|hparams|events\.|profile|wandb|predictions?|logits|"
+    r"tokenizer|vocab|dataset|cache|args|config|hparams|events\.|profile|wandb|predictions?|"
     r"(?<![A-Za-z])(?:eval|test|valid(?:ation)?)_?(?:outputs?|results?|preds?)", re.I
 )  # fmt: skip
 ENDED_BY_OTHERS = re.compile(r"_states\.pt$|^mp_rank_|^common\.pt$|^(?:optimizer|scheduler)\.bin$")
 """Files of DeepSpeed, Megatron and Accelerate: these formats end a checkpoint, and it has not ended."""
+_STRETCH = 5
 CLOCKS_S = 1.0
 """Clocks of two nodes that write into one folder may differ by so much."""
 
@@ -68,6 +70,8 @@ class Candidate(NamedTuple):
     """Files whose content may name the step."""
     ordinal: bool = False
     """The number in its name counts saves."""
+    lacks: bool = False
+    """A part that the last ones have is missing."""
 
     @property
     def tops(self) -> tuple[Path, ...]:
@@ -83,7 +87,7 @@ class Candidate(NamedTuple):
         return self.kind in ("file", "folder")
 
     def checkpoint(self) -> Finished:
-        return self._finished()._replace(plain=self.plain)
+        return self._finished()._replace(plain=self.plain, lacks=self.lacks)
 
     def _finished(self) -> Finished:
         number = self.number
@@ -139,13 +143,14 @@ def says_state(name: str, view: View) -> bool:
 
 
 def _are_steps(names: Iterable[str]) -> bool:
-    """Return whether files of one folder have numbers that count no ranks or layers: those begin with 0 or 1."""
+    """Return whether files of one folder have numbers of saves: ranks, layers and epochs follow each other one by
+    one, steps have a stretch of several between them."""
     by_series: dict[str, set[int]] = {}
     for name in names:
         number = number_of(name)
         if number is not None and number.kind == PLAIN:
             by_series.setdefault(series(Path(name)), set()).add(number.value)
-    return any(values not in ({*range(len(values))}, {*range(1, len(values) + 1)}) for values in by_series.values())
+    return any(0 not in values and math.gcd(*values) >= _STRETCH for values in by_series.values())
 
 
 def digit_files(view: View) -> frozenset[str]:

@@ -18,6 +18,7 @@ _WORDS = (
     (re.compile(_AFTER_WORD.format(r"(?:epochs?|ep)"), re.I), EPOCH),
     (re.compile(_BEFORE_WORD.format(r"(?:steps?|iter(?:ation)?s?|updates?)"), re.I), STEP),
     (re.compile(_BEFORE_WORD.format(r"epochs?"), re.I), EPOCH),
+    (re.compile(r"^(\d+)(?=_net_)", re.I), EPOCH),
     (re.compile(r"(?<![\d.])(\d+)[kKmMbB](?=(?:\.[A-Za-z]\w*)+$)"), UNIT),
 )
 """Words beside a number, and what they count: `checkpoint-30-epoch-0`, `s30_e0` and `e0_b30` have a step. `ba` are the
@@ -32,6 +33,7 @@ _LAST = re.compile(r"^(.*?)(\d+)" + _SUFFIX)
 _FIRST_RANK = re.compile(r"(?<=\d)[_-]0+(?=(?:\.[A-Za-z]\w*)*$)")
 """`ckpt_30_0.pt`: of the first rank, or the first epoch."""
 _LAP = re.compile(r"(?<![A-Za-z])(?:epochs?|ep|e)[=_-]?(\d+)(?!\d*\.\d)", re.I)
+_FIRST_OF_TWO = re.compile(r"(?<=[_-])(\d+)(?=[_-]\d+(?:\.[A-Za-z]\w*)*$)")
 _DATE = re.compile(r"^(?:19|20)\d{6}(?:\d{4,6})?$")
 _RUN = re.compile(
     r"(?:^|[_-])(?:runs?|versions?|v|exp(?:eriment)?s?|seeds?|trials?|folds?|jobs?|attempts?|lora|r|tokenizer|vocab|"
@@ -108,8 +110,16 @@ def number_in_family(pattern: re.Pattern[str], name: str) -> int | None:
 
 def lap_of(path: Path) -> int | None:
     """Return the epoch that the name of a file or folder with a step also has, or else that of the folder above it."""
-    match = _LAP.search(path.name) or _LAP.search(path.parent.name)
+    match = _LAP.search(path.name) or _LAP.search(path.parent.name) or _FIRST_OF_TWO.search(path.name)
     return int(match.group(1)) if match else None
+
+
+def other_numbers(name: str, value: int) -> list[int]:
+    """Return the whole numbers of a name beside its own, such as an epoch's, without ranks and figures."""
+    numbers = [int(text) for text in re.findall(r"\d+", _PARTS.sub("", name.rpartition(".")[0] or name))]
+    if value in numbers:
+        numbers.remove(value)
+    return numbers
 
 
 def series(path: Path) -> str:

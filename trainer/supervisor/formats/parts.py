@@ -87,20 +87,24 @@ def _of_group(members: Sequence[_Member], roles_of: dict[int, frozenset[str]], f
     number of this series."""
     number = members[0].candidate.number
     roles = frozenset().union(*(member.roles for member in members))
-    neighbour = None
-    if number is not None and len(roles_of) > 1:
-        others = roles_of.keys() - {number.value}
-        neighbour = max((other for other in others if other < number.value), default=min(others))
-    lacks = neighbour is not None and not roles_of[neighbour] <= roles
+    lacks = number is not None and not _required(roles_of, number.value) <= roles
     if len({member.roles for member in members}) > 1 or any(member.has_ranks for member in members):
         yield _union(members, lacks, folder)
         return
     for member in members:
         candidate = member.candidate
         if lacks or (roles and number is not None):  # its next part may be about to come
-            ready = (lambda: False) if lacks else candidate.ready
-            candidate = candidate._replace(ready=ready, settles=True)
+            candidate = candidate._replace(lacks=lacks, settles=True)
         yield candidate
+
+
+def _required(roles_of: dict[int, frozenset[str]], number: int) -> frozenset[str]:
+    """Return the roles that a checkpoint may still get: those of both saves before it, since a part may be written
+    only every other time. None once a later one has come."""
+    if any(other > number for other in roles_of):
+        return frozenset()
+    last_two = sorted(other for other in roles_of if other < number)[-2:]
+    return frozenset.intersection(*(roles_of[other] for other in last_two)) if last_two else frozenset()
 
 
 def _union(members: Sequence[_Member], lacks: bool, folder: Path) -> Candidate:
@@ -109,10 +113,10 @@ def _union(members: Sequence[_Member], lacks: bool, folder: Path) -> Candidate:
     above = os.path.commonpath([str(folder / path.above) for member in members for path in member.paths])
     return Candidate(
         kinds.pop() if len(kinds) == 1 else "folder", Path(above),
-        lambda: not lacks and all(candidate.ready() for candidate in candidates),
+        lambda: all(candidate.ready() for candidate in candidates),
         tuple(sorted(path for candidate in candidates for path in candidate.tops)), settles=True,
         told_in=tuple(path for candidate in candidates for path in candidate.told_in),
-        ordinal=any(candidate.ordinal for candidate in candidates),
+        ordinal=any(candidate.ordinal for candidate in candidates), lacks=lacks,
     )  # fmt: skip
 
 

@@ -19,9 +19,9 @@ SETTLES_S, QUIET_S = 2.0, 10.0
 has told a step after it, and where it has not, since between two files it may gather what it writes next."""
 _RESTS, _LONGEST_REST_S, _SHORT_S = 100.0, 60.0, 0.01
 """Pause after a look that is not short, in times of its length: looks take a hundredth of a core."""
-_FAR = 10
-"""A number in a name is no step of the run beyond so many of the longest stretches between two told steps, or of
-estimates."""
+_FAR, _FARTHEST, _SHORTEST_STEP_S = 10, 64, 1e-3
+"""A number in a name is no step of the run beyond so many estimates, or so many times the step that the job has
+reached: names may count micro batches."""
 _LINES_LATE_S = 0.02
 """A line is read so much later than it was printed."""
 _FIRST_TIME = 10**9
@@ -52,6 +52,8 @@ class Recogniser:
         self.ended = self.failed = False
         """The job has ended, well or not: nothing is being written any more, but a failure may have come between two
         files."""
+        self.exited_well = False
+        """What a checkpoint lacks now will not come."""
         self.planned_steps = 0
         """The steps that the run is estimated to take, 0 if nobody has said."""
         self.named_by_job: set[Path] = set()
@@ -62,6 +64,12 @@ class Recogniser:
         self._sealed: dict[Path, Finished] = {}
         self._unions: dict[tuple[Path, ...], tuple[Finished, ...]] = {}
         """Files of a checkpoint that was found in parts -> the parts."""
+        self._told: set[int] = set()
+        """The first and the last step of this attempt."""
+        self._longest = 0
+        """Steps between two told ones."""
+        self._foreign: dict[Path, Version] = {}
+        """What a file or folder was whose number was beyond the job's steps."""
         self._miscounted: set[str] = set()
         """Series whose numbers are no steps of this run."""
         self._rests_until = 0.0
@@ -97,7 +105,8 @@ class Recogniser:
             elif checkpoint.step < 0 and (self._is_old(checkpoint) or (has_numbers and checkpoint.ordinal < 0)):
                 continue  # without a number: an export beside checkpoints from which the job goes on
             sight = self._sight(checkpoint)
-            if not sight.version or (checkpoint.settles and not self.ended and not self._is_settled(sight)):
+            is_settled = self.ended or not checkpoint.settles or self._is_settled(sight)
+            if not sight.version or not is_settled or (checkpoint.lacks and not self.exited_well):
                 unsettled_steps |= {checkpoint.step} if checkpoint.plain and checkpoint.step >= 0 else set()
                 continue
             step = checkpoint.step if checkpoint.step >= 0 else self._step_of(checkpoint, sight, sealed_step)
@@ -128,21 +137,39 @@ class Recogniser:
     def _with_possible_step(self, checkpoint: Finished) -> Finished:
         """Return a checkpoint without a step that this run cannot have reached: its number counts samples or tokens, or
         it is of another run. The job's own steps say so, or until there are any, the estimate."""
-        own_series = series(checkpoint.face)
-        if checkpoint.step >= 0 and self._is_beyond(checkpoint.step):
+        own_series, number = series(checkpoint.face), number_of(checkpoint.face.name)
+        is_named = number is not None and number.value == checkpoint.step
+        if not checkpoint.plain or not is_named:
+            return checkpoint
+        is_counted = own_series in self._counted
+        if not is_counted and self._is_beyond(checkpoint.step):
             self._miscounted.add(own_series)
-        number = number_of(checkpoint.face.name)
-        is_told_by_name = number is not None and number.value == checkpoint.step
-        if self._is_beyond(checkpoint.step) or (is_told_by_name and own_series in self._miscounted):
+            self._foreign[checkpoint.face] = version_of(checkpoint)
+        version = self._foreign.get(checkpoint.face)
+        is_foreign = version is not None and version == version_of(checkpoint)  # also once the job is that far
+        if not is_foreign and (is_counted or len(self._told) > 1):
+            self._miscounted.discard(own_series)
+        if is_foreign or own_series in self._miscounted:
             return checkpoint._replace(step=-1, ordinal=checkpoint.step)
         return checkpoint
 
+    @property
+    def _counted(self) -> set[str]:
+        """Return the series of which a checkpoint is sealed as the step that its name says."""
+        return {
+            series(face)
+            for face, one in self._sealed.items()
+            if (number := number_of(face.name)) is not None and number.value == one.step
+        }
+
     def _is_beyond(self, step: int) -> bool:
-        told_steps = sorted({step for _, step in self._heard})
-        if len(told_steps) < 2:
+        """Return whether a step is far beyond that which the job has reached by now, or before it tells any, beyond
+        what it is estimated to take. Lines may be rare, so time counts, too."""
+        if len(self._told) < 2:
             return bool(self.planned_steps) and step > _FAR * self.planned_steps
-        longest = max(later - earlier for earlier, later in zip(told_steps, told_steps[1:]))
-        return step > max(2 * told_steps[-1], told_steps[-1] + _FAR * longest)
+        told_at, told_step = self._heard[-1]
+        reached_step = told_step + (time.time() - told_at) / max(self.step_seconds, _SHORTEST_STEP_S)
+        return step > _FARTHEST * reached_step + _FAR * self._longest
 
     def _is_part(self, checkpoint: Finished, sealed_step: int) -> bool:
         """Return whether a checkpoint is another part of the sealed step, which stands as it was sealed."""
@@ -213,9 +240,12 @@ class Recogniser:
             return age >= SETTLES_S / 2 or all(state == content.WHOLE for state in states)
         return age >= SETTLES_S
 
-    def hear(self, step: int) -> None:
-        """Note that the job tells a step now."""
-        self._heard.append((time.time(), step))
+    def hear(self, step: int, heard_at: float | None = None) -> None:
+        """Note that the job tells a step. `heard_at`: in seconds since 1970; None: now."""
+        self._heard.append((time.time() if heard_at is None else heard_at, step))
+        if step not in self._told:
+            self._longest = max(self._longest, step - max(self._told, default=step))
+            self._told = {max([step, *self._told]), min([step, *self._told])}
 
     @property
     def step_seconds(self) -> float:
@@ -245,7 +275,7 @@ class Recogniser:
         sight = None if is_told else self._sights.get(checkpoint.face)
         self._sealed[checkpoint.face] = checkpoint
         self._steps[checkpoint.face] = (version_of(checkpoint) if sight is None else sight.version, checkpoint.step)
-        if (place := _family(checkpoint.face)) is not None:
+        if (place := _family(checkpoint.face)) is not None and not self._is_beyond(place[1]):
             self._ordinals[place[0]] = (place[1], checkpoint.step)
 
     def stands(self, checkpoint: Finished) -> bool:
@@ -286,7 +316,7 @@ class Recogniser:
         ordinal = checkpoint.ordinal if is_count else -1
         step = max(self._heard_before(written_at(sight.version), ordinal), newest_step + 1, 0)
         self._steps[checkpoint.face] = (sight.version, step)
-        if (place := _family(checkpoint.face)) is not None:
+        if (place := _family(checkpoint.face)) is not None and not self._is_beyond(place[1]):
             self._ordinals[place[0]] = (place[1], step)
         return step
 

@@ -34,6 +34,8 @@ class Finished(NamedTuple):
     """Its format writes nothing last, or writes into it again: it counts once it has not changed for some looks."""
     plain: bool = False
     """No framework wrote it: what else has its step may be another part of it."""
+    lacks: bool = False
+    """A part that the last ones have is missing: it may be about to come, unless the job has ended well."""
 
     @property
     def tops(self) -> tuple[Path, ...]:

@@ -106,8 +106,9 @@ class LocalSealing(Sealing):
             tree, manifest = seal.tree(self.disk, step), (self.disk / step_folder(step) / MANIFEST).read_bytes()
             nodes = {row["file"]: row["rank"] // self.place.ranks_per_node for row in json.loads(manifest)["shards"]}
             writers = {file.rpartition("/")[2]: node % self.place.node_count for file, node in nodes.items()}
-            part = [path / path_of(name) for name in tree.files] if tree.part else ()
-            for name, mark in survey(path, self.folder, part).marks.items():
+            root = self.folder / path_of(tree.root)
+            part = [root / path_of(name) for name in tree.files] if tree.part else ()
+            for name, mark in survey(root, self.folder, part).marks.items():
                 if writers[tree.files[name].shard] != self.place.node_rank:
                     self._of_others[tree.root, name] = mark
         return path
@@ -240,6 +241,7 @@ class LocalSealing(Sealing):
             content = self.far.get(f"{step_folder(step)}/{MANIFEST}")
             place, attempt = self.disk / step_folder(step), f"attempt-{self.place.attempt:04d}"
             if content is not None and seal.next_sealing(content, attempt) > sealing:
+                seal.make(place)  # none of this node's ranks may have written any of it
                 seal.publish(place / MANIFEST, content)
                 seal.sweep(place, content)
                 self.committed = max(self.committed, step)
@@ -261,6 +263,7 @@ class LocalSealing(Sealing):
         deadline = time.monotonic() + (_REST_S if well else _REST_FAILED_S)
         self.put_off, self._away = {}, 0.0
         self.recogniser.ended, self.recogniser.failed = not code, bool(code)
+        self.recogniser.exited_well = not code
         self.look()
         while time.monotonic() < deadline and (
             self._lacks() if self.place.node_rank == 0 else well and self._may_come()

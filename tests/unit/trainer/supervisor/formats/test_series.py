@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.checkpoint_files import WatchedJob, half, saved
+from tests.worlds.checkpoint_files import WatchedJob, half, huggingface, saved
 from tests.worlds.checkpoint_files import job as job
 from tests.worlds.supervisor_tier import JobNode, put
 from trainer.supervisor import seal
@@ -52,12 +52,95 @@ def _paths(node: JobNode, step: int) -> set[str]:
     return {os.path.normpath(os.path.join(tree.root, name)) for name in tree.files}
 
 
-def test_the_only_thing_called_a_model_is_not_the_runs_if_it_was_there_before(job: WatchedJob) -> None:
-    _written(job.folder / "pretrained/model_step_7.pt", 60)
-    job.recogniser._begun = time.time() - 30
+@pytest.mark.parametrize(
+    ("other", "mine"),
+    [
+        ("out/best/step_5.pt", "out/step_{}.pt"),
+        ("checkpoints_of_teacher/ckpt_{}.pt", "out/step_{}.pt"),
+        ("optim/step_{}.pt", "unet/step_{}.pt"),
+        ("teacher_model/step_{}.pt", "student/step_{}.pt"),
+    ],
+)
+def test_no_other_name_keeps_the_runs_own_files_from_being_sealed(other: str, mine: str, tmp_path: Path) -> None:
+    node = JobNode(tmp_path)
+    saved(node.own / other.format(5)), saved(node.own / other.format(6))
     for step in (10, 20):
-        saved(job.folder / f"run/step_{step}.pt")
-    assert (20, "run/step_20.pt") in job.look()
+        saved(node.own / mine.format(step))
+        node.job.sealing.look()
+    node.end()
+    assert mine.format(20) in _paths(node, max(seal.committed(node.tier)))
+
+
+@pytest.mark.parametrize("output", ["samples/step_{}.npz", "samples_step_{}.pt"])
+def test_one_file_that_is_written_again_is_the_model_and_no_numbered_output(output: str, job: WatchedJob) -> None:
+    for step in (10, 20):
+        job.at(step), saved(job.folder / "model.pt", loss=step), saved(job.folder / output.format(step))
+        assert job.look() == [(step, "model.pt")]
+
+
+def test_a_part_that_every_other_save_has_holds_nothing_up(job: WatchedJob) -> None:
+    for step in range(10, 70, 10):
+        saved(job.folder / f"weights_{step}.pt")
+        if step % 20 == 0:
+            saved(job.folder / f"ema_{step}.pt")
+        assert [found for found, _ in job.look()] == [step]
+
+
+def test_what_lacks_a_part_counts_once_the_job_has_ended_well(job: WatchedJob) -> None:
+    for step in (10, 20):
+        saved(job.folder / f"weights_{step}.pt"), saved(job.folder / f"optimizer_{step}.pt"), job.look()
+    saved(job.folder / "weights_30.pt")
+    assert job.look() == []
+    job.recogniser.exited_well = True
+    assert job.look() == [(30, "weights_30.pt")]
+
+
+def test_networks_of_a_gan_are_one_checkpoint(job: WatchedJob) -> None:
+    saved(job.folder / "netG_10.pth"), saved(job.folder / "netD_10.pth")
+    assert job.look() == [(10, ".")]
+
+
+def test_names_of_pix2pix_count_epochs(job: WatchedJob) -> None:
+    job.at(100), saved(job.folder / "run/5_net_G.pth"), saved(job.folder / "run/5_net_D.pth")
+    assert job.look() == [(100, "run")]
+
+
+def test_what_is_downloaded_into_the_series_of_the_run_overtakes_nothing(job: WatchedJob) -> None:
+    job.recogniser.planned_steps = 60
+    saved(job.folder / "model_100000.pth")
+    job.look()
+    for step in (10, 20, 9000):
+        job.recogniser.hear(step, time.time() - 1), saved(job.folder / f"model_{step}.pth")
+        assert [found for found, _ in job.look()] == [step]
+
+
+def test_saves_between_two_rare_lines_keep_their_steps(job: WatchedJob) -> None:
+    now = time.time()
+    for step in (1, 2, 3):
+        job.recogniser.hear(step, now - 1000 + step)
+    saved(job.folder / "ckpt_900.pt")
+    assert job.look() == [(900, "ckpt_900.pt")]
+
+
+def test_a_frameworks_own_step_stands_however_little_the_job_tells(job: WatchedJob) -> None:
+    job.at(1), job.at(2)
+    huggingface(job.folder / "checkpoint-50000")
+    assert job.look() == [(50000, "checkpoint-50000")]
+
+
+def test_numbers_of_micro_batches_are_kept(job: WatchedJob) -> None:
+    for told in (10, 20, 30):
+        job.at(told), saved(job.folder / f"ckpt_{8 * told}.pt")
+        assert job.look() == [(8 * told, f"ckpt_{8 * told}.pt")]
+
+
+def test_epoch_and_step_without_words_are_one_checkpoint_each(job: WatchedJob) -> None:
+    sealed = []
+    for told, name in ((100, "ckpt_1_100.pt"), (200, "ckpt_1_200.pt"), (300, "ckpt_2_100.pt"), (400, "ckpt_2_200.pt")):
+        job.at(told), saved(job.folder / name)
+        sealed += job.look()
+    assert [name for _, name in sealed] == ["ckpt_1_100.pt", "ckpt_1_200.pt", "ckpt_2_100.pt", "ckpt_2_200.pt"]
+    assert [step for step, _ in sealed] == sorted(step for step, _ in sealed)
 
 
 def test_an_older_file_of_a_series_of_which_nothing_is_sealed_is_not_known_as_older(tmp_path: Path) -> None:
