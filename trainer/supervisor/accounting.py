@@ -22,8 +22,8 @@ from trainer.supervisor.place import Place
 
 NAME, OWN = "unrecognised.json", "own"
 """`trainer.contract.UNRECOGNISED_NAME`, `OWN_FOLDER`."""
-_EVERY_S, _INTERVAL_S, _SHORTEST_S = 30.0, 300.0, 5.0
-"""Between two accounts; a save interval that nothing tells, and the shortest one."""
+_EVERY_S, _INTERVAL_S, _SHORTEST_S, _TICK_S = 30.0, 300.0, 5.0, 0.02
+"""Between two accounts; a save interval that nothing tells, and the shortest one; a clock of files may be late."""
 _MOST = 10_000
 """Entries; of more, the folders at the top stand for all, or the job's folder itself."""
 _LOOKS_FOR = {
@@ -226,7 +226,7 @@ class Accounts:
             return
         cpu_start_s, previous_account = time.thread_time(), self.now
         two_intervals = 2 * self._interval()
-        cutoff_at = float("inf") if job_ended else time.time() - min(two_intervals, now - self._sealed_at)
+        cutoff_at = float("inf") if job_ended else time.time() - min(two_intervals, now - self._sealed_at) - _TICK_S
         try:
             self.now = account(self._folder, self._format, self._recogniser, sealed_step, cutoff_at)
             if self._place.node_rank == 0 and (job_ended or previous_account != self.now):

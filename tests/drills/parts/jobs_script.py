@@ -96,10 +96,14 @@ class Saver:
     def write(self, path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.operation()
-        with path.open("wb", buffering=0) as file:
+        # torch 2.13 renames the metadata of DCP once they are whole.
+        place = path.with_name(path.name + ".tmp") if path.name == ".metadata" else path
+        with place.open("wb", buffering=0) as file:
             for part in range(3):
                 file.write(content[part * len(content) // 3 : (part + 1) * len(content) // 3])
                 time.sleep(PLAN["slow_s"])
+                if part == 2:
+                    os.replace(place, path)
                 self.operation()
 
     def __call__(self, step: int, again: bool = False) -> None:

@@ -60,6 +60,19 @@ def state(path: Path) -> str:
     return _read_once("state", path, _state) or PARTIAL
 
 
+def is_ended(path: Path) -> bool:
+    """Return whether a pickle has its last byte; True for anything else. torch before 2.3 wrote DCP's `.metadata` in
+    place."""
+    return bool(_read_once("end", path, _is_ended))
+
+
+def _is_ended(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        return start != b"\x80" or file.read(1) == b"."  # STOP
+
+
 def _state(path: Path) -> str:
     with path.open("rb") as file:
         start = file.read(8)

@@ -23,8 +23,8 @@ from trainer.supervisor.formats.layouts import (
     is_state,
 )
 from trainer.supervisor.formats.names import family, number_in_family, number_of
-from trainer.supervisor.formats.recognise import version_of, written_at
 from trainer.supervisor.formats.tree import Finished, is_ours, listing
+from trainer.supervisor.formats.versions import version_of, written_at
 from trainer.supervisor.sealing.copying import copy
 
 _TRACKERS = {

@@ -248,6 +248,8 @@ def _dcp_is_whole(folder: Path) -> bool:
     names = listing(folder).files
     if ".metadata" not in names or ("common.pt" in names and "metadata.json" not in names):
         return False
+    if not content.is_ended(folder / ".metadata"):
+        return False
     end = (folder / ".metadata").stat().st_mtime
     return all((folder / name).stat().st_mtime <= end + CLOCKS_S for name in names if name.endswith(".distcp"))
 

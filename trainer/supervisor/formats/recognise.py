@@ -6,13 +6,14 @@ import os
 import time
 from collections import deque
 from pathlib import Path
-from typing import Iterable, Iterator, NamedTuple, Sequence, Tuple
+from typing import Iterable, Iterator, NamedTuple, Sequence
 
 from trainer.supervisor.formats import content
 from trainer.supervisor.formats.find import FORMATS
 from trainer.supervisor.formats.layouts import is_state
 from trainer.supervisor.formats.names import PLAIN, STEP, family, lap_of, number_in_family, number_of, series
 from trainer.supervisor.formats.tree import Finished, listing
+from trainer.supervisor.formats.versions import Version, first_written_at, version_of, written_at
 
 SETTLES_S, QUIET_S = 2.0, 10.0
 """For how long a checkpoint without a last write has not changed before it counts, while the job runs: where the job
@@ -26,8 +27,6 @@ _LINES_LATE_S = 0.02
 """A line is read so much later than it was printed."""
 _FIRST_TIME = 10**9
 """A larger number in a name that is no step is a time."""
-Version = Tuple[Tuple[str, int, int], ...]
-"""Name, size and time of change of each file."""
 
 
 class _Sight(NamedTuple):
@@ -39,7 +38,7 @@ class _Sight(NamedTuple):
     @property
     def is_anew(self) -> bool:
         """Return whether all files of the version before have come anew."""
-        return len(self.version) == len(self.before) and _first_written_at(self.version) > written_at(self.before)
+        return len(self.version) == len(self.before) and first_written_at(self.version) > written_at(self.before)
 
 
 class Recogniser:
@@ -324,27 +323,6 @@ class Recogniser:
         """Return the step that the job had told last when something was written, `default` for none."""
         printed_at = time_s + _LINES_LATE_S
         return next((step for heard_at, step in reversed(self._heard) if heard_at <= printed_at), default)
-
-
-def version_of(checkpoint: Finished) -> Version:
-    """Return what changes when a checkpoint is written again; empty for one that is being removed."""
-    rows = []
-    try:
-        for path in (path for top in checkpoint.tops for path in (sorted(top.rglob("*")) if top.is_dir() else (top,))):
-            now = path.lstat()
-            rows.append((str(path), now.st_size, now.st_mtime_ns))
-    except OSError:
-        return ()
-    return tuple(rows)
-
-
-def written_at(version: Version) -> float:
-    """Return when the file was written that was written last, in seconds since 1970."""
-    return max((changed_ns for _, _, changed_ns in version), default=0) / 1e9
-
-
-def _first_written_at(version: Version) -> float:
-    return min((changed_ns for name, _, changed_ns in version if is_state(name)), default=0) / 1e9
 
 
 def _family(root: Path) -> tuple[str, int] | None:

@@ -78,6 +78,7 @@ class Memory:
 
     def note_sealed(self, step: int, laps: Laps) -> None:
         self._sealed[step], self._changed = laps, True
+        self._written = 0.0  # the next attempt may come from it
         for old in sorted(self._sealed)[:-_SEALED]:
             del self._sealed[old]
 

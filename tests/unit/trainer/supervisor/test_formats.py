@@ -18,7 +18,7 @@ from trainer.supervisor.job import Job
 from trainer.supervisor.place import Place
 
 
-def put(path: Path, text: str = "") -> Path:
+def put(path: Path, text: str = "x") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path

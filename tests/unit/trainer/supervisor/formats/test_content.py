@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.worlds.checkpoint_files import WatchedJob, saved
+from tests.worlds.supervisor_tier import put
+from trainer.supervisor.formats import FORMATS
 from trainer.supervisor.formats import content as contents
 
 
@@ -145,3 +147,11 @@ def test_of_a_json_file_whole_numbers_and_an_index_are_kept(tmp_path: Path) -> N
     for text in ("{", "[1]", "3"):
         (tmp_path / "b.json").write_text(text + " " * len(text))
         assert contents.json_of(tmp_path / "b.json") is None
+
+
+def test_metadata_of_dcp_that_an_old_torch_still_writes_are_no_end(tmp_path: Path) -> None:
+    whole = pickle.dumps({"state_dict_metadata": {}}, protocol=2)
+    put(tmp_path / "step-10/__0_0.distcp")
+    for content, count in ((whole[:-1], 0), (whole, 1)):
+        (tmp_path / "step-10/.metadata").write_bytes(content)
+        assert len(list(FORMATS["dcp"](tmp_path, 1))) == count

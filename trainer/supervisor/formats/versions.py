@@ -1,0 +1,33 @@
+"""What a checkpoint is at one look: it changes when any of its files is written again."""
+
+from __future__ import annotations
+
+from typing import Tuple
+
+from trainer.supervisor.formats.layouts import is_state
+from trainer.supervisor.formats.tree import Finished
+
+Version = Tuple[Tuple[str, int, int], ...]
+"""Name, size and time of change of each file."""
+
+
+def version_of(checkpoint: Finished) -> Version:
+    """Return what changes when a checkpoint is written again; empty for one that is being removed."""
+    rows = []
+    try:
+        for path in (path for top in checkpoint.tops for path in (sorted(top.rglob("*")) if top.is_dir() else (top,))):
+            now = path.lstat()
+            rows.append((str(path), now.st_size, now.st_mtime_ns))
+    except OSError:
+        return ()
+    return tuple(rows)
+
+
+def written_at(version: Version) -> float:
+    """Return when the file was written that was written last, in seconds since 1970."""
+    return max((changed_ns for _, _, changed_ns in version), default=0) / 1e9
+
+
+def first_written_at(version: Version) -> float:
+    """Return when the file of state was written that was written first, in seconds since 1970."""
+    return min((changed_ns for name, _, changed_ns in version if is_state(name)), default=0) / 1e9
