@@ -209,7 +209,9 @@ class Recogniser:
         known_ns = next((row[2] for row in sealed_version if row[0] == str(path)), changed_ns)
         is_rewritten = changed_ns != self._first_written.setdefault(checkpoint.face, known_ns)
         is_newer = is_rewritten and changed_ns / 1e9 > self.sealed_until(sealed_step)
-        return is_newer and self._heard_before(changed_ns / 1e9, -1) > sealed_step
+        if not is_newer or self._heard_before(changed_ns / 1e9, -1) <= sealed_step:
+            return False
+        return not _has_later_kin(checkpoint)  # else it is a step that was saved again, and the run has gone on
 
     def _sight(self, checkpoint: Finished) -> _Sight:
         """Return what a checkpoint is now, since when, and what came before it under its name or its family's."""
@@ -334,3 +336,13 @@ def _family(root: Path) -> tuple[str, int] | None:
 def _rank(checkpoint: Finished) -> int:
     """Return which of two checkpoints of one step a job goes on from: the larger one."""
     return 0 if "best" in checkpoint.face.name else 1 if checkpoint.face.name.startswith("last") else 2
+
+
+def _has_later_kin(checkpoint: Finished) -> bool:
+    """Return whether a file or folder of a checkpoint's series was written after it."""
+    pattern, face = family(checkpoint.face.name), checkpoint.face
+    entries = listing(face.parent)
+    names = entries.folders if face.is_dir() else entries.files
+    kin = [name for name in names if pattern is not None and pattern.match(name) and name != face.name]
+    end = written_at(version_of(checkpoint))
+    return any(written_at(version_of(Finished(-1, face.parent / name))) > end for name in kin)

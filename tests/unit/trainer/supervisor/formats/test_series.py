@@ -246,6 +246,19 @@ def test_a_part_in_another_folder_that_comes_after_its_step_is_sealed_joins_it(t
         assert _paths(node, step) == {f"models/net_g_{step}.pth", f"training_states/{step}.state"}
 
 
+def test_a_step_that_is_saved_again_before_the_run_goes_on_takes_no_turn(job: WatchedJob) -> None:
+    path = saved(job.folder / "ckpt_10.pt")
+    job.recogniser.note_restored(Finished(10, path))
+    job.committed = 10
+    now = time.time()
+    for step in (14, 19, 24):  # all within the delay of a line
+        job.recogniser.hear(step, now)
+    for delay_s, name in ((0.001, "ckpt_10.pt"), (0.002, "ckpt_20.pt")):
+        saved(job.folder / name)
+        os.utime(job.folder / name, (now + delay_s, now + delay_s))
+    assert job.look() == [(20, "ckpt_20.pt")]
+
+
 def test_the_one_before_that_a_job_keeps_beside_its_file_joins_no_step(job: WatchedJob) -> None:
     saved(job.folder / "ckpt.pt", step=10)
     assert job.look() == [(10, "ckpt.pt")]
