@@ -84,11 +84,13 @@ def bootstrap_roles() -> list[dict[str, Any]]:
                 "verbs": ["request-serviceaccounts-token-audience"],
             },
         ]),
-        # The FSx add-on installs it; without it a node gets no token for a pod with an FSx volume.
-        {
-            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "fsx.csi.aws.com"},
-            "spec": {"attachRequired": False},
-        },
+        # The add-ons install them; without one a node gets no token for a pod with such a volume. Mountpoint's by
+        # https://github.com/awslabs/mountpoint-s3-csi-driver, `templates/csidriver.yaml`.
+        _csi_driver("fsx.csi.aws.com"),
+        _csi_driver(
+            "s3.csi.aws.com", podInfoOnMount=True, requiresRepublish=True,
+            tokenRequests=[{"audience": "sts.amazonaws.com"}, {"audience": POD_IDENTITY_AUDIENCE}],
+        ),
         _binding("ClusterRoleBinding", "eks:node-agents", {}, ("ClusterRole", "eks:node-agents"), nodes),
         _role("Role", "eks:node-device-plugins", {"namespace": "kube-system"}, [
             {"apiGroups": [""], "resources": ["secrets"], "verbs": read},
@@ -98,6 +100,12 @@ def bootstrap_roles() -> list[dict[str, Any]]:
             ("Role", "eks:node-device-plugins"), nodes,
         ),
     ]  # fmt: skip
+
+
+def _csi_driver(name: str, **spec: Any) -> dict[str, Any]:
+    metadata = {"name": name}
+    spec = {"attachRequired": False, **spec}
+    return {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": metadata, "spec": spec}
 
 
 def _role(kind: str, name: str, metadata: dict[str, str], rules: list[dict[str, Any]]) -> dict[str, Any]:
