@@ -202,7 +202,8 @@ import json, os, pathlib, platform
 folder, resume = pathlib.Path(os.environ["BIVOUAC_CHECKPOINTS"]), os.environ["BIVOUAC_RESUME_FROM"]
 print("image", pathlib.Path("/opt/team/told").read_text(), flush=True)
 print("weights", pathlib.Path(os.environ["BIVOUAC_INIT_FROM"], "begin").read_text(), flush=True)
-print("mount", pathlib.Path("/mounts/corpus/deep/a.txt").read_text(), flush=True)
+for name in ("corpus", "shards", "kept"):
+    print(name, pathlib.Path(f"/mounts/{name}/deep/a.txt").read_text(), flush=True)
 for step in range(1 + (int(resume.rpartition("-")[2]) if resume else 0), 11):
     print(json.dumps({"step": step, "loss": 1 / step}), flush=True)
     if step % 5 == 0 and os.environ["NODE_RANK"] == "0":
@@ -246,7 +247,8 @@ print("sha256:" + hashlib.sha256(text.encode()).hexdigest())
 OWN_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/team/job"
 
 
-def test_a_job_runs_in_an_image_of_its_own_and_reads_a_prefix_of_s3(tmp_path: Path) -> None:
+def test_a_job_runs_in_an_image_of_its_own_and_reads_prefixes_of_s3_in_three_ways(tmp_path: Path) -> None:
+    """Linked by the file system, by Mountpoint, and copied to the nodes' own disks."""
     code = tmp_path / "code"
     code.mkdir()
     (code / "job.py").write_text(OWN)
@@ -256,10 +258,13 @@ def test_a_job_runs_in_an_image_of_its_own_and_reads_a_prefix_of_s3(tmp_path: Pa
     (tmp_path / "small/begin").write_text("from S3")
     workload = {
         "source": str(code), "launcher": "none", "script": None, "command": ["python3", "-u", "job.py"], "args": [],
-        "estimates": {"steps": 10}, "mounts": {"corpus": "s3://their-data/tokens"},
+        "estimates": {"steps": 10}, "mounts": {
+            "corpus": "s3://their-data/tokens", "shards": {"s3": "s3://their-shards/v1", "by": "mountpoint"},
+            "kept": {"s3": "s3://their-tables/v1", "stage": "nvme", "size_gib": 1},
+        },
         "init_from": "s3://their-weights/llama",
         "rehearsal": {
-            "image": f"{OWN_IMAGE}:v1", "mounts": {"corpus": str(tmp_path / "corpus")},
+            "image": f"{OWN_IMAGE}:v1", "mounts": dict.fromkeys(("corpus", "shards", "kept"), str(tmp_path / "corpus")),
             "init_from": str(tmp_path / "small"),
         },
     }  # fmt: skip
@@ -284,7 +289,8 @@ def test_a_job_runs_in_an_image_of_its_own_and_reads_a_prefix_of_s3(tmp_path: Pa
         assert baked["job_image"] == f"{OWN_IMAGE}@{digest}"
         told = rehearsal.run("logs", rehearsal.name)
         assert "weights from S3" in told.stdout, told.stdout
-        assert "image own" in told.stdout and "mount read" in told.stdout, told.stdout + told.stderr
+        lines = ("image own", "corpus read", "shards read", "kept read")
+        assert all(line in told.stdout for line in lines), told.stdout + told.stderr
         assert rehearsal.events()[-1]["kind"] and json.loads(done.stdout)["certificate"]["clean"] is True
 
 
