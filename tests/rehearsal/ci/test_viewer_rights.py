@@ -114,7 +114,7 @@ def test_a_viewer_changes_nothing_and_aws_says_so(
     camped: CampaignSite, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def in_the_cluster(store: Any) -> Iterator[Inside]:
+    def in_the_cluster(store: Any, command: str) -> Iterator[Inside]:
         """A cluster that lets anybody in: here AWS alone refuses."""
         from infra.aws.account import Account
 

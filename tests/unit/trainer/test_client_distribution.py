@@ -17,7 +17,7 @@ CLIENT = ROOT / "trainer/client"
 USE = "import bivouac, sys; bivouac.beat(1, loss=2.0); print(bivouac.__file__, bivouac.should_stop())"
 FEED = """
 import sys
-from bivouac_data import chain, reader
+from bivouac_data import order, reader
 print(reader.__file__, [name for name in ("trainer", "pydantic", "torch") if name in sys.modules])
 """
 

@@ -127,6 +127,7 @@ def test_a_node_that_is_gone_has_no_step_and_serves_no_more(server: Server) -> N
     assert activity.serves(server.address)
     activity.await_silence(server.address, 0.0)
     server.end()
+    activity.await_silence(server.address, 60.0)  # a process that another thread forks holds the socket until it runs
     assert not activity.serves(server.address) and activity.steps_of(f"{server.address}:29500") == (0, -1)
 
 
