@@ -5,13 +5,15 @@ from __future__ import annotations
 import fnmatch
 import glob
 import re
+import time
 from functools import partial
 from pathlib import Path
 from typing import AbstractSet, Callable, Iterable, Iterator, Sequence
 
+from trainer.supervisor.formats import content
 from trainer.supervisor.formats.files import files, tracker_candidates
 from trainer.supervisor.formats.layouts import EACH_RANK, FOLDERS, OF_STATE, Candidate, View, each_rank
-from trainer.supervisor.formats.names import PLAIN, number_of
+from trainer.supervisor.formats.names import PLAIN, number_of, same_step, series
 from trainer.supervisor.formats.parts import join_parts
 from trainer.supervisor.formats.tree import Finished, listing
 
@@ -20,6 +22,7 @@ Find = Callable[..., Iterator[Finished]]
 up to that one all are yielded, without a look into them) to what is finished: `step` is -1 where nothing tells it."""
 _ALONE = ("dcp", "huggingface", "accelerate", "lightning", "megatron", "deepspeed", "marker")
 _DEEPEST = 8
+_RESTED_S = 2.0
 _OF_OUTPUTS = re.compile(
     r"(?<![A-Za-z])(?:samples?|generat(?:ed|ions?)|images?|imgs?|videos?|audio|pred(?:iction)?s?|eval(?:uation)?s?|"
     r"embeddings?|features?|activations?|attentions?|latents?|buffers?|replay|visuals?|plots?|figures?|metrics)"
@@ -82,6 +85,34 @@ def is_begun(name: str, folder: Path, root: Path, step: int) -> bool:
     """Return whether something of a step lies at `root`, finished or not. Raises `OSError`."""
     checkpoints = (candidate.checkpoint() for candidate in candidates(folder, 0, KINDS[name]))
     return any(checkpoint.root == root and checkpoint.step == step for checkpoint in checkpoints)
+
+
+# Another node's files of a checkpoint.
+
+
+def of_series(parts: Iterable[Path]) -> list[Path]:
+    """Return the files that lie where `parts` would, and have their names but for the numbers. Raises `OSError`."""
+    all_series = {series(path) for path in parts}
+    folders = {path.parent for path in parts}
+    paths = (folder / name for folder in sorted(folders) for name in sorted(listing(folder).files))
+    return [path for path in paths if series(path) in all_series]
+
+
+def of_step(paths: Iterable[Path], parts: Sequence[Path], step: int) -> list[Path]:
+    """Return those of `paths` that have the number of `parts`, or where these have none, the step in their content."""
+    patterns = [same_step(part.name) for part in parts]
+    if all(pattern is None for pattern in patterns):
+        return [path for path in paths if content.step_in(path) == step]
+    return [path for path in paths if any(pattern and pattern.match(path.name) for pattern in patterns)]
+
+
+def have_ended(paths: Iterable[Path]) -> bool:
+    """Return whether files are whole, or show not whether they are and have rested. Raises `OSError`."""
+    states = [(path, content.state(path)) for path in paths]
+    return all(
+        state == content.WHOLE or (state == content.UNCLEAR and time.time() - path.stat().st_mtime >= _RESTED_S)
+        for path, state in states
+    )
 
 
 # The files of a checkpoint.

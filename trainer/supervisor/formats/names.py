@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+_MOST = 20_000
+"""Names whose reading is kept: each look reads all of them."""
 STEP, EPOCH, TIME, UNIT, PLAIN = "step", "epoch", "time", "unit", "plain"
 _SUFFIX = r"(?:\.(?:[A-Za-z]\w*))*$"
 _AFTER_WORD = r"(?<![A-Za-z]){}[=_-]?(\d+)(?!\d*\.\d)"
@@ -57,6 +60,7 @@ class Number(NamedTuple):
     else `PLAIN`."""
 
 
+@lru_cache(maxsize=_MOST)
 def number_of(name: str) -> Number | None:
     """Return the number by which a name tells one checkpoint from the next, None if it has none."""
     plain = _PARTS.sub("", name)
@@ -103,11 +107,23 @@ def _general(text: str) -> str:
     )
 
 
+def same_step(name: str) -> re.Pattern[str] | None:
+    """Return the names of other ranks' files of the same step; None for a name without a number."""
+    pattern = family(name)
+    match = None if pattern is None else pattern.match(name)
+    if match is None:
+        return None
+    start, end = match.span(1)
+    before, after = (re.sub(r"\d+", r"\\d+", re.escape(text)) for text in (name[:start], name[end:]))
+    return re.compile(before + name[start:end] + after + r"\Z")
+
+
 def number_in_family(pattern: re.Pattern[str], name: str) -> int | None:
     match = pattern.match(name)
     return _digits(match.group(1)) if match else None
 
 
+@lru_cache(maxsize=_MOST)
 def lap_of(path: Path) -> int | None:
     """Return the epoch that the name of a file or folder with a step also has, or else that of the folder above it."""
     match = _LAP.search(path.name) or _LAP.search(path.parent.name) or _FIRST_OF_TWO.search(path.name)
@@ -122,6 +138,7 @@ def other_numbers(name: str, value: int) -> list[int]:
     return numbers
 
 
+@lru_cache(maxsize=_MOST)
 def series(path: Path) -> str:
     """Return a path with all of its numbers alike: equal for the checkpoints of one series."""
     plain = re.sub(rf"(?<!\d){_FIGURE}|-v\d+(?=\.|$)", lambda match: "" if match.group()[1] == "v" else "#", str(path))

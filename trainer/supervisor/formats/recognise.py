@@ -13,7 +13,7 @@ from trainer.supervisor.formats.find import FORMATS
 from trainer.supervisor.formats.layouts import is_state
 from trainer.supervisor.formats.names import PLAIN, STEP, family, lap_of, number_in_family, number_of, series
 from trainer.supervisor.formats.tree import Finished, listing
-from trainer.supervisor.formats.versions import Version, first_written_at, version_of, written_at
+from trainer.supervisor.formats.versions import Version, first_written_at, has_later_kin, version_of, written_at
 
 SETTLES_S, QUIET_S = 2.0, 10.0
 """For how long a checkpoint without a last write has not changed before it counts, while the job runs: where the job
@@ -49,10 +49,8 @@ class Recogniser:
 
     def __init__(self) -> None:
         self.ended = self.failed = False
-        """The job has ended, well or not: nothing is being written any more, but a failure may have come between two
-        files."""
-        self.exited_well = False
-        """What a checkpoint lacks now will not come."""
+        """The job has ended well, and what a checkpoint lacks now will not come; or not, and the failure may have come
+        between two files."""
         self.planned_steps = 0
         """The steps that the run is estimated to take, 0 if nobody has said."""
         self.named_by_job: set[Path] = set()
@@ -69,6 +67,8 @@ class Recogniser:
         """Steps between two told ones."""
         self._foreign: dict[Path, Version] = {}
         """What a file or folder was whose number was beyond the job's steps."""
+        self._counted: set[str] = set()
+        """Series of which a checkpoint is sealed as the step that its name says."""
         self._miscounted: set[str] = set()
         """Series whose numbers are no steps of this run."""
         self._rests_until = 0.0
@@ -95,7 +95,7 @@ class Recogniser:
         for checkpoint in checkpoints:
             if self.named_by_job & {checkpoint.root, *checkpoint.root.parents}:
                 continue
-            if checkpoint.step == sealed_step and self._is_part(checkpoint, sealed_step):
+            if self._is_part(checkpoint, sealed_step):
                 pass
             elif 0 <= checkpoint.step <= sealed_step:
                 if not self._takes_turns(checkpoint, sealed_step) and not self._counts_anew(checkpoint, sealed_step):
@@ -105,7 +105,7 @@ class Recogniser:
                 continue  # without a number: an export beside checkpoints from which the job goes on
             sight = self._sight(checkpoint)
             is_settled = self.ended or not checkpoint.settles or self._is_settled(sight)
-            if not sight.version or not is_settled or (checkpoint.lacks and not self.exited_well):
+            if not sight.version or not is_settled or (checkpoint.lacks and not self.ended):
                 unsettled_steps |= {checkpoint.step} if checkpoint.plain and checkpoint.step >= 0 else set()
                 continue
             step = checkpoint.step if checkpoint.step >= 0 else self._step_of(checkpoint, sight, sealed_step)
@@ -152,15 +152,6 @@ class Recogniser:
             return checkpoint._replace(step=-1, ordinal=checkpoint.step)
         return checkpoint
 
-    @property
-    def _counted(self) -> set[str]:
-        """Return the series of which a checkpoint is sealed as the step that its name says."""
-        return {
-            series(face)
-            for face, one in self._sealed.items()
-            if (number := number_of(face.name)) is not None and number.value == one.step
-        }
-
     def _is_beyond(self, step: int) -> bool:
         """Return whether a step is far beyond that which the job has reached by now, or before it tells any, beyond
         what it is estimated to take. Lines may be rare, so time counts, too."""
@@ -186,12 +177,14 @@ class Recogniser:
     def _counts_anew(self, checkpoint: Finished, sealed_step: int) -> bool:
         """Return whether the step in a name begins again in each epoch, as of `epoch1_iter100`: its epoch is later than
         that of all sealed ones of its series, or it is the next one in the same."""
-        lap, own_series = lap_of(checkpoint.face), series(checkpoint.face)
-        sealed = [one.face for one in self._sealed.values() if series(one.face) == own_series]
-        orders = [(lap_of(face), number_of(face.name)) for face in sealed]
-        known = [(sealed_lap, number.value) for sealed_lap, number in orders if sealed_lap is not None and number]
-        number = number_of(checkpoint.face.name)
-        return lap is not None and number is not None and bool(known) and (lap, number.value) > max(known)
+        lap, number = lap_of(checkpoint.face), number_of(checkpoint.face.name)
+        if lap is None or number is None:
+            return False
+        own_series = series(checkpoint.face)
+        faces = [face for face in self._sealed if series(face) == own_series]
+        orders = [(lap_of(face), number_of(face.name)) for face in faces]
+        known = [(sealed_lap, sealed.value) for sealed_lap, sealed in orders if sealed_lap is not None and sealed]
+        return bool(known) and (lap, number.value) > max(known)
 
     def _takes_turns(self, checkpoint: Finished, sealed_step: int) -> bool:
         """Return whether the plain number in a name is no step, as of `ckpt.0.pt` and `ckpt.1.pt` by turns: what lies
@@ -211,7 +204,7 @@ class Recogniser:
         is_newer = is_rewritten and changed_ns / 1e9 > self.sealed_until(sealed_step)
         if not is_newer or self._heard_before(changed_ns / 1e9, -1) <= sealed_step:
             return False
-        return not _has_later_kin(checkpoint)  # else it is a step that was saved again, and the run has gone on
+        return not has_later_kin(checkpoint)  # else it is a step that was saved again, and the run has gone on
 
     def _sight(self, checkpoint: Finished) -> _Sight:
         """Return what a checkpoint is now, since when, and what came before it under its name or its family's."""
@@ -275,6 +268,9 @@ class Recogniser:
         is_told = checkpoint.root in self.named_by_job or checkpoint.files in self._unions
         sight = None if is_told else self._sights.get(checkpoint.face)
         self._sealed[checkpoint.face] = checkpoint
+        number = number_of(checkpoint.face.name)
+        if number is not None and number.value == checkpoint.step:
+            self._counted.add(series(checkpoint.face))
         self._steps[checkpoint.face] = (version_of(checkpoint) if sight is None else sight.version, checkpoint.step)
         if (place := _family(checkpoint.face)) is not None and not self._is_beyond(place[1]):
             self._ordinals[place[0]] = (place[1], checkpoint.step)
@@ -285,6 +281,10 @@ class Recogniser:
         sights = [(self._sights.get(part.face), part) for part in parts]
         is_as_seen = all(sight is None or sight.version == version_of(part) for sight, part in sights)
         return checkpoint.root in self.named_by_job or is_as_seen
+
+    def is_of_attempt(self, path: Path) -> bool:
+        """Return whether a file was written since this attempt began. Raises `OSError`."""
+        return path.stat().st_mtime >= self._begun
 
     def sealed_paths(self, sealed_step: int) -> set[Path]:
         """Return the files and folders that are sealed as they stand."""
@@ -336,13 +336,3 @@ def _family(root: Path) -> tuple[str, int] | None:
 def _rank(checkpoint: Finished) -> int:
     """Return which of two checkpoints of one step a job goes on from: the larger one."""
     return 0 if "best" in checkpoint.face.name else 1 if checkpoint.face.name.startswith("last") else 2
-
-
-def _has_later_kin(checkpoint: Finished) -> bool:
-    """Return whether a file or folder of a checkpoint's series was written after it."""
-    pattern, face = family(checkpoint.face.name), checkpoint.face
-    entries = listing(face.parent)
-    names = entries.folders if face.is_dir() else entries.files
-    kin = [name for name in names if pattern is not None and pattern.match(name) and name != face.name]
-    end = written_at(version_of(checkpoint))
-    return any(written_at(version_of(Finished(-1, face.parent / name))) > end for name in kin)

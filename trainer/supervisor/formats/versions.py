@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Tuple
 
 from trainer.supervisor.formats.layouts import is_state
-from trainer.supervisor.formats.tree import Finished
+from trainer.supervisor.formats.names import family
+from trainer.supervisor.formats.tree import Finished, listing
 
 Version = Tuple[Tuple[str, int, int], ...]
 """Name, size and time of change of each file."""
@@ -31,3 +32,13 @@ def written_at(version: Version) -> float:
 def first_written_at(version: Version) -> float:
     """Return when the file of state was written that was written first, in seconds since 1970."""
     return min((changed_ns for name, _, changed_ns in version if is_state(name)), default=0) / 1e9
+
+
+def has_later_kin(checkpoint: Finished) -> bool:
+    """Return whether a file or folder of a checkpoint's series was written after it."""
+    pattern, face = family(checkpoint.face.name), checkpoint.face
+    entries = listing(face.parent)
+    names = entries.folders if face.is_dir() else entries.files
+    kin = [name for name in names if pattern is not None and pattern.match(name) and name != face.name]
+    end = written_at(version_of(checkpoint))
+    return any(written_at(version_of(Finished(-1, face.parent / name))) > end for name in kin)

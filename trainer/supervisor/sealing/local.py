@@ -13,7 +13,7 @@ import os
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Iterator, Mapping, NamedTuple
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from trainer.contract.sealed import MANIFEST, serialize, step_folder
 from trainer.contract.tree import path_of
@@ -25,7 +25,7 @@ from trainer.supervisor.sealing.copying import side_by_side
 from trainer.supervisor.sealing.disks import Disks, Stopped
 from trainer.supervisor.sealing.far import Asked, FarParts, Row, SharedFolder, merge_rows
 from trainer.supervisor.sealing.shared import AGAIN_S, JobState, Sealing, Version
-from trainer.supervisor.sealing.survey import Mark, survey
+from trainer.supervisor.sealing.survey import Mark, mark_of, survey
 
 LOCAL = "/local-checkpoints"
 """`trainer.contract.LOCAL_CHECKPOINTS`."""
@@ -187,16 +187,32 @@ class LocalSealing(Sealing):
         """Return this node's files of a checkpoint; none if none of its ranks wrote any, and None while parts of it
         that this node knows are not finished."""
         if not request.part:
-            return formats.files_of(root) if root.exists() else []
+            if root.exists():
+                return formats.files_of(root)
+            return None if self._written_like([root]) else []  # its ranks' files have names of their own
         alike = (
             checkpoint.files
             for checkpoint in self._recognise()
             if checkpoint.root == root and checkpoint.step == request.step
         )
-        files = list(next(alike, ()))
-        if not files and formats.is_begun(self.format, self.folder, root, request.step):
+        if files := list(next(alike, ())):
+            return files
+        if formats.is_begun(self.format, self.folder, root, request.step):
             return None
-        return files or [root / name for name in request.part if (root / name).exists()]
+        parts = [root / name for name in request.part]
+        if own_files := self._written_like(parts):  # none of this step, or none that is whole, is one that may come
+            files = formats.of_step(own_files, parts, request.step)
+            return files if files and formats.have_ended(files) else None
+        return [path for path in parts if path.exists()]
+
+    def _written_like(self, parts: Sequence[Path]) -> list[Path]:
+        """Return what this node's ranks have written in this attempt under names like these but for the numbers; none
+        where the job itself tells what belongs to a checkpoint."""
+        if not formats.KINDS[self.format]:
+            return []
+        marks = set(self._of_others.values())
+        paths = [path for path in formats.of_series(parts) if self.recogniser.is_of_attempt(path)]
+        return [path for path in paths if mark_of(path.stat()) not in marks]
 
     def _send(self, step: int, row: Row) -> None:
         name = f"{step_folder(step)}/{row['file']}"
@@ -263,7 +279,6 @@ class LocalSealing(Sealing):
         deadline = time.monotonic() + (_REST_S if well else _REST_FAILED_S)
         self.put_off, self._away = {}, 0.0
         self.recogniser.ended, self.recogniser.failed = not code, bool(code)
-        self.recogniser.exited_well = not code
         self.look()
         while time.monotonic() < deadline and (
             self._lacks() if self.place.node_rank == 0 else well and self._may_come()

@@ -156,7 +156,6 @@ class Sealing:
         """Do what is left, now that the job has ended with `code`."""
         self.put_off.clear()
         self.recogniser.ended, self.recogniser.failed = not code, bool(code)
-        self.recogniser.exited_well = not code
         self.look()
         self.accounts.look(self.committed, job_ended=True)
 

@@ -54,7 +54,7 @@ def test_a_part_that_has_not_begun_is_waited_for_until_the_folder_has_settled(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(looks.time, "monotonic", lambda: now[0])
-    job.recogniser.ended = False
+    job.recogniser.settles_at_once = False
     dcp(job.folder / "step-10/model")
     assert job.look() == []
     now[0] += looks.SETTLES_S - 0.1
@@ -71,7 +71,7 @@ def test_a_part_that_has_not_begun_is_waited_for_until_the_folder_has_settled(
 def test_a_job_that_tells_no_step_is_waited_for_longer(job: WatchedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(looks.time, "monotonic", lambda: now[0])
-    job.recogniser.ended = False
+    job.recogniser.settles_at_once = False
     saved(job.folder / "step-10/model.pt")
     assert job.look() == []
     now[0] += looks.QUIET_S - 0.1
@@ -81,7 +81,7 @@ def test_a_job_that_tells_no_step_is_waited_for_longer(job: WatchedJob, monkeypa
 
 
 def test_files_that_are_all_newer_than_the_save_before_count_once_the_job_trains_on(job: WatchedJob) -> None:
-    job.recogniser.ended = False
+    job.recogniser.settles_at_once = False
     for step in (10, 20, 30):
         job.at(step)
         saved(job.folder / "model.pt", at=step)
@@ -96,7 +96,7 @@ def test_files_that_are_all_newer_than_the_save_before_count_once_the_job_trains
 def test_files_of_a_folder_that_are_all_newer_than_the_folder_before_count_once_the_job_trains_on(
     job: WatchedJob,
 ) -> None:
-    job.recogniser.ended = False
+    job.recogniser.settles_at_once = False
     for step in (10, 20):
         saved(job.folder / f"step-{step}/model.pt"), saved(job.folder / f"step-{step}/optimizer.pt")
         job.recogniser._heard.append((time.time() + 1, step + 1))
@@ -104,7 +104,7 @@ def test_files_of_a_folder_that_are_all_newer_than_the_folder_before_count_once_
 
 
 def test_of_a_job_that_has_failed_what_is_all_newer_than_the_save_before_counts(job: WatchedJob) -> None:
-    job.recogniser.ended = False
+    job.recogniser.settles_at_once = False
     for step in (10, 20):
         job.at(step)
         saved(job.folder / "model.pt", at=step), saved(job.folder / "optimizer.pt", at=step)
@@ -207,7 +207,7 @@ def test_what_is_sealed_counts_as_it_was_when_it_was_found(job: WatchedJob) -> N
 def test_looks_take_a_hundredth_of_a_core(
     took: float, rests: float, job: WatchedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job.recogniser.ended, used, now = False, [0.0], [1000.0]
+    job.recogniser.settles_at_once, used, now = False, [0.0], [1000.0]
     monkeypatch.setattr(looks.time, "thread_time", lambda: used[0])
     monkeypatch.setattr(looks.time, "monotonic", lambda: now[0])
     saved(job.folder / "a_10.pt")

@@ -64,7 +64,7 @@ def test_the_first_part_rests_before_it_counts_as_all_of_a_checkpoint(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(looks.time, "monotonic", lambda: now[0])
-    job.recogniser.ended = False
+    job.recogniser.settles_at_once = False
     saved(job.folder / name)
     assert job.look() == []
     now[0] += looks.QUIET_S - 0.1
@@ -85,7 +85,7 @@ def test_two_parts_that_are_written_in_place_are_one_step(job: WatchedJob) -> No
 def test_one_file_of_a_model_that_is_written_again_needs_no_rest(
     job: WatchedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job.recogniser.ended = False
+    job.recogniser.settles_at_once = False
     job.at(10)
     saved(job.folder / "model.pt")
     assert job.look() == [(10, "model.pt")]

@@ -91,7 +91,7 @@ def test_what_lacks_a_part_counts_once_the_job_has_ended_well(job: WatchedJob) -
         saved(job.folder / f"weights_{step}.pt"), saved(job.folder / f"optimizer_{step}.pt"), job.look()
     saved(job.folder / "weights_30.pt")
     assert job.look() == []
-    job.recogniser.exited_well = True
+    job.recogniser.ended = True
     assert job.look() == [(30, "weights_30.pt")]
 
 
@@ -132,6 +132,13 @@ def test_numbers_of_micro_batches_are_kept(job: WatchedJob) -> None:
     for told in (10, 20, 30):
         job.at(told), saved(job.folder / f"ckpt_{8 * told}.pt")
         assert job.look() == [(8 * told, f"ckpt_{8 * told}.pt")]
+
+
+def test_a_number_of_micro_batches_is_no_foreign_one(job: WatchedJob) -> None:
+    now = time.time()
+    job.recogniser.hear(9, now - 1.0), job.recogniser.hear(10, now)
+    saved(job.folder / "ckpt_80.pt")
+    assert job.look() == [(80, "ckpt_80.pt")]
 
 
 def test_epoch_and_step_without_words_are_one_checkpoint_each(job: WatchedJob) -> None:
