@@ -93,7 +93,8 @@ class Builds:
         return {"projects": sorted(name for arn in self.projects if self._arn(name := arn.rpartition("/")[2]) == arn)}
 
     def batch_get_builds(self, params: Parameters) -> dict[str, Any]:
-        documents = [self.builds[id].document for id in params["ids"] if id in self.builds]
+        # As they are at one moment: an answer that is written while a build ends would be complete and in progress.
+        documents = [dict(self.builds[id].document) for id in params["ids"] if id in self.builds]
         return {"builds": documents, "buildsNotFound": [id for id in params["ids"] if id not in self.builds]}
 
     def list_builds_for_project(self, params: Parameters) -> dict[str, Any]:
