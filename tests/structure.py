@@ -2,11 +2,12 @@
 
 import-linter holds the layers between packages; this counts what it does not: modules in a folder, also of the tests,
 loose modules, circles between single modules (imports for types included), edges between packages, lines, the share of
-names that name no thing and no action, and class names that a package has twice.
+names that name no thing and no action, class names that a package has twice, and names of tests that are too long.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ MIRRORS = {"unit": "infra", "rehearsal": "infra", "trainer": "trainer"}
 """Folder of the tests -> what its folders are named after; else after one of the clone, or `project`: all of it."""
 MOST_MODULES, MOST_LOOSE, MOST_DEPTH = 20, 8, 4
 MOST_DIALECT_PERCENT = 1.0
+MOST_LETTERS = 79
+"""Of the sentence that a test's name is, after `test_`."""
 EACH_IN_ITS_FILE = {"BivouacCallback"}
 """Class names of the client's files: a job imports one of these files, under the name that its framework expects."""
 Edges = dict[str, set[str]]
@@ -79,6 +82,14 @@ def names_to_mend() -> Iterator[str]:
                     yield f"class {name} is defined twice: {', '.join(map(str, files))}"
 
 
+def long_sentences(folder: Path) -> Iterator[str]:
+    """Yield each test below `folder` whose name is a longer sentence than people read at a glance."""
+    for path in sorted(folder.rglob("*.py")):
+        for sentence in re.findall(r"^ *(?:async )?def test_(\w+)", path.read_text("utf-8"), re.MULTILINE):
+            if len(sentence) > MOST_LETTERS:
+                yield f"{path}: test_{sentence} has {len(sentence)} letters after test_, at most {MOST_LETTERS}"
+
+
 def main() -> int:
     graph = grimp.build_graph(*ROOTS, cache_dir=None)
     edges = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
@@ -106,6 +117,7 @@ def main() -> int:
     table.show(Console(highlight=False))
     wrong += [f"import circle: {' <-> '.join(group)}" for group in circles(edges)]
     wrong += names_to_mend()
+    wrong += long_sentences(Path(TESTS))
     for line in wrong:
         print(line)
     return int(bool(wrong))

@@ -34,7 +34,7 @@ def tagged(*arns: str) -> dict[str, Any]:
     return {"ResourceTagMappingList": [{"ResourceARN": one, "Tags": []} for one in arns]}
 
 
-def test_what_is_shown_beside_a_clean_certificate_is_a_disagreement_but_an_ended_instance_is_none() -> None:
+def test_what_stands_beside_a_clean_certificate_disagrees_but_for_ended_instances() -> None:
     ask = account(
         get_resources=tagged(f"{HERE}:instance/i-gone", f"{HERE}:volume/vol-1", f"{HERE}:instance/i-alive"),
         search="ResourceNotFoundException: no index in this region",

@@ -94,7 +94,7 @@ def test_without_a_sound_spec_and_a_yes_nothing_is_made(
     [({"ends_after": 5}, False, ENDED), ({}, True, "nobody has ended it within 0 s")],
     ids=["ended", "not ended"],
 )
-def test_a_killed_driver_stays_dead_and_down_is_asked_only_where_the_account_has_not_ended_it(
+def test_a_killed_driver_stays_dead_and_down_is_asked_where_the_account_has_not_ended(
     contact: Callable[..., Contact], story: dict[str, int], down: bool, says: str
 ) -> None:
     one = contact(**story)

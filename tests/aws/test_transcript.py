@@ -59,7 +59,7 @@ def test_one_thing_has_one_name_in_all_lines_and_another_has_another() -> None:
     assert stripper.stripped("10.0.0.1 10.0.0.2 10.0.0.1") == "<ip-1> <ip-2> <ip-1>"
 
 
-def test_words_of_this_machine_are_replaced_whatever_they_look_like_and_short_ones_are_left(tmp_path: Path) -> None:
+def test_words_of_this_machine_are_replaced_whole_and_short_ones_are_left(tmp_path: Path) -> None:
     transcript = Transcript(tmp_path / "transcript.txt", ["lab-box-7", "/home/lovelace", "wJalrXUtnFEMI/K7MDENG", "a"])
     transcript.write("lab-box-7 runs\n/home/lovelace/results wJalrXUtnFEMI/K7MDENG as 482915037261\n")
     transcript.close()

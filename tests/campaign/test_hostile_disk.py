@@ -65,9 +65,7 @@ def namespaces() -> None:
 
 
 @pytest.mark.parametrize(("what", "options"), [("bytes", "size=32k"), ("inodes", "size=1m,nr_inodes=8")])
-def test_a_results_folder_that_fills_up_keeps_whole_what_it_has_and_says_what_it_could_not_take(
-    what: str, options: str
-) -> None:
+def test_a_full_results_folder_keeps_what_it_has_and_says_what_it_could_not_take(what: str, options: str) -> None:
     script = f'mount -t tmpfs -o {options} tmpfs /mnt && exec {sys.executable} -c "$1" {what}'
     done = private(script, FOLDERS)
     assert done.returncode == 0, done.stderr

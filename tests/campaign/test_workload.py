@@ -107,7 +107,7 @@ for bucket in s3.list_buckets()["Buckets"]:
 """
 
 
-def test_a_plain_script_is_carried_through_a_lost_node_judged_and_archived_byte_for_byte_and_its_secrets_are_nowhere(
+def test_a_script_survives_a_lost_node_is_archived_byte_for_byte_and_leaks_no_secret(
     tmp_path: Path,
 ) -> None:
     secrets = {"TOKEN": {"secret": "bivouac_job/all", "key": "token"}, "KEY": {"parameter": "/bivouac_job/key"}}

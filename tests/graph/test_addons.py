@@ -114,7 +114,7 @@ def test_a_queue_never_holds_what_has_no_queues_name(full: Graph) -> None:
     assert "manageJobsWithoutQueueName: false" in text
 
 
-def test_the_mpi_operator_is_there_when_asked_for_and_reaches_no_further_than_its_namespace(campaign: Graph) -> None:
+def test_the_mpi_operator_is_there_on_request_and_stays_within_its_namespace(campaign: Graph) -> None:
     assert not [node for node in campaign.of("Deployment") if node.name == "mpi-operator"]
     mirror = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mirror"
     public, mirrored = (

@@ -99,7 +99,7 @@ def asks(graph: Graph) -> dict[str, dict[str, Any]]:
     return {role: one for role, one in held(graph) if one["Action"] == ["codebuild:StartBuild"]}
 
 
-def test_steward_and_schedule_may_start_the_closer_for_their_campaign_and_override_nothing(campaign: Graph) -> None:
+def test_steward_and_schedule_start_their_campaigns_closer_and_override_nothing(campaign: Graph) -> None:
     found = asks(campaign)
     assert set(found) == {"guard", "steward"}
     for one in found.values():

@@ -123,7 +123,7 @@ def check_purchase(
 
 
 @pytest.mark.parametrize(("item", "capacity", "named"), SOLD)
-def test_every_type_bought_in_every_way_passes_all_rules_and_gives_nodes_that_ec2_and_eks_accept(
+def test_every_type_bought_in_every_way_passes_all_rules_and_fits_ec2_and_eks(
     item: InstanceType, capacity: Capacity, named: str | None
 ) -> None:
     chosen = {"count": 4, "instance_type": item.name, "capacity": capacity.value, "reservation_id": named}

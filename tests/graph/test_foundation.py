@@ -59,7 +59,7 @@ def test_old_versions_are_forgotten_only_of_state_of_interval_copies_and_of_part
     }
 
 
-def test_what_is_rewritten_every_few_seconds_is_forgotten_after_a_day_and_the_engines_state_is_not(
+def test_what_is_rewritten_every_few_seconds_is_kept_a_day_and_the_engines_state_longer(
     foundation: Graph,
 ) -> None:
     rules = next(
@@ -111,7 +111,7 @@ def test_the_build_network_has_no_way_in_and_costs_nothing_while_no_builder_runs
     assert not [node for kind in billing for node in foundation.of(kind)]
 
 
-def test_a_foundation_whose_campaigns_name_a_place_for_builders_has_no_network_but_their_roles() -> None:
+def test_a_foundation_whose_campaigns_name_a_builders_place_has_roles_and_no_network() -> None:
     settings = FoundationSettings(account=ACCOUNT, region="us-east-1", build_network=False)
     made = build(program, settings.to_config())
     network = ("Vpc", "Subnet", "InternetGateway", "RouteTable", "Route", "SecurityGroup", "SecurityGroupEgressRule")

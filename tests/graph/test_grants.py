@@ -27,7 +27,7 @@ PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
 WORKER = [{"kind": "ServiceAccount", "name": "worker", "namespace": "campaign"}]
 
 
-def test_a_grant_in_the_namespace_and_one_in_the_whole_cluster_bind_the_account_to_their_own_role() -> None:
+def test_a_grant_in_the_namespace_and_one_in_the_cluster_have_roles_of_their_own() -> None:
     graph = granted()
 
     def inputs(kind: str) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def test_gpu_nodes_come_after_both_guards_and_fall_before_them(campaign: Graph) 
         assert campaign.comes_after(gpu, campaign.one(kind, name)), name
 
 
-def test_a_launch_that_takes_too_long_is_ended_like_a_deadline_once_the_driver_switches_it_on(campaign: Graph) -> None:
+def test_a_launch_that_takes_too_long_ends_like_a_deadline_once_it_is_switched_on(campaign: Graph) -> None:
     launch, deadline = (campaign.one("Schedule", name) for name in ("launch", "deadline"))
     assert launch.inputs["target"] == deadline.inputs["target"]
     assert (launch.inputs["state"], deadline.inputs["state"]) == ("DISABLED", "ENABLED")
@@ -66,7 +66,7 @@ def test_a_launch_that_takes_too_long_is_ended_like_a_deadline_once_the_driver_s
     assert launch.inputs["name"] in Names("example").launch_schedules
 
 
-def test_people_are_told_by_schedules_on_the_campaigns_topic_with_the_command_that_goes_on(campaign: Graph) -> None:
+def test_schedules_tell_people_on_the_campaigns_topic_the_command_that_goes_on(campaign: Graph) -> None:
     topic = f"arn:aws:sns:us-east-1:{ACCOUNT}:bivouac_notices"
     for moment, subject in (("deadline", "its deadline has passed"), ("launch", "training did not begin in time")):
         one = campaign.one("Schedule", f"{moment}-notice")
@@ -88,7 +88,7 @@ def test_charts_for_neuron_devices_come_without_those_for_gpus() -> None:
     assert "neuron-helm-chart" in names and not any("nvidia" in name or "dcgm" in name for name in names)
 
 
-def test_every_type_of_the_programs_is_in_the_reviewed_table_and_survives_a_kill_in_its_creation(full: Graph) -> None:
+def test_every_type_of_the_programs_is_in_the_reviewed_table_and_survives_a_kill(full: Graph) -> None:
     foundation = foundation_with(own_key=True, lock_days=30)
     nat = campaign_graph(example_spec())
     used = {n.type for graph in (full, nat, foundation) for n in graph.custom if n.type.startswith("aws:")}

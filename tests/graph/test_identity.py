@@ -151,7 +151,7 @@ KEPT_IN = {"steward": ("state",), "archive": ("archive", "state")}
 
 
 @pytest.mark.parametrize("which", ["campaign", "full"])
-def test_any_key_of_the_account_is_used_only_through_s3_for_the_roles_own_buckets_and_by_the_topic(
+def test_any_key_of_the_account_is_used_only_by_the_topic_and_for_the_roles_buckets(
     which: str, request: pytest.FixtureRequest
 ) -> None:
     """With a key of one's own or without: the buckets are every campaign's, and so is what encrypts them."""
@@ -196,7 +196,7 @@ def test_without_a_way_out_there_is_one_endpoint_for_each_service_in_the_nodes_z
     assert all(n.inputs.get("privateDnsEnabled") for n in graph.of("VpcEndpoint") if n.name != "s3")
 
 
-def test_a_job_with_secrets_has_the_rights_and_the_endpoint_for_them_and_the_stack_keeps_its_rules() -> None:
+def test_a_job_with_secrets_has_rights_and_endpoint_and_the_stack_keeps_its_rules() -> None:
     workload = {
         "script": "/train.py", "checkpoints": {"format": "dcp"}, "estimates": {"steps": 10, "step_seconds": 1},
         "secrets": {"TOKEN": {"secret": "bivouac_job/token"}, "KEY": {"parameter": "/bivouac_job/key"}},

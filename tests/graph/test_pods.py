@@ -87,7 +87,7 @@ def test_a_job_writes_to_its_nodes_disk_and_no_container_but_its_own_sees_that()
     assert seeing == {"trainer": ("/local-checkpoints", False)}
 
 
-def test_a_jobs_secrets_lie_in_the_pods_memory_where_one_container_writes_and_the_job_reads() -> None:
+def test_secrets_lie_in_the_pods_memory_where_one_container_writes_and_the_job_reads() -> None:
     (pod,) = pods_of(gang(secrets=True, supervisor_image=IMAGE))
     (volume,) = (one for one in pod["volumes"] if one["name"] == "secrets")
     assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Mi"}
@@ -111,7 +111,7 @@ def test_a_jobs_secrets_lie_in_the_pods_memory_where_one_container_writes_and_th
     assert "secrets" not in {one["name"] for one in plain["volumes"]}
 
 
-def test_a_job_from_a_private_registry_is_pulled_with_its_login_and_no_container_sees_that() -> None:
+def test_a_job_of_a_private_registry_is_pulled_with_a_login_that_no_container_sees() -> None:
     (pod,), (plain,) = pods_of(gang(pull_secret=True)), pods_of(gang())
     assert pod.pop("imagePullSecrets") == [{"name": "job-image"}] and pod == plain
 
@@ -121,7 +121,7 @@ def test_a_job_in_its_nodes_network_still_finds_its_peers_by_name() -> None:
     assert (pod.pop("hostNetwork"), pod.pop("dnsPolicy")) == (True, "ClusterFirstWithHostNet") and pod == plain
 
 
-def test_the_namespace_is_opened_only_for_a_job_in_its_nodes_network_and_a_policy_closes_the_rest(whole: Graph) -> None:
+def test_the_namespace_opens_only_for_a_job_in_its_nodes_network_and_closes_the_rest(whole: Graph) -> None:
     workload = {"script": "/train.py", "checkpoints": {"format": "marker"}, "host_network": True,
                 "estimates": {"steps": 10, "step_seconds": 1}}  # fmt: skip
     spec = example_spec(training=None, data=None, workload=workload)

@@ -97,9 +97,7 @@ def test_each_step_tells_its_rate_and_the_norm_of_its_gradients(twin: Attempt) -
 
 
 @pytest.mark.nightly
-def test_with_the_file_system_and_all_nodes_lost_training_goes_on_from_a_copy_bit_equal_to_the_twin(
-    twin: Attempt, tmp_path: Path
-) -> None:
+def test_with_all_disks_lost_training_goes_on_from_a_copy_bit_equal_to_the_twin(twin: Attempt, tmp_path: Path) -> None:
     """The copy comes back as the steward's Job brings it: only the shared tier of a new file system has it."""
     world = twin.world.copy(tmp_path / "world")
     copies = tmp_path / "copies"

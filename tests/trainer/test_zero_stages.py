@@ -140,7 +140,7 @@ def built(rank: int, port: int, config: TrainConfig, folder: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_with_stage_3_no_rank_ever_holds_the_whole_model_and_the_losses_are_those_of_stage_1(tmp_path: Path) -> None:
+def test_with_stage_3_no_rank_holds_the_whole_model_and_losses_are_those_of_stage_1(tmp_path: Path) -> None:
     model = ModelConfig(layers=3, width=64, heads=4, context=32, vocabulary=512)
     found = {}
     for stage in (1, 3):

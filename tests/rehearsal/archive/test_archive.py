@@ -257,7 +257,7 @@ def test_a_step_of_the_record_that_is_gone_from_the_tier_is_no_archive_of_an_old
     assert not lying(site)
 
 
-def test_a_newer_step_that_was_refused_by_name_lets_the_older_one_stand_now_and_when_asked_again(
+def test_a_newer_step_that_was_refused_by_name_lets_the_older_one_stand_each_time(
     site: SimpleNamespace,
 ) -> None:
     commit(site, loss=2.25, size=999, step=40)

@@ -345,7 +345,7 @@ def commit_with_base(site: SimpleNamespace, step: int, base: bytes = LARGE) -> N
     seal(folder, manifest_of(step, shards, campaign=CAMPAIGN, identity=IDENTITY))
 
 
-def test_frozen_weights_are_uploaded_once_and_a_damaged_object_of_them_is_not_taken_again(
+def test_frozen_weights_are_uploaded_once_and_a_damaged_object_is_not_taken_again(
     site: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uploads, upload = list[str](), Transfer.upload

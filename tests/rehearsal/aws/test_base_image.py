@@ -202,7 +202,7 @@ def test_a_layer_store_that_cannot_be_reached_is_no_traceback_and_no_verdict(
     assert any("cannot be fetched" in line for line in said)
 
 
-def test_a_reference_into_another_registry_is_refused_and_the_own_one_s_name_may_stand_before_it(
+def test_a_reference_into_another_registry_is_refused_and_the_own_registry_may_be_named(
     here: Account,
     registry: Registry,
 ) -> None:

@@ -110,7 +110,7 @@ def ground(world: World) -> Iterator[Ground]:
 
 
 @pytest.mark.nightly
-def test_a_campaign_without_a_key_works_under_what_others_asked_for_before_and_while_it_trains(ground: Ground) -> None:
+def test_a_campaign_without_a_key_works_under_the_key_that_others_asked_for(ground: Ground) -> None:
     early = plain("early")
     trains = ground.comes(early)
     assert ground.default(BUCKETS.state) is None

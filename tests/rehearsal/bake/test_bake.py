@@ -102,7 +102,7 @@ def test_a_changed_input_is_another_image() -> None:
     assert kept != node_image.inputs_digest(ROOT, "ami-1", SPEC.model_copy(update={"nodes": nodes}))
 
 
-def test_a_forced_bake_whose_role_fails_ends_in_its_own_words_and_the_earlier_image_stays(
+def test_a_forced_bake_whose_role_fails_says_the_roles_words_and_keeps_the_last_image(
     world: World, account: Account, build_network: FoundationOutputs
 ) -> None:
     with campaign(world, "broken") as context:

@@ -59,7 +59,7 @@ def build_network(zone: str | None) -> Program:
 
 
 @pytest.mark.nightly
-def test_a_build_network_is_made_where_builders_are_sold_and_moves_only_from_where_they_are_not(
+def test_a_build_network_is_made_where_builders_are_sold_and_moves_from_elsewhere_only(
     world: World, here: Account, aws: Client, unsold: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = buckets(world.account, world.region).state
@@ -99,9 +99,7 @@ def test_a_build_network_is_made_where_builders_are_sold_and_moves_only_from_whe
     assert [one["AvailabilityZone"] for one in described] == [moved.build_network_zone]
 
 
-def test_a_new_build_network_takes_the_first_zone_that_sells_builders_and_none_is_refused(
-    here: Account, unsold: Any
-) -> None:
+def test_a_new_build_network_takes_the_first_zone_that_sells_builders_or_is_refused(here: Account, unsold: Any) -> None:
     fresh = FoundationSettings(account="123456789012", region="us-east-1", build_network_zone="us-east-1b")
     unsold("ab")
     assert with_zone(here, fresh).build_network_zone == "us-east-1c", "us-east-1b sells none any more"

@@ -129,7 +129,7 @@ def test_a_subnet_without_any_way_out_is_refused_before_a_builder_is_launched(
     assert seen.startswith(f"{subnet}, {gateway}; it lacks") and not online(world, here, aws, spec)[0]
 
 
-def test_a_security_group_of_another_network_or_without_a_way_out_is_refused_and_an_open_one_told(
+def test_a_security_group_elsewhere_or_without_egress_is_refused_and_an_open_one_told(
     here: Account, aws: Client, nat: Existing, closed: Existing
 ) -> None:
     subnet, everywhere = nat.gpu, [{"CidrIp": "0.0.0.0/0"}]

@@ -154,7 +154,7 @@ def test_only_a_node_that_fails_by_itself_is_replaced_though_its_peers_fail_with
     assert kept in [v["node"] for v in verdicts], "the peer of the unfit node stays"
 
 
-def test_a_launch_that_comes_to_nothing_gives_the_nodes_back_and_the_next_run_proves_new_ones(
+def test_a_launch_without_result_gives_the_nodes_back_and_the_next_run_proves_new_ones(
     camped: CampaignSite, context: Context, nodes: GpuNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = from_outside(context.account, context.names.cluster)
@@ -200,7 +200,7 @@ def test_a_launch_in_a_silent_cluster_gives_the_nodes_back_all_the_same(
     assert "neither seen nor ended" in str(refused.value) and nodes.desired() == 0
 
 
-def test_a_fabric_that_fails_between_fit_nodes_replaces_nobody_and_ends_with_a_clear_error(
+def test_a_fabric_that_fails_between_fit_nodes_replaces_nobody_and_ends_in_an_error(
     camped: CampaignSite, context: Context
 ) -> None:
     before, marked = gpu_instances(camped), quarantined(camped)
@@ -248,7 +248,7 @@ def short_patience() -> Iterator[None]:
     del os.environ["BIVOUAC_REHEARSAL_PATIENCE"]
 
 
-def test_a_teardown_destroys_what_it_can_names_the_rest_with_its_holder_and_can_be_entered_again(
+def test_a_teardown_destroys_what_it_can_names_the_rest_and_can_be_entered_again(
     camped: CampaignSite, context: Context, short_patience: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(teardown, "PATIENCE_S", 1.0)

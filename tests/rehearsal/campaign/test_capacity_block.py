@@ -160,7 +160,7 @@ def test_a_block_that_does_not_fit_is_refused_before_the_campaign_s_name_is_take
     camped.spec, camped.plan, camped.names = was
 
 
-def test_ahead_of_its_block_a_campaign_waits_with_nothing_made_and_no_longer_than_the_block_lives(
+def test_ahead_of_its_block_a_campaign_waits_with_nothing_made_until_the_block_ends(
     camped: CampaignSite,
 ) -> None:
     was = camped.spec, camped.plan, camped.names

@@ -153,7 +153,7 @@ def test_a_preflight_that_aws_cuts_off_gives_the_nodes_back(
 
 
 @pytest.mark.nightly
-def test_a_size_that_is_asked_for_while_the_last_one_is_still_being_set_is_asked_for_again(
+def test_a_size_that_is_wanted_while_the_last_one_is_being_set_is_asked_for_again(
     made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EKS takes one change of a node group at a time, and botocore does not repeat what it refuses so."""
@@ -171,7 +171,7 @@ def test_a_size_that_is_asked_for_while_the_last_one_is_still_being_set_is_asked
         nodes.set_desired(1)
 
 
-def test_what_an_engine_was_making_in_a_cluster_that_no_longer_answers_is_forgotten_for_a_teardown(
+def test_what_an_engine_was_making_in_a_lost_cluster_is_forgotten_for_a_teardown(
     made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who looked for it in the cluster met the same silence, and ended the teardown."""

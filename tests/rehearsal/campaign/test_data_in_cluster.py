@@ -237,7 +237,7 @@ def test_the_pods_may_read_the_source_and_write_nothing_but_what_is_prepared(
         assert code_of(refused) == "AccessDenied"
 
 
-def test_text_of_a_bucket_whose_owner_has_not_opted_in_is_refused_before_anything_is_made(
+def test_text_of_a_bucket_whose_owner_has_not_opted_in_is_refused_before_all_else(
     camped: CampaignSite, context: Context, kubelets: Kubelets
 ) -> None:
     admin, pod, where = camped.client("s3"), kubelets.as_role(), {"Bucket": "somebodys-text"}

@@ -115,7 +115,7 @@ def test_what_a_launch_in_a_silent_cluster_left_is_gone_before_nodes_are_asked_f
     assert not left(made), "neither takes the new nodes before their proof"
 
 
-def test_a_driver_killed_while_it_gives_the_nodes_back_leaves_a_record_that_counts_on_none(
+def test_a_driver_killed_while_it_gives_nodes_back_leaves_a_record_that_counts_on_none(
     made: StewardSite, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = started(context)

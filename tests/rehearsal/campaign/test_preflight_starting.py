@@ -112,7 +112,7 @@ def test_a_node_that_alone_cannot_mount_is_replaced_and_the_next_gang_proves_its
     assert quarantined(pods) == [bad] and bad not in [one["node"] for one in verdicts] and len(pods.gangs) == 2
 
 
-def test_a_pod_that_alone_finds_no_node_blames_none_and_ends_the_campaign_the_second_time(
+def test_a_pod_that_alone_gets_no_node_blames_none_and_ends_the_campaign_next_time(
     context: Context, pods: Pods
 ) -> None:  # fmt: skip
     pods.unplaced, pods.state = frozenset({pods.hosts()[0]}), lambda host: ended(host, FIT, APART)

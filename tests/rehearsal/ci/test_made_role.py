@@ -151,7 +151,7 @@ def test_a_trust_lets_in_whom_it_names_and_leaves_the_account_to_its_policies(
 
 
 @pytest.mark.parametrize(("by_session", "may"), [(False, False), (True, True)])
-def test_a_roles_boundary_limits_what_a_trust_that_names_it_gives_but_not_what_names_its_session(
+def test_a_boundary_limits_what_a_trust_gives_the_role_but_not_what_it_gives_a_session(
     world: World, aws: Account, opened: dict[str, str], by_session: bool, may: bool
 ) -> None:
     name = f"limited-{by_session}"

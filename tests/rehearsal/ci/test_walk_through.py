@@ -47,7 +47,7 @@ def typed(world: World, script: str, key: str, secret: str, **more: str) -> str:
 
 
 @pytest.mark.nightly
-def test_the_pages_lines_make_a_role_that_may_push_the_base_image_and_no_more_than_its_policies(
+def test_the_pages_lines_make_a_role_that_pushes_the_base_image_and_has_no_more_rights(
     world: World, aws: Client
 ) -> None:
     aws.ecr.delete_repository(repositoryName="bivouac/base", force=True)  # an empty account has none

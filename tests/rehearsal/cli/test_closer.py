@@ -62,7 +62,7 @@ def of_group(machine: Any) -> str:
     return str(machine.settings["tags"].get("eks:nodegroup-name", ""))
 
 
-def test_of_a_stage_that_failed_before_a_steward_lived_the_closer_tells_once_with_its_own_rights(
+def test_the_closer_tells_once_by_its_own_rights_that_a_stage_failed_before_a_steward(
     provisioned: CampaignSite,
 ) -> None:
     with provisioned.opened() as context:

@@ -61,7 +61,7 @@ def listed(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.nightly
-def test_what_has_no_record_is_listed_told_and_removed_and_no_module_of_the_folder_is_imported(project: Path) -> None:
+def test_what_has_no_record_is_listed_and_removed_and_no_module_there_is_imported(project: Path) -> None:
     site = os.environ["BIVOUAC_SITE_NAME"]
     # As `run` until its first record: the site is started and entered, AWS is asked.
     asked = bivouac(project, "check", "campaign.yaml", "--online")

@@ -129,7 +129,7 @@ def test_what_passes_by_itself_is_tried_again_and_all_else_is_named(error: Excep
     assert adoption.passes(error) == passing
 
 
-def test_a_deleted_rule_is_left_out_and_one_that_nobody_can_ask_about_says_what_it_may_be(
+def test_a_deleted_rule_is_left_out_and_an_unanswerable_one_says_what_it_may_be(
     plugin: Plugin, here: Own, aws: Account, world: World, network: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group, _ = plugin.make(GROUP, vpcId=network.vpc, name="ghostly")

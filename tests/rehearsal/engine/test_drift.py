@@ -154,7 +154,7 @@ def test_the_record_says_who_began_a_stage(provisioned: CampaignSite) -> None:
 
 
 @pytest.mark.nightly
-def test_every_change_by_hand_is_seen_and_explained_while_a_driver_lives_and_nothing_is_touched(
+def test_every_change_by_hand_is_explained_while_a_driver_lives_and_nothing_is_touched(
     provisioned: CampaignSite,
 ) -> None:
     camped, taken = provisioned, [hand for hand in HANDS if hand.name != "schedule disabled"]

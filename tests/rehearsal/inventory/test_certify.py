@@ -98,7 +98,7 @@ def test_another_campaign_whose_name_begins_alike_is_not_ours(
     aws.iam.delete_role(RoleName=theirs.role("node"))
 
 
-def test_a_bucket_that_may_not_be_read_hides_no_other_and_one_that_was_there_before_is_only_noted(
+def test_an_unreadable_bucket_hides_no_other_and_one_of_before_is_only_noted(
     world: World, aws: Account, account: Any
 ) -> None:
     for name in ("audit-locked", "left-behind"):

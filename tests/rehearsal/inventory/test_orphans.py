@@ -241,7 +241,7 @@ def archive(camped: CampaignSite, context: Context, campaign: str, folder: str, 
     s3.put_object(Bucket=context.buckets.archive, Key=f"{prefix}/archive-manifest.json", Body=body)
 
 
-def test_a_campaign_whose_record_is_lost_keeps_its_file_system_and_the_network_to_read_it_from(
+def test_a_campaign_whose_record_is_lost_keeps_its_file_system_and_a_network_for_it(
     camped: CampaignSite, living: Context
 ) -> None:
     kept, paid = lustre(camped, "recordless", PAST, "id-1"), address(camped, "recordless", "id-1")
@@ -283,7 +283,7 @@ def test_a_person_gives_up_by_name_what_no_record_tells_of(camped: CampaignSite,
 
 
 @pytest.mark.nightly
-def test_a_file_system_of_an_earlier_campaign_of_the_name_is_not_judged_by_the_later_ones_record(
+def test_an_earlier_campaigns_file_system_is_not_judged_by_the_record_of_its_namesake(
     camped: CampaignSite, living: Context
 ) -> None:
     store = record(camped, living, "twice")

@@ -16,7 +16,7 @@ from tests.worlds.campaign_site import camp
 
 
 @pytest.mark.nightly
-def test_a_teardown_that_was_refused_opens_no_way_for_sweep_and_one_that_was_told_to_abandon_does(
+def test_a_refused_teardown_opens_no_way_for_sweep_and_one_that_may_abandon_does(
     tmp_path: Path,
 ) -> None:
     with camp(tmp_path) as held, held.opened() as context:

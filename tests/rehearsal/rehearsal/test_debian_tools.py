@@ -38,7 +38,7 @@ def test_a_tool_of_debian_is_unpacked_without_root_with_its_other_files(
         ensure(["alertmanager"], tools=tools)
 
 
-def test_a_tool_of_several_packages_comes_on_request_alone_with_the_libraries_of_its_architecture(
+def test_a_tool_of_several_packages_is_optional_and_brings_its_architectures_libraries(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`apt-get` and `dpkg-deb` are replaced as above; each package brings a file with its own name."""

@@ -82,7 +82,7 @@ def killed_while(reached: Callable[[], Any], spec: Path, environment: dict[str, 
 
 
 @pytest.mark.nightly
-def test_what_a_driver_killed_while_pitching_leaves_is_stricken_by_down_and_by_the_next_run(
+def test_what_a_driver_killed_while_pitching_leaves_is_removed_by_down_and_the_next_run(
     world: dict[str, str], tmp_path: Path, ports_taken: None
 ) -> None:
     if shutil.which("unshare") is None:

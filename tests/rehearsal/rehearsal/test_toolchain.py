@@ -97,9 +97,7 @@ def leftovers(tools: Path) -> list[Path]:
     return [path for path in (tools.parent / "work").rglob("*")] + list(tools.glob(".*"))
 
 
-def test_a_release_with_the_published_checksum_is_installed_and_then_taken_from_the_cache(
-    mirror: Mirror, tools: Path
-) -> None:
+def test_a_release_with_the_published_checksum_is_installed_and_then_cached(mirror: Mirror, tools: Path) -> None:
     publish_kubectl(mirror, says(KUBERNETES))
     (first,) = ensure(["kubectl"], tools=tools)
     assert (first.origin, first.version) == ("downloaded", KUBERNETES)

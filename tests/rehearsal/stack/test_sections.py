@@ -156,7 +156,7 @@ def test_the_file_system_is_as_the_spec_says(camped: CampaignSite, context: Cont
     assert lustre["DataCompressionType"] == "LZ4"
 
 
-def test_add_ons_and_charts_are_those_of_the_spec_and_pods_claim_all_of_a_nodes_efa_devices(
+def test_add_ons_and_charts_are_those_of_the_spec_and_pods_claim_all_efa_devices(
     camped: CampaignSite, context: Context
 ) -> None:
     eks, objects = camped.client("eks"), camped.plane().api.objects

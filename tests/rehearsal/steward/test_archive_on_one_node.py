@@ -121,7 +121,7 @@ def test_the_meter_counts_one_node_as_soon_as_the_others_are_gone(
 
 
 @pytest.mark.nightly
-def test_a_steward_killed_while_it_gives_nodes_back_is_followed_by_one_that_archives_on_the_same(
+def test_the_successor_of_a_steward_killed_while_giving_nodes_back_archives_on_the_same(
     camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:

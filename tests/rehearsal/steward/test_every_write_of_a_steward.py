@@ -181,7 +181,7 @@ def end_the_hold(context: Context) -> None:
 
 
 @pytest.mark.parametrize("when", ["before the lease", "during the bake", "as the steward is switched"])
-def test_a_hold_that_ends_before_its_relaunch_is_in_force_is_told_and_nothing_is_deployed_in_vain(
+def test_a_hold_that_ends_before_its_relaunch_is_told_and_nothing_is_deployed_in_vain(
     made: StewardSite, held: Context, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     old, before, baked = held.spec, in_force(made, held), list[str]()

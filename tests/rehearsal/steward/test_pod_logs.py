@@ -115,7 +115,7 @@ def test_lines_of_one_moment_are_told_apart_by_their_number(store: CampaignStore
     assert heard == list(range(6)) and text(store) == "".join(map(line, range(6)))
 
 
-def test_a_line_is_one_line_whatever_characters_it_holds_and_words_of_the_kubelet_are_none(
+def test_a_line_is_one_line_whatever_characters_it_holds_and_is_no_kubelets_word(
     store: CampaignStore,
 ) -> None:
     odd = "\rstep 1\rstep 2\x0b\u2028 done\n"
@@ -275,7 +275,7 @@ def test_pods_are_listed_at_once_while_more_logs_are_followed_than_a_pool_holds(
         made._stop.set()
 
 
-def test_an_event_that_was_not_taken_is_left_to_the_successor_of_a_steward_that_was_killed(
+def test_an_event_that_was_not_taken_is_left_to_the_successor_of_a_killed_steward(
     store: CampaignStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was printed before it is stored; it and what follows is not, so that it is read again."""

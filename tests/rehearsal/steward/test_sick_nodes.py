@@ -91,7 +91,7 @@ def running(camp: StewardSite) -> set[str]:
     return {str(one.settings["instance_id"]) for one in camp.site.alive()}
 
 
-def test_a_node_whose_accelerators_the_agent_calls_broken_is_replaced_and_training_goes_on(
+def test_a_node_whose_accelerators_the_agent_calls_broken_is_replaced(
     camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counted as fit, and EKS's own repair is off for it."""

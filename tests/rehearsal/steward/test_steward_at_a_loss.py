@@ -89,7 +89,7 @@ def failed_once(camp: StewardSite, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.nightly
-def test_a_steward_started_again_after_an_archive_that_failed_asks_for_one_node_and_archives(
+def test_a_steward_that_starts_after_a_failed_archive_asks_for_one_node_and_archives(
     camp: StewardSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed_once(camp, monkeypatch)

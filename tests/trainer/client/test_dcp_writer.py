@@ -123,7 +123,7 @@ def test_a_byte_that_changes_after_it_was_written_keeps_its_step_from_being_seal
     assert job(tmp_path, attempt=2).sealing.choose()["step"] == 10
 
 
-def test_a_checkpoint_that_is_written_anew_spoils_no_sealed_one_and_is_not_taken_for_the_old(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_written_anew_spoils_no_sealed_one_and_counts_as_new(tmp_path: Path) -> None:
     by_two_ranks(with_writer, tmp_path / "own", 10)
     one = sealed(tmp_path)
     by_two_ranks(with_writer, tmp_path / "own", 10, drawn=1)

@@ -59,7 +59,7 @@ def test_a_file_that_is_written_again_is_known_without_a_word_of_the_job(history
 
 
 @case("told, and written again at once")
-def test_a_file_that_is_written_again_before_the_seal_is_never_sealed_under_the_step_that_was_told(
+def test_a_file_that_is_rewritten_before_the_seal_is_not_sealed_under_its_first_step(
     history: History,
 ) -> None:
     first, second = history.attempts
@@ -73,7 +73,7 @@ def test_a_file_that_is_written_again_before_the_seal_is_never_sealed_under_the_
 
 
 @case("saves again where it resumed")
-def test_a_job_that_dies_while_it_saves_again_what_it_resumed_from_resumes_from_there_once_more(
+def test_a_job_that_dies_while_it_overwrites_its_checkpoint_resumes_from_it_once_more(
     history: History,
 ) -> None:
     first, second, third = history.attempts

@@ -136,9 +136,7 @@ def test_ranks_forked_from_a_warm_process_train_on_in_place_after_a_kill(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["fsdp", "deepspeed", "huggingface", "accelerate", "lightning", "megatron"])
-def test_a_job_that_writes_to_its_nodes_disks_is_carried_through_a_node_lost_with_its_disk(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_job_that_writes_to_its_nodes_disks_survives_a_node_lost_with_its_disk(name: str, tmp_path: Path) -> None:
     twin, struck = example(name, tmp_path / "twin"), example(name, tmp_path / "struck")
     undisturbed = run(twin, 1, 0.0)
     whole = losses(undisturbed[0].communicate()[0])
@@ -187,7 +185,7 @@ model.save_pretrained(os.environ["BIVOUAC_EXPORT"], state_dict=kept)
 
 
 @pytest.mark.nightly
-def test_the_example_s_export_evaluates_as_its_checkpoint_and_one_that_lost_a_tensor_does_not(tmp_path: Path) -> None:
+def test_the_exported_example_evaluates_as_its_checkpoint_unless_it_lost_a_tensor(tmp_path: Path) -> None:
     camp = example("huggingface", tmp_path / "judged", nodes=1)
     assert [process.wait() for process in run(camp, 1, 0.0)] == [0]
     workload = Workload.model_validate(

@@ -74,7 +74,7 @@ def test_a_job_that_fills_the_shared_tier_ends_with_74_and_the_next_attempt_has_
     assert seal.committed(job.tier) == [2, 1]
 
 
-def test_a_full_disk_of_temporary_files_keeps_no_job_from_sealing_and_from_hearing_of_its_stop(
+def test_a_full_disk_of_temporary_files_keeps_no_job_from_sealing_or_from_stopping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(small(tmp_path / "tmp")))

@@ -233,7 +233,7 @@ def test_one_number_alone_is_the_step_at_the_end_unless_it_is_beyond_it() -> Non
     assert counted(['{"step": 40, "eval_loss": 1.0}']).settle() is None
 
 
-def test_a_bar_whose_last_rewrite_is_far_beyond_the_one_before_has_reached_its_total_at_the_end() -> None:
+def test_a_bar_whose_last_rewrite_jumps_far_ahead_has_reached_its_total() -> None:
     jump = [*bar(4, 4, 40), *bar(40, 40, 40)]
     assert told(jump, BAR) == [4] and counted(jump, BAR).settle() == 40
     assert counted([*bar(4, 4, 40), *bar(30, 30, 40)], BAR).settle() == 4

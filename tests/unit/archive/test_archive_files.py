@@ -116,7 +116,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_held_out_data_come_with_the_digests_of_their_manifest_and_no_training_data_do(data: Path) -> None:
+def test_held_out_data_come_with_the_digests_of_their_manifest_and_training_data_stay(data: Path) -> None:
     found = held_out(data)
     assert set(found) == {"manifest.json", "tokenizer.json", "validation-0.bin", "validation-1.bin", "validation-1.idx"}
     # The manifest's word, not what the file holds by now: else a spoiled file would be archived as sound.

@@ -104,7 +104,7 @@ def test_metrics_and_export_are_archived_with_a_card_that_tells_them(site: Any) 
     assert "| loss | 2.13 | 2.14 |" in card and "tolerance 0.01" in card and "12.50 USD" in card
 
 
-def test_an_evaluation_without_export_and_an_export_without_evaluation_claim_no_more_than_they_are(site: Any) -> None:
+def test_an_evaluation_without_export_and_an_export_without_one_claim_no_more(site: Any) -> None:
     commit(site, 30, loss=None)
     manifest = of_workload(site, judgement=judged(site, files=(), exported=None)).run()
     assert (manifest.proof, manifest.export, manifest.tolerance) == (EvaluationProof.BY_THE_JOB, "", None)
@@ -149,7 +149,7 @@ def test_without_a_judgement_or_with_another_than_was_told_nothing_is_claimed(si
     assert MANIFEST_NAME not in stored(site)
 
 
-def test_an_export_that_changed_after_it_was_judged_is_not_archived_and_the_checkpoint_is(site: Any) -> None:
+def test_an_export_that_changed_after_its_judgement_stays_out_and_the_checkpoint_not(site: Any) -> None:
     commit(site, 30, loss=None)
     digest = judged(site)
     (site.root / "shared" / CAMPAIGN / "export/model/deep/weights").write_text("deep/WEIGHTS")

@@ -107,7 +107,7 @@ def test_the_newest_sound_step_is_carried_and_newer_ones_are_refused_by_name(sit
     assert [path.name for path in (site.root / "work/golden").iterdir()] == [step_folder(20)]
 
 
-def test_a_step_that_the_watch_distrusts_is_not_the_golden_one_unless_a_later_attempt_wrote_it(site: Any) -> None:
+def test_a_step_that_the_watch_distrusts_is_golden_only_if_a_later_attempt_wrote_it(site: Any) -> None:
     commit(site, 20)
     folder = commit(site, 30).parents[2]
     (folder / "watch").mkdir()
@@ -222,7 +222,7 @@ def test_every_shard_is_looked_at_and_a_step_is_refused_by_the_first_that_is_wro
     assert archiver(site).run().refused == (f"{step_folder(30)}: attempt-0001/c.pt is missing or has another size",)
 
 
-def test_newer_steps_that_an_archive_names_as_refused_are_no_objection_and_an_unnamed_one_is(site: Any) -> None:
+def test_newer_steps_that_an_archive_refused_by_name_are_no_objection_and_others_are(site: Any) -> None:
     commit(site, 20)
     for step in (30, 40):
         commit(site, step).unlink()
@@ -290,7 +290,7 @@ def test_each_shard_of_a_step_that_does_not_evaluate_is_compared_with_its_digest
         )
 
 
-def test_the_model_card_tells_owner_and_cost_of_the_record_and_an_earlier_export_is_no_part_of_it(site: Any) -> None:
+def test_the_model_card_has_the_records_owner_and_cost_and_no_earlier_export(site: Any) -> None:
     commit(site, 30)
     site.s3.held[f"campaigns/{CAMPAIGN}/spec.json"] = (b'{"owner": "ann"}', {})
     site.s3.held[f"campaigns/{CAMPAIGN}/live.json"] = (b'{"spent_usd": 12.5}', {})

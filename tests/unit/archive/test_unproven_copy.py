@@ -82,7 +82,7 @@ def copied(site: Any) -> dict[bytes, bytes]:
     return found
 
 
-def test_a_job_whose_checkpoints_nobody_recognised_is_copied_whole_with_the_manifest_last(site: Any) -> None:
+def test_a_job_whose_checkpoints_nobody_recognised_is_copied_whole_the_manifest_last(site: Any) -> None:
     write(site, "run/epoch=3-val_loss=0.5.ckpt")
     write(site, "notes.txt", b"")
     account(site, "run", "notes.txt", files=2)
@@ -237,7 +237,7 @@ def test_what_was_sealed_and_written_again_since_is_copied_without_an_account(si
     assert run(site).run().step == 40 and copied(site) == {b"ckpt.pt": b"a model"}
 
 
-def test_a_copy_that_fails_leaves_the_golden_checkpoint_in_the_archive_and_says_what_is_missing(site: Any) -> None:
+def test_a_copy_that_fails_leaves_the_golden_checkpoint_and_says_what_is_missing(site: Any) -> None:
     commit(site, 30, loss=None)
     write(site, "best.pt")
     account(site, "best.pt")
@@ -274,7 +274,7 @@ def test_a_sealed_folder_of_which_one_file_was_written_again_is_copied(site: Any
     assert len(left_of(site.own.parent, entire=True).files) == 4
 
 
-def test_what_only_shares_its_folder_with_others_or_cannot_be_read_saves_nothing_from_being_copied(site: Any) -> None:
+def test_what_shares_its_folder_with_others_or_is_unreadable_saves_nothing_from_a_copy(site: Any) -> None:
     sealed_from(site, 30, ".", "model.pt")
     sealed_from(site, 31, "part", "model.pt", part=True)
     sealed_from(site, 32, "bad", "model.pt")

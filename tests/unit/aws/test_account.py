@@ -237,7 +237,7 @@ def test_a_key_that_does_not_serve_is_named_as_the_cause(code: str, message: str
     assert isinstance(error, UserError) and "KMS key" in error.what and "enable-key" in str(error.cure)
 
 
-def test_a_denial_of_the_organization_sends_to_who_administers_it_and_another_one_does_not() -> None:
+def test_a_denial_by_the_organization_sends_to_its_administrator_and_no_other_does() -> None:
     denied = "User: arn:aws:iam::1:user/a is not authorized to perform: fsx:CreateFileSystem with an explicit deny in a"
     cures = [
         str(explained(ClientError({"Error": {"Code": "AccessDeniedException", "Message": words}}, "C")).cure)

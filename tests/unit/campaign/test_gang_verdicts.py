@@ -22,7 +22,7 @@ def probe(name: str, ok: bool, seen: str = "x", looked: bool = True) -> Probe:
 FACTS = [part(NodeFacts, name=name, instance=f"i-{name}") for name in ("a", "b", "c")]
 
 
-def test_a_fabric_failure_that_marks_every_node_replaces_only_the_one_with_a_bad_report_of_its_own() -> None:
+def test_a_fabric_failure_that_marks_every_node_replaces_the_one_with_a_bad_report() -> None:
     down = probe("fabric", False, "no route")
     seen = judge({
         "a": report("a", probe("ecc", True), down),
@@ -68,7 +68,7 @@ def test_a_pod_that_hangs_and_one_that_no_node_took_count_as_those_that_did_not_
     assert not lone.unfit and not lone.stuck and lone.alone == nowhere, "no node is its"
 
 
-def test_nobody_is_blamed_where_no_pod_at_all_left_a_report_or_the_gang_is_one_that_never_started() -> None:
+def test_nobody_is_blamed_where_no_pod_reports_or_the_gang_never_started() -> None:
     dead = probe("report", False, "exit code 1 without a report; ModuleNotFoundError")
     mixed = {"a": report("a", dead), "b": report("b", waiting()), "c": report("c", dead)}
     seen = judge(mixed, FACTS)

@@ -209,7 +209,7 @@ def test_a_steward_that_lives_keeps_its_nodes_without_a_driver_until_the_budget_
     assert (world.gpu_nodes() > 0) == archives, "an archive has bounds of its own"
 
 
-def test_an_interrupted_driver_keeps_its_stack_but_not_its_nodes_beyond_the_launch_budget(
+def test_an_interrupted_driver_keeps_its_stack_but_no_nodes_beyond_the_launch_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = lived(monkeypatch, "all are fit")

@@ -36,7 +36,7 @@ def test_a_workloads_own_image_starts_on_the_pilot_with_the_supervisor_in_it() -
     assert len(checks(ROOT / "infra/campaigns/rehearsal.yaml", None)) == 1
 
 
-def test_a_pilot_has_no_floor_between_nodes_the_shortest_diagnostic_and_the_trainers_imports() -> None:
+def test_a_pilot_has_no_fabric_floor_a_short_diagnostic_and_the_trainers_imports() -> None:
     spec = example_spec(preflight={"dcgm_level": 3})
     whole = expectation_of(spec, None, {})
     alone = pilot.for_one_node(spec, whole)

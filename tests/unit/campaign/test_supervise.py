@@ -88,7 +88,7 @@ def test_what_nobody_recognised_or_saw_is_not_nothing_to_lose(left: dict[str, An
         trained(left)
 
 
-def test_what_was_copied_as_it_is_lets_the_campaign_end_and_tells_where_it_lies_and_what_would_fit() -> None:
+def test_a_raw_copy_lets_the_campaign_end_and_tells_its_place_and_what_would_fit() -> None:
     found, notes = trained(LEFT, ("archive.unproven", COPIED))
     assert found == {"unproven": COPIED}
     assert "s3://archive/x/unproven/attempt-0001" in notes[0] and "`format: lightning` would have" in notes[0]

@@ -67,7 +67,7 @@ def test_a_damaged_identity_is_nothing_that_a_person_gives_up(
 # --- the order of things ---
 
 
-def test_builders_and_freezes_end_before_the_stack_and_what_it_did_not_know_is_swept_after_it(
+def test_builders_and_freezes_end_before_the_stack_and_unknown_ones_are_swept_after_it(
     world: FakedTeardown,
 ) -> None:
     world.left, world.frozen = ("volume vol-1",), {"trainers", "builders"}

@@ -67,7 +67,7 @@ def camp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CopiedCamp
     server.stop()
 
 
-def test_a_copy_that_the_record_calls_read_back_has_its_age_and_one_that_it_does_not_know_is_not_verified(
+def test_a_copy_that_the_record_read_back_has_its_age_and_an_unknown_is_not_verified(
     camp: CopiedCampaign,
 ) -> None:
     camp.copy(20)

@@ -134,7 +134,7 @@ def test_a_step_that_retention_takes_meanwhile_is_left_out_and_is_no_damage(tmp_
     assert [(one.step, one.sound) for one in work.verify(place, [20, 10], tell)] == [(20, True)]
 
 
-def test_prune_of_the_shared_tier_removes_what_was_shown_and_never_the_newest_proven_step(camp: LiveTiers) -> None:
+def test_prune_of_the_shared_tier_removes_what_it_showed_and_not_the_newest_proven(camp: LiveTiers) -> None:
     camp.desk.open()
     camp.shard(camp.shared, 30, "a.pt").write_bytes(b"bytez")
     out = io.StringIO()

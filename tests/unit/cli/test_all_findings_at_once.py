@@ -51,7 +51,7 @@ def test_a_broken_field_is_not_judged_by_its_default(tmp_path: Path) -> None:
     assert {one.rule for one in checked(path).findings if one.field == "money.deadline"} == {"shape"}
 
 
-def test_data_without_a_source_but_with_a_field_that_is_none_are_told_without_an_exception(tmp_path: Path) -> None:
+def test_data_without_a_source_and_with_a_field_that_is_none_raise_no_exception(tmp_path: Path) -> None:
     content = yaml.safe_load(BASE)
     content["data"], content["zone"] = {"sources": "python:stdlib"}, "us-west-2a"
     path = tmp_path / "campaign.yaml"

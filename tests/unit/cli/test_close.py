@@ -109,7 +109,7 @@ SILENCE = "the steward has been silent for 21 minutes"
     ],
     ids=["no node", "nodes up", "given back", "archived"],
 )  # fmt: skip
-def test_a_steward_that_is_silent_for_longer_than_its_bound_ends_the_nodes_and_what_loses_nothing(
+def test_a_steward_that_is_silent_beyond_its_bound_ends_nodes_and_what_loses_nothing(
     store: CampaignStore, events: list[tuple[str, dict[str, Any]]], wanted: tuple[Act, str]
 ) -> None:
     for kind, data in (LAUNCHED, *events):

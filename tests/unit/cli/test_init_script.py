@@ -190,7 +190,7 @@ def test_a_trial_writes_what_it_has_measured_and_leaves_the_scripts_folder_as_it
         pytest.param("raise KeyError('data/tokens.bin')", "KeyError.*leave out --try", marks=pytest.mark.nightly),
     ],
 )
-def test_a_script_that_does_not_run_here_is_told_by_its_first_failure_and_nothing_is_written(
+def test_a_script_that_does_not_run_here_says_its_first_failure_and_writes_nothing(
     line: str, told: str, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(f"import json\nprint(json.dumps({{'step': 0}}))\n{line}\n")

@@ -72,7 +72,7 @@ def test_without_credentials_the_rehearsals_are_listed_and_that_aws_was_not_aske
     assert "tried" in words and "AWS was not asked" in words
 
 
-def test_campaigns_of_the_account_are_told_with_owner_stage_and_bill_and_an_unreadable_one_hides_none(
+def test_the_accounts_campaigns_have_owner_stage_and_bill_and_unreadable_ones_hide_none(
     account: Account,
 ) -> None:
     spec = example_spec()

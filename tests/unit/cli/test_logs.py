@@ -172,7 +172,7 @@ def test_a_time_ago_is_a_duration() -> None:
             moment(wrong)
 
 
-def test_only_the_newest_lines_of_each_pod_are_shown_and_those_that_come_while_it_is_followed(
+def test_only_each_pods_newest_lines_are_shown_and_those_that_come_while_it_is_followed(
     store: CampaignStore,
 ) -> None:
     assert read(store, attempt=1, tail=1) == ["node 0 | two", "node 1 | first"]

@@ -147,7 +147,7 @@ def test_a_kind_of_a_later_version_is_no_damage(recorded: Recorded) -> None:
     assert recorded.again().state() == recorded.store.state() and recorded.again().unread_objects() == {}
 
 
-def test_what_cannot_be_read_may_have_been_a_launch_so_nothing_is_proven_until_an_archive_comes_after_it(
+def test_an_unreadable_object_may_be_a_launch_so_only_an_archive_after_it_proves_an_end(
     recorded: Recorded,
 ) -> None:
     known = CampaignIdentity(identity="one")

@@ -18,7 +18,7 @@ def written(name: str) -> list[str]:
     return [one["expression"] for one in MADE[name]["spec"]["validations"]]
 
 
-def test_a_request_that_cannot_be_judged_is_refused_and_a_change_is_judged_as_a_new_pod_is() -> None:
+def test_a_request_that_cannot_be_judged_is_refused_and_a_change_counts_as_a_new_pod() -> None:
     assert {name: one["metadata"]["name"] for name, one in MADE.items()} == {
         "pods": "bivouac-x-pods", "steward": "bivouac-x-steward",
     }  # fmt: skip
@@ -151,7 +151,7 @@ def test_each_thing_that_no_pod_of_ours_needs_is_forbidden(what: str) -> None:
     assert not any("||" in test.partition("&&")[0] for test in written("pods") if "hostNetwork" in test)
 
 
-def test_the_steward_launches_the_gang_and_the_archive_with_its_own_environment_and_first_step() -> None:
+def test_the_steward_launches_gang_and_archive_with_its_environment_and_first_step() -> None:
     own = " ".join(set(written("steward")) - set(written("pods")))
     assert "s.?serviceAccountName.orValue('') in ['archive', 'trainer']" in own
     assert "e.name == 'HOME' && e.?value.orValue('') == '/tmp'" in own and "!has(c.envFrom)" in own

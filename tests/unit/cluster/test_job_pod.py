@@ -109,7 +109,7 @@ def evicted_after_s(spec: dict[str, Any], condition: str) -> float:
     return min((one.get("tolerationSeconds", float("inf")) for one in own), default=300)
 
 
-def test_kubernetes_never_evicts_a_gang_whose_nodes_the_steward_calls_unknown_and_not_dead() -> None:
+def test_kubernetes_never_evicts_a_gang_whose_nodes_the_steward_calls_unknown() -> None:
     for condition in ("not-ready", "unreachable"):
         assert evicted_after_s(pod(), condition) == float("inf")
         assert evicted_after_s(deployment(1)["template"]["spec"], condition) < 60, "the steward itself moves on"

@@ -212,7 +212,7 @@ def pod_of(name: str, leaving: bool, **labels: str) -> Pod:
     return Pod(metadata=ObjectMeta(name=name, labels=labels, deletionTimestamp=since))
 
 
-def test_pods_that_wait_for_a_dead_node_are_forgotten_so_that_the_next_gang_fits_the_quota() -> None:
+def test_pods_that_wait_for_a_dead_node_go_so_that_the_next_gang_fits_the_quota() -> None:
     """Of an ended gang, on that node alone: neither its steward nor a pod that nobody has deleted."""
     gang = {ATTEMPT_LABEL: "1"}
     pods = [pod_of("rank-1", True, **gang), pod_of("rank-2", False, **gang), pod_of("steward", True, app="steward")]

@@ -87,9 +87,7 @@ def test_another_torch_than_the_images_is_refused(index: Path, tmp_path: Path) -
 
 
 @pytest.mark.nightly
-def test_a_package_that_is_pinned_to_another_version_takes_the_images_place_and_that_is_said(
-    index: Path, tmp_path: Path
-) -> None:
+def test_a_package_pinned_to_another_version_replaces_the_images_and_that_is_said(index: Path, tmp_path: Path) -> None:
     wheel(index, "lib", "4.0", "words<1"), wheel(index, "words", "0.5")
     said: list[str] = []
     image = ImagePython(HERE, TORCH | {"lib": "5.0", "words": "1.2"})

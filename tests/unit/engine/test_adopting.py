@@ -179,7 +179,7 @@ def test_adopted_creations_come_last_and_what_was_touched_is_looked_at_anew() ->
     assert empty["resources"] == [kept] and look == []
 
 
-def test_rules_that_a_killed_engine_left_are_removed_to_be_made_anew_each_under_the_lease(
+def test_rules_that_a_killed_engine_left_go_and_are_made_anew_each_under_the_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = list[Any]()
@@ -271,7 +271,7 @@ def test_a_repository_is_known_by_its_whole_name_and_a_pod_identity_by_its_subje
     assert account.asked["list_pod_identity_associations"] == subject
 
 
-def test_what_was_adopted_and_is_not_ready_is_waited_for_and_what_may_not_be_asked_is_not() -> None:
+def test_adopted_things_that_are_not_ready_are_waited_for_unless_asking_is_forbidden() -> None:
     deployment = {"pending_operations": [operation(LUSTRE, "shared"), operation(LINK, "data"), operation(VPC, "v")]}
     adopted = {urn(LUSTRE, "shared"): "fs-1", urn(LINK, "data"): "dra-1", urn(VPC, "v"): "vpc-1"}
 

@@ -45,7 +45,7 @@ def test_a_changed_maximum_is_drift_beside_a_changed_size() -> None:
     assert [(one.path, one.before, one.after) for one in row.changes] == [("scalingConfig.maxSize", 3, 2)]
 
 
-def test_a_postponement_by_the_driver_is_no_drift_of_the_launch_and_is_one_of_the_deadline() -> None:
+def test_a_postponement_by_the_driver_is_no_drift_of_the_launch_but_of_the_deadline() -> None:
     kind = "aws:scheduler/schedule:Schedule"
     states = [{"scheduleExpression": "at(a)", "state": "DISABLED"}, {"scheduleExpression": "at(b)", "state": "ENABLED"}]
 

@@ -166,7 +166,7 @@ def commanded(
 
 
 @pytest.mark.parametrize("thrice", [False, True])
-def test_more_than_one_ctrl_c_leaves_no_engine_and_a_lock_that_a_driver_elsewhere_may_cancel(
+def test_two_ctrl_c_leave_no_engine_and_a_lock_that_a_driver_elsewhere_may_cancel(
     store: CampaignStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thrice: bool
 ) -> None:
     """An engine that takes its time loses its life and leaves its lock; the third press comes while it is being ended,

@@ -250,7 +250,7 @@ def test_an_owner_is_named_wherever_its_tag_stands(owner: str) -> None:
     assert one.endswith("with no tag that names an owner: Name=x, a=1, b=2")
 
 
-def test_a_suspect_is_told_with_the_time_at_which_it_was_made_and_what_is_known_of_its_tags() -> None:
+def test_a_suspect_is_told_with_the_time_it_was_made_and_what_is_known_of_its_tags() -> None:
     said = "made 2026-11-01 13:30 UTC, since the campaign began, without a tag"
     late = NOON.replace(hour=13, minute=30)
     assert suspects(Thing("eni-1", created=late), began=NOON) == [f"network interface eni-1: {said}"]

@@ -337,7 +337,7 @@ def test_a_reason_is_there_for_whatever_stays(account: Account) -> None:
     assert [reason for _, reason in orphans.clear(account.keeper, [orphan]).stuck] == ["it stays"]
 
 
-def test_a_keeper_is_of_the_credentials_account_and_refuses_an_account_whose_records_have_vanished(
+def test_a_keeper_has_the_credentials_account_and_refuses_one_whose_records_vanished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = list[tuple[Any, ...]]()

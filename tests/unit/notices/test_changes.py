@@ -184,7 +184,7 @@ def test_a_subject_is_what_sns_takes() -> None:
     assert "Zürich" in text and len(text.encode()) < 4096
 
 
-def test_nodes_that_the_closer_gave_back_are_told_of_with_the_reason_and_then_reminded_of() -> None:
+def test_people_hear_of_nodes_that_the_closer_gave_back_with_the_reason_and_reminders() -> None:
     why = "the steward has been silent for 21 minutes"
     events = record((AT_ZERO[0], {**AT_ZERO[1], "why": why}))
     assert told(events) == [(Change.FAILED, "w-000000")]

@@ -288,7 +288,7 @@ def test_a_reference_that_is_none_is_refused_at_its_field(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_run_on_aws_fetches_and_judges_the_source_before_anything_is_made_and_never_once_it_has_begun(
+def test_on_aws_the_source_is_judged_before_anything_is_made_and_never_once_it_began(
     begun: bool, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, answer in (

@@ -111,7 +111,7 @@ DECLINED = [
 
 @pytest.mark.parametrize("below", [".", "deep"])
 @pytest.mark.parametrize(("break_it", "words", "cure"), DECLINED, ids=lambda one: getattr(one, "__name__", ""))
-def test_a_checkout_that_git_does_not_read_is_refused_in_gits_words_and_nothing_is_packed(
+def test_a_checkout_that_git_does_not_read_is_refused_in_its_words_and_not_packed(
     break_it: Any, words: str, cure: str, below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = repository(tmp_path / "job", train__py="")

@@ -78,7 +78,7 @@ def links(**changes: Any) -> Links:
         (SEVEN.model_copy(update={"lora": {}}), EIGHT_WITH_NVLINK, 1),
     ],
 )
-def test_a_second_copy_is_offered_where_it_is_faster_and_small_and_made_only_where_it_is_asked_for(
+def test_a_second_copy_is_offered_where_it_is_fast_and_small_and_made_on_request_only(
     model: ModelConfig, gang: Links, ranks: int
 ) -> None:
     size = zero_sizes(ZeroConfig(), model, 2, links=gang)["hpz_ranks"]

@@ -101,7 +101,7 @@ def test_no_role_asks_for_more_than_it_needs(name: str) -> None:
             assert not modules_of(task) & set(WORDY), f"{name}: {task['name']}"
 
 
-def test_what_is_fetched_is_held_against_its_sum_and_tried_again_a_bounded_number_of_times() -> None:
+def test_a_download_is_held_against_its_sum_and_tried_a_bounded_number_of_times() -> None:
     fetched = [task for name in ROLES for task in tasks_of(name, "install") if modules_of(task) & {"get_url", "dnf"}]
     assert len(fetched) >= 5
     for task in fetched:
@@ -162,7 +162,7 @@ def test_a_playbook_is_one_that_ansible_can_read(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.nightly
-def test_settings_and_health_check_are_applied_to_a_plain_machine_and_a_second_time_change_nothing(
+def test_settings_and_health_check_apply_to_a_plain_machine_and_change_nothing_twice(
     tmp_path: Path,
 ) -> None:
     root = tmp_path / "root"

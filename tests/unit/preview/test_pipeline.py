@@ -133,7 +133,7 @@ def test_a_long_preview_is_cut_so_that_the_findings_of_the_next_spec_stay(reposi
     assert "_Cut here" in posted and "the bucket would be replaced" in posted
 
 
-def test_without_github_the_comment_is_left_in_a_file_and_what_git_does_not_know_is_no_clean_result(
+def test_without_github_the_comment_is_a_file_and_what_git_does_not_know_is_not_clean(
     repository: Repository,
 ) -> None:
     code, calls, _ = repository.run("preview", BASE_SHA=repository.base)
@@ -176,7 +176,7 @@ MINE: dict[str, Any] = {"findings": [], "stacks": []}
     ],
     ids=["mine", "another's", "falling", "unseen", "not archived", "over", "no list"],
 )
-def test_of_a_dead_branch_that_falls_which_only_it_names_and_which_was_begun_with_its_spec(
+def test_of_a_dead_branch_that_falls_which_it_alone_names_and_began_with_its_spec(
     repository: Repository, answers: dict[str, tuple[int, Any]], wanted: int, ended: bool
 ) -> None:
     repository.git("checkout", "--quiet", "main")

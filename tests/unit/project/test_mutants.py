@@ -44,7 +44,7 @@ HARMLESS = """tiny.py:
 """
 
 
-def test_what_a_test_notices_is_killed_and_the_rest_is_told_with_the_entries_that_are_stale(tmp_path: Path) -> None:
+def test_what_a_test_notices_is_killed_and_the_rest_is_told_with_stale_entries(tmp_path: Path) -> None:
     done = _mutants(tmp_path, TEST, HARMLESS)
     survived = {line.split("): ")[1] for line in done.stdout.splitlines() if "survived (" in line}
     assert done.returncode == 1, done.stderr

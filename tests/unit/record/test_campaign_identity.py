@@ -53,7 +53,7 @@ def test_what_was_archived_before_identities_were_is_read_where_it_lies(store: C
     assert archive_prefix_of(store) == "campaigns/train"
 
 
-def test_an_archive_that_names_no_identity_is_not_taken_for_that_of_a_campaign_that_always_had_one(
+def test_an_archive_without_an_identity_is_not_that_of_a_campaign_that_has_one(
     store: CampaignStore,
 ) -> None:
     known = claim_identity(store, is_adopted=False)

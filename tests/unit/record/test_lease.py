@@ -53,7 +53,7 @@ def leases(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leases]:
     yield Leases(s3, monkeypatch)
 
 
-def test_a_patient_lease_that_ran_out_while_s3_was_away_touches_nothing_and_is_ours_again_after(
+def test_a_patient_lease_that_ran_out_without_s3_touches_nothing_and_is_ours_later(
     s3: FakeS3, leases: Leases, time: Time
 ) -> None:
     """Ten minutes of 5xx ended the steward, and each of its successors."""
@@ -270,7 +270,7 @@ def test_a_lease_is_a_second_younger_than_the_whole_seconds_of_s3_say(seconds: i
     assert module._age_s(answer, module.LeaseRecord.model_validate(told)) == age
 
 
-def test_a_driver_whose_credentials_ended_is_told_to_renew_them_and_its_successor_goes_on(
+def test_a_driver_with_ended_credentials_shall_renew_them_and_its_successor_goes_on(
     s3: FakeS3, leases: Leases, time: Time
 ) -> None:
     ours = leases.of("a", patient=False)

@@ -58,7 +58,7 @@ def test_a_restart_in_place_without_attempt_or_step_is_text() -> None:
     assert not any(AttemptRestartedInPlace.of_line("p", {**line, name: None}) for name in ("attempt", "step"))
 
 
-def test_what_a_job_prints_beside_a_step_is_for_people_and_a_begin_is_as_the_record_has_it() -> None:
+def test_what_a_job_prints_beside_a_step_is_for_people_and_a_begin_is_the_records() -> None:
     for parameters in ("7B", 1.3e9, None):
         line = line_of({"event": "step", "step": 3, "loss": 2.0, "parameters": parameters})
         assert line is not None and (line.loss, line.parameters) == (2.0, None)

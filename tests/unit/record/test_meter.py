@@ -119,7 +119,7 @@ def test_the_plans_estimate_counts_as_it_passes(
 
 
 @pytest.mark.parametrize(("until", "rest", "per_hour"), [(60, 60, 2), (105, 0, 82), (120, 0, 82)])
-def test_a_fee_paid_at_once_counts_from_the_begin_and_its_nodes_add_nothing_while_it_covers_them(
+def test_a_fee_paid_at_once_counts_from_the_begin_and_its_nodes_are_free_meanwhile(
     until: int, rest: int, per_hour: int
 ) -> None:
     bill = (*lines(2, 80), line("capacity block, unused", 0, 1, upfront_usd=100))

@@ -51,7 +51,7 @@ def test_a_key_with_a_set_of_values(operator: str, values: Any, seen: list[str],
     assert holds({operator: {"aws:TagKeys": values}}, aws__tagkeys=seen) is met
 
 
-def test_several_values_without_a_set_operator_are_nothing_to_allow_by_and_enough_to_deny_by() -> None:
+def test_several_values_without_a_set_operator_allow_nothing_and_suffice_to_deny() -> None:
     """IAM promises nothing of it."""
     assert not holds({"StringEquals": {"aws:TagKeys": ["a", "b"]}}, aws__tagkeys=["a", "b"])
     assert holds({"StringEquals": {"aws:TagKeys": "z"}}, "Deny", aws__tagkeys=["a", "b"])
@@ -91,7 +91,7 @@ def test_a_resource_is_compared_part_by_part(pattern: str, arn: str, met: bool) 
         assert allowed([document(statement(NotResource=pattern))], asked) is not met
 
 
-def test_a_resource_that_nobody_can_name_is_allowed_by_a_star_alone_and_denied_by_any_denial() -> None:
+def test_an_unnamed_resource_is_allowed_by_a_star_alone_and_denied_by_any_denial() -> None:
     unknown = Question("s3:GetObject", None)
     assert allowed([document(statement(Resource="*"))], unknown)
     assert not allowed([document(statement(Resource="arn:aws:s3:::box/*"))], unknown)

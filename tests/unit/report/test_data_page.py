@@ -29,7 +29,7 @@ def spec(**data: object) -> Spec:
     return Spec.model_validate(plain | {"data": data})
 
 
-def test_the_page_tells_counts_licence_reasons_and_samples_and_escapes_what_the_text_holds(tmp_path: Path) -> None:
+def test_the_page_has_counts_licence_reasons_and_samples_and_escapes_the_text(tmp_path: Path) -> None:
     rows = [f"<script>alert({n})</script> words of document {n} " * 10 for n in range(40)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in [*rows, *rows[:7], " "]))
     source = Source(name="web", location=str(tmp_path / "a.jsonl"), licence="CC0-1.0", origin="a crawl of 2026")

@@ -112,7 +112,7 @@ def test_the_page_says_that_a_tolerance_was_used() -> None:
     assert "equals, exactly" not in render(made)
 
 
-def test_the_page_shows_what_the_job_s_own_evaluation_has_found_and_where_its_export_lies() -> None:
+def test_the_page_shows_what_the_jobs_evaluation_says_and_where_its_export_lies() -> None:
     spec, story = load(ROOT / "trainer/examples/ddp/rehearsal.yaml").spec, whole()
     proof = "evaluated by the job's own command, its export within the tolerance"
     for event in story.events:

@@ -66,7 +66,7 @@ def test_a_campaign_without_a_proven_checkpoint_is_never_good(
     render(found)
 
 
-def test_the_same_campaign_with_its_checkpoint_archived_is_good_and_says_what_was_copied_beside(report: Make) -> None:
+def test_the_campaign_with_its_checkpoint_archived_is_good_and_says_what_was_copied(report: Make) -> None:
     story = whole()
     at = next(event for event in story.events if event.kind == "archive.verified").at
     plain = report(whole())

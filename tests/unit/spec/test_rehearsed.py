@@ -59,7 +59,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return load_it
 
 
-def test_the_trainer_image_stands_in_for_one_of_another_registry_unless_the_rehearsal_has_its_own() -> None:
+def test_the_trainer_image_stands_in_for_a_foreign_one_unless_the_rehearsal_has_one() -> None:
     content = as_workload()
     content["workload"] = WORKLOAD | {"image": "nvcr.io/nvidia/pytorch:25.10-py3"}
     found = derived(content)

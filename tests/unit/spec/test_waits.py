@@ -23,7 +23,7 @@ def test_every_row_says_who_knows_it() -> None:
     assert all(one.takes and one.source for one in WAITS)
 
 
-def test_a_rehearsal_at_a_scale_waits_for_a_fraction_but_never_for_less_than_its_processes_need(
+def test_a_scaled_rehearsal_waits_a_fraction_but_no_less_than_its_processes_need(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = {one.what: one.seconds for one in WAITS}

@@ -143,7 +143,7 @@ def test_the_example_can_be_run_and_a_missing_source_or_script_cannot(spec: Any)
     assert errors(spec(remove=("source",), script="/opt/train.py")) == []
 
 
-def test_secrets_lie_in_the_campaigns_account_and_region_and_a_rehearsal_has_a_file_of_its_own(spec: Any) -> None:
+def test_secrets_lie_in_the_campaigns_account_and_region_and_rehearsals_have_a_file(spec: Any) -> None:
     def errors(target: str, secret: str, **more: Any) -> list[tuple[str, str]]:
         small = {"rehearsal": {"secrets": "secrets.env"}} if more.get("file") else {}
         top = {"target": target, **({"rehearsal": None} if target == "aws" else {})}

@@ -153,7 +153,7 @@ def test_only_builders_have_the_agents_and_the_registrys_rights() -> None:
     assert granted([*asked, ends], SOMEBODY, ANYTHING, LIMIT) == []
 
 
-def test_the_boundary_lets_only_a_clusters_role_use_a_key_by_itself_and_only_one_that_is_marked() -> None:
+def test_the_boundary_lets_only_a_clusters_role_use_a_key_and_only_a_marked_one() -> None:
     asked = [one for grant in OF_CLUSTER for one in grant.asked()]
     assert refused(asked, CLUSTER, ANYTHING, LIMIT) == []
     # Whatever the tag's value is.
@@ -210,7 +210,7 @@ def test_the_boundary_fits_into_a_managed_policy_with_the_longest_names_of_a_reg
             assert len(json.dumps(document, separators=(",", ":"))) <= 6144 * 0.9, region
 
 
-def test_the_boundary_lets_only_stewards_tell_people_and_only_on_topics_of_bivouac_in_the_account() -> None:
+def test_the_boundary_lets_only_stewards_tell_people_and_only_on_bivouacs_topics() -> None:
     (asked,) = Grant("sns:Publish", (TOPIC,)).asked()
     assert may(asked, role("bivouac-train-steward"), ANYTHING, LIMIT)
     assert may(asked, arn_of("closer"), ANYTHING, FOUNDERS) and not may(asked, arn_of("builder"), ANYTHING, FOUNDERS)

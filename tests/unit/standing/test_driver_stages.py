@@ -287,7 +287,7 @@ def test_a_node_is_judged_without_what_only_awss_nodes_have(standing: Standing) 
     assert not wanted.gpudirect and not wanted.rdma and wanted.time_source is None
 
 
-def test_a_node_that_the_health_check_leaves_out_is_recorded_once_and_known_to_the_next_driver(
+def test_a_node_that_the_health_check_leaves_out_is_recorded_once_for_later_drivers(
     standing: Standing,
 ) -> None:
     spec, api = standing().spec, TenantApi(rack("rack-1"), rack("rack-2"))

@@ -124,7 +124,7 @@ def test_the_steward_is_gone_before_anything_else_is_deleted(
     assert order[0] == "deployments" and set(order[-4:]) == {"configmaps"}
 
 
-def test_each_node_and_the_claim_are_emptied_by_a_job_that_reaches_only_the_tenants_folder(
+def test_each_node_and_the_claim_are_emptied_by_a_job_within_the_tenants_folder(
     api: TenantApi, s3: FakeS3, spec: Spec, time: Time
 ) -> None:
     end(tenant(api, s3, spec, time), NOTHING_LAUNCHED)

@@ -134,7 +134,7 @@ def test_a_node_with_7_of_8_gpus_is_counted_as_unfit_and_replaced() -> None:
     assert isinstance(decide(between(nodes=lame, since_short=5 * MINUTE), POLICY, history), Replace)
 
 
-def test_broken_accelerators_are_replaced_within_a_minute_but_never_under_a_running_attempt() -> None:
+def test_broken_accelerators_are_replaced_within_a_minute_but_not_under_an_attempt() -> None:
     words = "AcceleratedHardwareReady is False (NvidiaXID79Error)"
     nodes = (node(0), node(1, unfit=words, sick_for={Sickness.FAULT: MINUTE}))
     assert isinstance(decide(seen(nodes=nodes), POLICY, History()), Wait)
@@ -169,7 +169,7 @@ def test_a_gang_that_never_steps_names_the_kubelet_that_did_not_start_its_pod() 
     assert isinstance(action, EndAttempt) and (action.failure, action.dead_nodes) == (FailureClass.NODE, ("node-1",))
 
 
-def test_a_cordoned_node_is_waited_for_until_the_time_for_capacity_is_over_and_then_named() -> None:
+def test_a_cordoned_node_is_waited_for_during_the_time_for_capacity_and_then_named() -> None:
     """It counted as fit: each attempt on it was one of three without progress."""
     nodes, history = (node(0), node(1, unfit="cordoned by somebody else")), History(attempts=(PROGRESSED,))
     assert decide(between(nodes=nodes, since_short=MINUTE), POLICY, history) == Wait(

@@ -276,7 +276,7 @@ def test_without_a_record_for_too_long_the_nodes_go_back_whatever_is_due(sight: 
     assert isinstance(decide(sight.model_copy(update={"unseen": gone}), POLICY, NONE), GiveBack)
 
 
-def test_a_gang_that_the_cluster_s_api_does_not_show_trains_on_but_a_hung_one_has_its_bound() -> None:
+def test_a_gang_that_the_api_does_not_show_trains_on_but_a_hung_one_has_its_bound() -> None:
     long = away("cluster", POLICY.blind_timeout + TICK)
     assert isinstance(decide(seen(unseen=long), POLICY, NONE), Wait)
     assert isinstance(decide(seen(unseen=long, since_step=timedelta(hours=1)), POLICY, NONE), GiveBack)

@@ -160,7 +160,7 @@ def test_the_secrets_stay_those_to_which_the_stack_has_given_the_pods_rights() -
     refuse_unfit(HELD, difference(old, job(TOKEN={"secret": "team/token"})), committed=-1, now=False)
 
 
-def test_the_image_stays_in_its_repository_and_the_mounts_are_those_that_the_file_system_is_linked_to() -> None:
+def test_the_image_stays_in_its_repository_and_mounts_are_those_of_the_file_system() -> None:
     def job(**changes: object) -> Spec:
         raw = yaml.safe_load((ROOT / "trainer/examples/ddp/rehearsal.yaml").read_text())
         return Spec.model_validate(raw | {"workload": raw["workload"] | changes})

@@ -200,7 +200,7 @@ def test_a_good_judgement_goes_to_the_archive_and_its_metrics_into_the_record(ar
     assert (asked.judgement, asked.unjudged, asked.workload) == (GAUGE, "", True)
 
 
-def test_a_bad_one_fails_the_archive_tells_which_step_is_safe_and_leaves_nothing_to_the_next_try(
+def test_a_bad_step_fails_the_archive_tells_the_safe_one_and_leaves_the_next_try_nothing(
     archived: Any, ended: Ended
 ) -> None:
     ended.client.jobs["story-judge1"] = SimpleNamespace(metadata=SimpleNamespace(name="story-judge1", labels={}))

@@ -42,7 +42,7 @@ def kept() -> Kept:
     return Kept()
 
 
-def test_clocks_are_kept_at_once_and_then_at_changes_and_at_most_every_quarter_of_a_minute(kept: Kept) -> None:
+def test_clocks_are_kept_at_once_then_at_changes_and_at_most_each_quarter_of_a_minute(kept: Kept) -> None:
     clocks = Clocks.begin(1, kept.time())
     kept.keeper.keep(clocks)
     assert kept.stored()["step"] == 0

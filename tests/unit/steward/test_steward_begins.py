@@ -73,7 +73,7 @@ def test_a_record_that_is_away_is_waited_for(begin: Any, story: StewardRun) -> N
 
 
 @pytest.mark.parametrize("holder", [None, "gone", "living"])
-def test_without_a_record_the_gang_commits_and_its_nodes_go_back_unless_another_steward_lives(
+def test_without_a_record_the_gang_commits_and_nodes_go_back_unless_a_steward_lives(
     begin: Any, story: StewardRun, holder: str | None
 ) -> None:
     story.cluster.jobs["story-a1"] = SimpleNamespace(

@@ -187,7 +187,7 @@ def test_a_clock_is_off_by_more_than_thirty_seconds_and_each_that_is_is_named() 
     assert several.clock.disagreement() == f"clocks disagree: {words}"
 
 
-def test_a_clock_that_was_told_nothing_reads_this_machines_own_which_goes_on_in_its_sleep() -> None:
+def test_a_clock_without_a_source_reads_this_machines_which_goes_on_in_its_sleep() -> None:
     clock = Clock()
     begun = time.clock_gettime(time.CLOCK_BOOTTIME)
     assert begun <= clock.monotonic() <= time.clock_gettime(time.CLOCK_BOOTTIME)

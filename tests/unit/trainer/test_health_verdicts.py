@@ -123,7 +123,7 @@ def errors_while(seconds: float, before: str, after: str) -> Probe:
     return nvlinks.errors_probe(old, replace(new, at_s=old.at_s + seconds), 100.0)
 
 
-def test_link_errors_are_judged_by_their_rate_while_the_links_work_and_old_ones_are_only_told() -> None:
+def test_link_errors_are_judged_by_their_rate_on_working_links_and_old_ones_only_told() -> None:
     old = ERRORS.replace("Link 3: Replay Errors: 0", "Link 3: Replay Errors: 5")
     told = errors_while(4.0, old, old)
     assert told.ok and told.seen == "in all since the driver was loaded GPU 0 link 3: 5 Replay"

@@ -103,7 +103,7 @@ def test_without_an_export_the_checkpoint_alone_is_evaluated_and_the_reverse(jud
     assert (code, found.metrics, found.exported, len(found.files)) == (0, {}, None, 2)
 
 
-def test_a_damaged_newest_checkpoint_is_left_out_and_without_a_sound_one_nothing_is_judged(judging: Judging) -> None:
+def test_a_damaged_newest_checkpoint_is_left_out_and_without_any_nothing_is_judged(judging: Judging) -> None:
     def damage(step: int) -> None:
         (shard,) = (judging.camp.tier / f"step-{step:08d}/attempt-0001").glob("*[!n]")
         shard.write_text("?")

@@ -40,7 +40,7 @@ def test_a_shared_tier_that_has_lost_all_is_filled_again_from_the_nodes_disks(tm
     assert seal.fault(relaunch.tier, 20, "tiny", "one") == "" and relaunch.jobs[0].of("recalled")[0]["step"] == 20
 
 
-def test_a_step_whose_part_died_with_a_node_stays_on_the_other_disk_until_the_job_is_beyond(tmp_path: Path) -> None:
+def test_a_step_whose_part_died_with_a_node_stays_on_the_other_disk_until_a_later_one(tmp_path: Path) -> None:
     pair = trained(tmp_path, 10, 20)
     shutil.rmtree(pair.tier / "step-00000020")
     shutil.rmtree(pair.nodes[1].disk)

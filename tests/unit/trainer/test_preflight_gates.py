@@ -77,7 +77,7 @@ OWN = "ami-0123456789abcdef0"
         (OWN, "580.65.06", "2.1.1g", ["efa"]),
     ],
 )
-def test_baked_versions_are_demanded_of_our_bake_and_of_other_images_what_nccl_and_cuda_work_with(
+def test_baked_versions_are_demanded_of_our_bake_and_a_fit_of_nccl_and_cuda_elsewhere(
     nodes: str, driver: str | None, module: str | None, wrong: list[str], tmp_path: Path
 ) -> None:
     asked = expectation_of(example_spec(image={"base": "bivouac/base:host", "nodes": nodes}), None, read_versions())
@@ -107,7 +107,7 @@ def test_the_floor_of_the_driver_is_that_of_the_trainer_images_cuda() -> None:
     assert cuda and f"CUDA {cuda[1]}.x needs {least_versions()['driver']} or newer" in source
 
 
-def test_the_nccl_that_is_loaded_is_held_against_the_containers_own_and_that_is_the_pinned_one() -> None:
+def test_the_loaded_nccl_is_compared_with_the_containers_and_that_with_the_pinned() -> None:
     pinned = re.search(r"^nvidia-nccl-cu13==(\S+)", (ROOT / "requirements/image.txt").read_text(), re.MULTILINE)
     assert pinned and fabrics.wheel_nccl() == fabrics.loaded_nccl() == pinned[1]
     log = parse_nccl(f"x:1:1 [0] NCCL INFO NCCL version {pinned[1]}+cuda13.0\n")
@@ -134,7 +134,7 @@ def test_a_log_that_does_not_say_how_many_devices_it_found_passes_nothing_unseen
     assert fabrics.nccl_probe(parse_nccl(DIRECT), 32).ok
 
 
-def test_a_gang_whose_channels_all_go_through_host_memory_fails_where_the_type_can_do_without() -> None:
+def test_a_gang_with_all_channels_through_host_memory_fails_where_the_type_has_better() -> None:
     staged, direct = (parse_nccl(DIRECT + CHANNEL.format(how=how) * 3) for how in ("", "/GDRDMA"))
     bad = fabrics.nccl_probe(staged, 32, gpudirect=True)
     assert not bad.ok and "no channel between nodes by GPUDirect" in bad.seen and "efa_nv_peermem" in bad.cure

@@ -131,7 +131,7 @@ def test_a_digest_is_of_every_byte_whatever_the_size(size: int, tmp_path: Path) 
     assert seal.digest_of(tmp_path / "file") == (size, hashlib.sha256(content).hexdigest())
 
 
-def test_what_a_dead_node_left_half_sealed_and_half_laid_back_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_what_a_dead_node_left_half_sealed_or_half_laid_back_goes_and_nothing_else(tmp_path: Path) -> None:
     own, tier = tmp_path / "own", tmp_path / "tier"
     put(own / "step-10/state", "ten")
     seal.seal(own / "step-10", files_of(own / "step-10"), own, tier, 10, IDENTITY, 0, None)
@@ -185,7 +185,7 @@ def test_a_progress_bar_that_writes_over_itself_is_read_line_by_line(bytes_each:
     assert lines[3].safe == " step 2 [secret]"
 
 
-def test_a_step_of_a_progress_bar_is_known_when_the_next_one_is_written_and_not_at_the_lines_end() -> None:
+def test_a_progress_bars_step_is_known_when_the_next_is_written_not_at_the_lines_end() -> None:
     """The stream is read as it comes: what is not there yet is waited for by nobody."""
     reading, writing = os.pipe()
     with open(reading, "rb") as stream, open(writing, "wb", buffering=0) as job:

@@ -115,7 +115,7 @@ def test_a_terminated_instance_is_replaced_unasked_and_its_node_deleted(
     delete_group(site, "sys")
 
 
-def test_an_instance_that_lost_its_machine_fails_its_status_check_until_the_group_replaces_it(
+def test_an_instance_without_its_machine_fails_its_status_check_until_it_is_replaced(
     site: AccountSite, cluster: str, subnets: list[str], node_role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_group(site, "dead", node_role, subnets)

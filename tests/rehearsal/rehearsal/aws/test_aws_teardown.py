@@ -299,7 +299,7 @@ def test_a_launch_that_targets_a_reservation_needs_a_place_in_it(
 GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/training"
 
 
-def test_nodes_beyond_a_group_s_places_run_on_demand_unless_they_ask_for_reservations_only(
+def test_nodes_beyond_a_groups_places_run_on_demand_unless_only_reservations_count(
     world: World, aws: Account, network: SimpleNamespace
 ) -> None:
     request = {"InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1a", "InstanceCount": 1}

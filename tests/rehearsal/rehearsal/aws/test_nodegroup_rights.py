@@ -107,7 +107,7 @@ def target(**one: str) -> dict[str, Any]:
     return {"CapacityReservationSpecification": {"CapacityReservationTarget": one}}
 
 
-def test_the_operator_makes_groups_in_the_clusters_own_security_group_and_in_capacity_that_others_made(
+def test_the_operator_makes_groups_in_the_clusters_security_group_and_others_capacity(
     maker: Maker,
 ) -> None:
     operator = maker.session()

@@ -28,7 +28,7 @@ def test_what_we_make_is_admitted(asking: admission.Asking) -> None:
     assert asking.refusal(relaunched, admission.STEWARD) == "", "another image of ours"
 
 
-def test_the_driver_makes_the_job_that_prepares_the_data_and_its_account_runs_nothing_else(
+def test_the_driver_makes_the_job_that_prepares_data_and_its_account_runs_nothing_else(
     asking: admission.Asking,
 ) -> None:
     job = preparing()
@@ -83,7 +83,7 @@ def test_a_workloads_image_runs_in_the_jobs_own_container_only(asking: admission
     assert "image" in asking.refusal(tagged, admission.STEWARD)
 
 
-def test_the_stewards_mpi_jobs_are_bounded_as_its_others_and_their_pods_mount_its_keys_alone(
+def test_the_stewards_mpi_jobs_have_the_bounds_of_others_and_mount_only_its_keys(
     asking: admission.Asking,
 ) -> None:
     job = mpi_gang(supervisor_image=IMAGE, secrets=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.waiting import until as eventually
 
 
-def test_a_component_dies_with_a_parent_that_is_killed_but_not_with_the_thread_that_asked_for_it(
+def test_a_component_dies_with_a_killed_parent_but_not_with_the_thread_that_began_it(
     tmp_path: Path,
 ) -> None:
     script = """

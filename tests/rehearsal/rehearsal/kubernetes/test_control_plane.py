@@ -82,7 +82,7 @@ def test_without_the_release_a_jobset_is_an_unknown_kind(client: Client) -> None
         client.create(jobset("too-early"))
 
 
-def test_the_steward_is_granted_the_priority_of_an_add_on_outside_of_the_systems_namespace(client: Client) -> None:
+def test_the_steward_has_the_priority_of_an_add_on_outside_of_the_systems_namespace(client: Client) -> None:
     eventually(lambda: list(client.list(ServiceAccount, namespace="default")))
     spec = PodSpec(containers=[Container(name="steward", image="i")], priorityClassName=STEWARD_PRIORITY_CLASS)
     made = client.create(Pod(metadata=ObjectMeta(name="steward", namespace="default"), spec=spec))

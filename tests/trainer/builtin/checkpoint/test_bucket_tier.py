@@ -139,7 +139,7 @@ def test_with_every_node_lost_the_campaign_goes_on_from_s3(camp: BucketCamp) -> 
 
 
 @pytest.mark.parametrize(("harm", "event"), [("damaged", "refused_shard"), ("missing", "missing_shard")])
-def test_a_damaged_or_missing_shard_refuses_its_step_on_all_ranks_and_the_one_before_is_taken(
+def test_a_damaged_or_missing_shard_refuses_its_step_on_all_ranks_for_the_one_before(
     harm: str, event: str, camp: BucketCamp, s3: Any
 ) -> None:
     key = key_of(camp.url, camp.shared.committed()[0], rank=1)
@@ -177,9 +177,7 @@ def test_with_nothing_sound_left_the_attempt_ends_and_does_not_begin_anew(camp: 
     assert why == "nothing-sound" and not camp.restored(2)
 
 
-def test_a_node_that_dies_in_the_middle_of_an_upload_leaves_the_checkpoint_before_as_the_newest(
-    camp: BucketCamp, s3: Any
-) -> None:
+def test_a_node_that_dies_during_an_upload_leaves_the_checkpoint_before_the_newest(camp: BucketCamp, s3: Any) -> None:
     def dies_on_the_way(rank: int) -> None:
         def begin_and_die(self: Prefix, name: str, source: Path) -> None:
             at = self._address(name)

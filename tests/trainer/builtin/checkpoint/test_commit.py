@@ -111,7 +111,7 @@ def test_the_manifest_names_every_ranks_shards_and_the_first_ranks_evaluation(ma
     assert [shard.rank for shard in manifest.shards] == [0, 0, 0, 1]
 
 
-def test_of_a_nodes_ranks_the_first_publishes_and_of_all_ranks_the_first_on_the_shared_tier(make: MakeRank) -> None:
+def test_a_nodes_first_rank_publishes_there_and_the_first_of_all_on_the_shared_tier(make: MakeRank) -> None:
     second = make(rank=1, local_rank=1, ranks=2)
     second.commit(10)
     assert steps(second.tiers.local) == steps(second.tiers.shared) == []
@@ -235,7 +235,7 @@ def test_draining_waits_for_what_is_under_way_and_brings_the_newest_on_when_aske
     assert not rank.committer.writing()
 
 
-def test_what_outlived_its_attempt_on_the_nodes_alone_is_brought_to_the_shared_tier_at_once(make: MakeRank) -> None:
+def test_what_outlived_its_attempt_on_nodes_alone_goes_to_the_shared_tier_at_once(make: MakeRank) -> None:
     make().commit(10)
     first = make(attempt=2)
     (manifest,) = first.tiers.local.committed()

@@ -87,7 +87,7 @@ def test_a_shard_that_did_not_change_is_linked_on_the_node_and_one_that_did_is_w
         assert (newest / "attempt-0001/mp_rank_00_model_states.pt").stat().st_nlink == links
 
 
-def test_a_link_to_a_shard_that_the_shared_tier_no_longer_holds_as_written_is_replaced_by_a_copy(
+def test_a_link_to_a_shard_that_the_shared_tier_lost_is_replaced_by_a_copy(
     make: MakeRank,
 ) -> None:
     rank = make()

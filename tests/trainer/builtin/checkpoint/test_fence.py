@@ -38,7 +38,7 @@ def test_a_claim_makes_the_fence_of_this_attempt(tmp_path: Path) -> None:
     assert names(tmp_path / "tiny") == ["attempt-0003"] and newest_attempt(tmp_path / "tiny") == 3
 
 
-def test_on_a_full_tier_what_earlier_attempts_left_half_done_makes_way_for_the_fence_and_no_commit_does(
+def test_on_a_full_tier_half_done_work_makes_way_for_the_fence_and_no_commit_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tier, told = Tier("shared", tmp_path / "tiny"), list[dict[str, Any]]()
@@ -122,7 +122,7 @@ def test_the_highest_attempt_is_the_newest_and_what_is_no_attempt_does_not_count
         check_fence(tmp_path, 9_999)
 
 
-def test_a_fence_that_cannot_be_read_is_told_with_its_place_and_a_mistake_of_ours_is_not_taken_for_it(
+def test_an_unreadable_fence_is_told_with_its_place_and_no_mistake_of_ours_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "fence").write_text("")

@@ -125,7 +125,7 @@ def test_a_save_holds_no_second_copy_of_the_base_in_memory(make: MakeRank) -> No
     assert buffers and max(buffer.numel() for buffer in buffers) < WEIGHTS.numel()
 
 
-def test_a_later_attempt_of_the_layout_links_the_base_and_one_of_another_layout_writes_its_own(make: MakeRank) -> None:
+def test_a_later_attempt_of_the_layout_links_the_base_and_another_layout_writes_its_own(make: MakeRank) -> None:
     first = adapted(make)
     first.commit(10)
     (newest,) = first.tiers.local.committed()
@@ -186,7 +186,7 @@ class FolderDoor(ShardAddress):
 fetches: list[str] = []
 
 
-def test_a_neighbours_frozen_weights_are_fetched_once_and_anew_where_a_read_finds_them_damaged(
+def test_a_neighbours_frozen_weights_are_fetched_once_and_anew_where_they_are_damaged(
     make: MakeRank, tmp_path: Path
 ) -> None:
     rank = adapted(make, keep_local=5)
@@ -204,7 +204,7 @@ def test_a_neighbours_frozen_weights_are_fetched_once_and_anew_where_a_read_find
     assert is_whole(kept, rows[2]) and not is_whole(kept, rows[1])
 
 
-def test_damage_without_a_trace_in_the_one_file_is_found_by_a_later_save_and_written_anew(make: MakeRank) -> None:
+def test_damage_without_a_trace_in_the_one_file_is_noticed_and_mended_by_a_later_save(make: MakeRank) -> None:
     rank = adapted(make, shared_every=10**6)
     rank.commit(10)
     rot(path_of(rank.tiers.local, rank.tiers.local.committed()[0], BASE))

@@ -31,9 +31,7 @@ NODE_1_SHARD = "attempt-0001/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
 
 
 @pytest.mark.nightly
-def test_the_shards_of_a_lost_node_come_from_its_successor_without_a_trip_to_the_shared_tier(
-    twin: Attempt, tmp_path: Path
-) -> None:
+def test_a_lost_nodes_shards_come_from_its_successor_without_the_shared_tier(twin: Attempt, tmp_path: Path) -> None:
     assert [event["of_node"] for event in twin.events("kept_neighbour", node=0)][-1] == 1
     world = twin.world.copy(tmp_path / "world")
     world.lose_node(1)

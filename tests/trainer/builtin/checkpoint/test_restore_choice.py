@@ -110,7 +110,7 @@ def test_a_restore_searches_at_the_neighbours_that_it_is_given(tiers: Tiers, mon
 @pytest.mark.parametrize(
     ("rank", "local_rank", "tidied"), [(0, 0, {"local", "shared"}), (1, 0, {"local"}), (1, 1, set())]
 )
-def test_the_first_rank_of_a_node_tidies_up_there_and_the_first_of_all_on_the_shared_tier(
+def test_the_first_rank_of_a_node_tidies_up_there_and_the_first_of_all_on_shared(
     rank: int, local_rank: int, tidied: set[str], tiers: Tiers, events: Events
 ) -> None:
     for tier in tiers:

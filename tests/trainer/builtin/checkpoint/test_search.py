@@ -150,7 +150,7 @@ def test_shards_are_read_side_by_side_up_to_eight_at_a_time(tiers: Tiers, monkey
 # Where it is found
 
 
-def test_the_nodes_own_copy_is_taken_before_a_neighbours_and_before_that_of_the_shared_tier(tiers: Tiers) -> None:
+def test_the_nodes_own_copy_is_taken_before_a_neighbours_and_that_before_the_shared(tiers: Tiers) -> None:
     manifest = saved(tiers, 10)
     door = inventory(1, tiers.shared.folder(10))
     found = searching(tiers, None, 0, inventory(0), door).shards(manifest)
@@ -204,7 +204,7 @@ def test_a_neighbour_that_gives_nothing_sound_is_passed_over_for_the_next_one(
     assert passed == ([1] * 3 if "says" in no else [])
 
 
-def test_where_no_neighbour_has_it_the_shared_tier_does_and_a_mistake_of_ours_is_not_passed_over(
+def test_without_a_neighbours_copy_the_shared_one_is_taken_and_our_mistakes_are_raised(
     tiers: Tiers,
 ) -> None:
     manifest = saved([tiers.shared], 10)

@@ -53,7 +53,7 @@ def test_a_shard_that_would_execute_code_is_refused_though_its_digest_is_right(c
     assert not Path("harmed").exists()
 
 
-def test_a_last_step_that_only_the_nodes_hold_is_brought_to_the_shared_tier_by_the_next_attempt(camp: Camp) -> None:
+def test_a_last_step_that_only_the_nodes_hold_is_shared_by_the_next_attempt(camp: Camp) -> None:
     tiers = camp.every_tier()
     assert tiers["shared"].drop(30, attempt=1)
     assert run_attempt(camp, Orders(2)) == [0]
@@ -123,7 +123,7 @@ def test_a_manifest_from_before_the_ledger_is_still_taken_and_with_a_ledger_it_i
         parse_manifest(json.dumps(said | {"consumed": ledger, "seal": seal}, indent=1).encode() + b"\n", 10, "tiny")
 
 
-def test_a_manifest_from_before_identities_is_still_taken_and_with_an_identity_it_is_forged() -> None:
+def test_a_manifest_from_before_identities_is_taken_and_forged_once_it_has_one() -> None:
     said = manifest_of(10).model_dump(mode="json") | {"format": 3, "seal": ""}
     del said["identity"]
     seal = hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
@@ -140,7 +140,7 @@ def test_the_seal_holds_the_identity() -> None:
         parse_manifest(content.replace(b'"mine"', b'"none"'), 10, "tiny", "none")
 
 
-def test_a_checkpoint_of_another_campaign_of_the_name_is_never_a_claim_and_never_tidied_away(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_campaign_of_the_name_is_no_claim_and_is_not_removed(tmp_path: Path) -> None:
     theirs, ours = (Tier("shared", tmp_path / "tiny", identity) for identity in ("first", "second"))
     theirs.publish(manifest_of(900, identity="first"), attempt=1)
     theirs.publish(manifest_of(5, identity="first"), attempt=1)
@@ -154,7 +154,7 @@ def test_a_checkpoint_of_another_campaign_of_the_name_is_never_a_claim_and_never
     assert committed(theirs) == [900, 5]
 
 
-def test_an_imported_checkpoint_which_no_identity_tells_is_taken_by_any_campaign_of_the_name(tmp_path: Path) -> None:
+def test_an_imported_checkpoint_without_an_identity_fits_any_campaign_of_the_name(tmp_path: Path) -> None:
     Tier("shared", tmp_path / "tiny").publish(manifest_of(10, attempt=0), attempt=0)
     assert committed(Tier("shared", tmp_path / "tiny", "second")) == [10]
 

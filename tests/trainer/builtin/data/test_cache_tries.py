@@ -95,7 +95,7 @@ def test_a_mistake_of_ours_is_not_tried_again(make: Callable[..., World]) -> Non
         (20 * MIB, 40.0, 5),
     ],
 )
-def test_less_than_a_mebibyte_a_second_over_more_than_ten_is_too_slow_but_for_the_last_try(
+def test_less_than_a_mebibyte_a_second_for_ten_is_too_slow_but_for_the_last_try(
     size: int, seconds: float, tries: int, make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]

@@ -87,7 +87,7 @@ def test_a_rank_asks_for_every_nth_position() -> None:
         ([1e-9, 1, 1e-9], [1, 65534, 1]),
     ],
 )
-def test_a_round_is_shared_out_by_weight_with_the_rest_to_the_largest_remainder_and_one_to_everybody(
+def test_a_round_is_shared_by_weight_and_by_largest_remainder_with_one_to_everybody(
     weights: list[float], shares: list[int]
 ) -> None:
     assert quotas(weights) == shares
@@ -107,7 +107,7 @@ def test_a_source_without_a_sample_is_refused(pools: list[Pool]) -> None:
 
 @pytest.mark.parametrize("pools", POOLS)
 @pytest.mark.parametrize(("round_", "offset"), [(0, 0), (0, 1500), (1, 300)])
-def test_each_window_holds_exactly_what_its_source_draws_meanwhile_from_the_one_that_is_under_way(
+def test_each_window_holds_exactly_what_its_source_draws_from_the_one_under_way(
     pools: str, round_: int, offset: int
 ) -> None:
     order, shares = Order(POOLS[pools], 5), quotas([pool.weight for pool in POOLS[pools]])

@@ -137,9 +137,7 @@ def test_the_small_decoder_is_predicted_with_an_accelerators_norm(
 
 
 @pytest.mark.parametrize(("heads", "group"), [(4, 4), (6, 3)])
-def test_documents_on_an_accelerator_cost_no_mask_and_repeated_keys_only_where_flex_attention_repeats_them(
-    heads: int, group: int
-) -> None:
+def test_documents_on_an_accelerator_cost_no_mask_and_repeat_keys_only_as_flex_does(heads: int, group: int) -> None:
     """FlexAttention keeps what causal attention keeps, and the heads' number decides whether keys are repeated."""
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward

@@ -97,7 +97,7 @@ def test_the_held_out_loss_that_rises_twice_while_the_training_loss_falls_is_div
     assert rang(Watch(WatchConfig()), given) == [(160, "divergence")]
 
 
-def test_a_watch_that_goes_on_from_its_state_raises_the_same_alarms_and_ends_in_the_same_state() -> None:
+def test_a_watch_that_goes_on_from_its_state_raises_the_same_alarms() -> None:
     given = changed(changed(steps(300), 120, loss=5.0), 180, norm=6.0)
     given = changed(given, 128, entropy=1.0)
     whole, first, second = Watch(WatchConfig()), Watch(WatchConfig()), Watch(WatchConfig())

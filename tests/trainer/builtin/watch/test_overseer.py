@@ -274,7 +274,7 @@ agent._exit(agent.main())
 
 
 @pytest.mark.nightly
-def test_a_rank_that_computes_differently_ends_with_its_own_code_and_newer_checkpoints_are_not_trusted(
+def test_a_rank_that_computes_differently_has_its_own_code_and_newer_saves_no_trust(
     world: World, config: TrainConfig, twin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = WatchConfig(replay_every=10, replay="quarantine")

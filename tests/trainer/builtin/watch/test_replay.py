@@ -146,7 +146,7 @@ def test_a_sketch_keeps_distances_and_sees_one_element() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_runs_that_are_far_apart_are_never_within_the_tolerance_that_they_make_themselves(ranks: int) -> None:
+def test_runs_that_are_far_apart_are_never_within_the_tolerance_they_make_themselves(ranks: int) -> None:
     apart = Digests(0, 0, 0, ([1.0] * 256, [100.0] * 256))
     near = Digests(0, 0, 0, ([1.0] * 256, [1.001] * 256))
     assert "nobody can tell" in verdict([apart] * ranks).told

@@ -62,7 +62,7 @@ def test_each_group_of_layers_has_the_norm_of_its_own_gradients(case: str, seen:
     assert found["activation"] > 0
 
 
-def test_without_zero_a_gradient_that_is_no_number_leaves_the_weights_and_a_lower_bound_clips(
+def test_without_zero_a_gradient_that_is_no_number_leaves_weights_and_low_bounds_clip(
     seen: dict[str, Any],
 ) -> None:
     found = seen["not a number"]

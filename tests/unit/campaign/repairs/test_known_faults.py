@@ -109,7 +109,7 @@ def test_a_memory_that_cannot_be_read_refuses_nothing_and_is_told() -> None:
     assert "cannot be read, so it refuses no node" in account.notes[0]
 
 
-def test_an_unfit_node_is_noted_with_its_hardware_and_one_refused_for_an_old_fault_is_not_noted_anew() -> None:
+def test_an_unfit_node_is_noted_with_its_hardware_and_an_old_fault_is_not_noted_anew() -> None:
     account = Account({"instance": "i-2"})
     after = FaultMemory(account.context).judge(check(["GPU-0"], bad="n0"), is_last=False, order_spares=enough)
     assert {row["node"] for row in after.unfit} == {"n0", "n2"}

@@ -127,7 +127,7 @@ def explained(event: str | None) -> dict[str, list[str]]:
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("number", ["2", "3"])
-def test_the_end_of_an_attempt_has_what_was_seen_what_it_counts_what_it_cost_and_its_runbook(number: str) -> None:
+def test_the_end_of_an_attempt_has_what_happened_its_counts_its_cost_and_its_runbook(number: str) -> None:
     texts = explained(number)
     assert texts["class"][0].startswith("node: ") and "`heartbeat_timeout`" in texts["class"][0]
     assert texts["then"] == ["the steward replaces the node, then starts the next attempt"]

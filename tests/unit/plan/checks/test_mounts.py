@@ -77,7 +77,7 @@ def test_a_prefix_list_that_was_not_looked_into_is_no_proof_that_the_way_is_clos
     assert found.level == "warning"
 
 
-def test_an_existing_file_system_needs_the_existing_network_and_what_was_not_asked_is_no_finding() -> None:
+def test_an_own_file_system_needs_its_own_network_and_unasked_facts_are_no_finding() -> None:
     (found,) = mounts.given_file_system(case({"fsx": FSX}))
     assert found.level == "error" and "network.vpc_id" in found.cure
 

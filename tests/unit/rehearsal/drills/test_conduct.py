@@ -103,7 +103,7 @@ def started(folder: Path) -> list[str]:
     return (folder / "started").read_text().split()
 
 
-def test_the_campaign_is_ended_once_all_faults_are_overcome_and_a_killed_driver_is_started_again(site: Path) -> None:
+def test_the_campaign_ends_once_all_faults_are_over_and_a_killed_driver_starts_again(site: Path) -> None:
     lines = list[str]()
     names = ("steward-killed", "driver-killed")
     results = Conductor(Drill("drill", names), lines.append).run()

@@ -122,7 +122,7 @@ def test_after_the_drain_the_announced_nodes_are_replaced_the_earliest_first() -
 
 
 @pytest.mark.parametrize("spent", range(5))
-def test_half_of_the_hour_s_repairs_is_kept_for_nodes_that_are_lost_however_many_are_foretold(spent: int) -> None:
+def test_half_of_an_hours_repairs_is_kept_for_lost_nodes_however_many_are_foretold(spent: int) -> None:
     nodes = tuple(node(number, cloud_notice=notice()) for number in range(6))
     rows = leaving.to_replace(sight(in_flight=False, pods=(), nodes=nodes), POLICY.repairs_per_hour - spent, 4)
     assert len(rows) == max(0, 2 - spent)

@@ -21,7 +21,7 @@ __all__ = ["story"]
 TIME = "2026-11-27T04:00:00Z"
 
 
-def test_an_agent_tells_the_notice_in_ec2_s_words_and_the_interruption_before_the_recommendation(
+def test_an_agent_tells_the_notice_in_ec2s_words_and_interruptions_first(
     tmp_path: Path,
 ) -> None:
     assert (readings.ACTION, readings.REBALANCE) == (SPOT_NOTICE, REBALANCE_NOTICE)
@@ -54,7 +54,7 @@ def tell(story: StewardRun, monkeypatch: pytest.MonkeyPatch, notice: SpotNotice,
     monkeypatch.setattr(observe, "_probe", probe)
 
 
-def test_a_gang_is_asked_to_commit_in_the_turn_that_hears_of_it_and_the_node_is_given_back(
+def test_a_gang_is_asked_to_commit_in_the_turn_that_hears_and_its_node_goes_back(
     story: StewardRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     due = story.time.wall() + timedelta(seconds=240)

@@ -190,7 +190,7 @@ def test_a_heartbeat_that_nobody_sends_again_is_a_silence_long_before_it_ends() 
     assert isinstance(camp.events()[-1], AlertEnded), "what Prometheus says now counts"
 
 
-def test_an_alert_that_another_one_makes_quiet_has_not_ended_and_one_that_begins_quiet_is_not_told() -> None:
+def test_an_alert_that_another_silences_has_not_ended_and_one_silent_at_first_is_untold() -> None:
     camp = Monitored()
     watch = camp.watch()
     camp.active = [alert("TrainingStalled"), alert("PodFailed", state="suppressed")]

@@ -72,7 +72,7 @@ def test_only_training_time_without_a_commit_counts() -> None:
     assert after(80) == 0 and after(9) == 9
 
 
-def test_a_steward_that_waits_lives_one_that_is_over_looks_no_more_and_an_attempt_that_is_over_has_no_pods() -> None:
+def test_a_waiting_steward_lives_an_ended_one_looks_no_more_and_old_attempts_lack_pods() -> None:
     time = Time()
     exporter = Exporter("c", Clock(time, time.wall), timedelta(minutes=5))
     exporter.live_on()

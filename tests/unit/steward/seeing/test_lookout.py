@@ -87,7 +87,7 @@ def test_a_lease_that_is_lost_while_one_looks_forbids_to_write_what_was_seen(tur
     assert turn.observer.looks == 1 and not turn.s3.objects
 
 
-def test_a_lease_that_s3_does_not_prove_is_an_outage_of_the_record_and_nothing_is_written(turn: Turn) -> None:
+def test_a_lease_that_s3_does_not_prove_is_an_outage_and_nothing_is_written(turn: Turn) -> None:
     turn.answers = [UNPROVEN]
     seen, _ = turn.look()
     assert [(outage.source, "not renewed" in outage.why) for outage in seen.unseen] == [("record", True)]

@@ -34,7 +34,7 @@ def test_every_instance_that_has_not_gone_bills_fit_or_not(
     assert world.look().usd_per_hour == BASE + billing * NODE
 
 
-def test_before_the_cluster_was_ever_seen_all_nodes_that_are_wanted_bill_and_none_is_short(world: ObservedGang) -> None:
+def test_before_a_first_look_at_the_cluster_all_nodes_bill_and_none_is_short(world: ObservedGang) -> None:
     world.away = True
     sight = world.look()
     assert sight.usd_per_hour == BASE + 2 * NODE and sight.since_short is None and sight.nodes == ()
@@ -192,7 +192,7 @@ def taken_over(world: ObservedGang, **changes: Any) -> None:
     world.observer.go_on_from(Clocks(**marks))
 
 
-def test_who_takes_over_listens_to_every_running_pod_before_it_believes_the_stored_clocks(world: ObservedGang) -> None:
+def test_a_successor_hears_every_running_pod_before_it_believes_the_stored_clocks(world: ObservedGang) -> None:
     taken_over(world)
     world.steps = {0: 70}
     sight = world.look()

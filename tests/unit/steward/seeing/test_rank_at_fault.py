@@ -62,7 +62,7 @@ def test_equal_numbers_accuse_nobody() -> None:
     assert action.first_failed is None and "perhaps the network between node-0 and node-1" in action.why
 
 
-def test_pods_that_have_not_ended_may_yet_tell_and_are_waited_for_no_longer_than_a_silence() -> None:
+def test_pods_that_have_not_ended_may_yet_tell_and_are_waited_for_as_for_a_silence() -> None:
     runs = pod(1, ranks=(RankSeen(rank=1, step=5),))
     sight = seen(pods=(lost(0, waiting(0)), runs), since_failed=POLICY.heartbeat_timeout)
     action = decide(sight, POLICY, History())
@@ -142,7 +142,7 @@ def test_the_report_says_which_rank_it_was() -> None:
     assert _at_fault(None) == _at_fault({"ranks": [], "nodes": [], "why": "equal"}) == []
 
 
-def test_ranks_and_steward_wait_equally_long_for_a_save_and_no_longer_for_a_first_step_than_for_a_hang() -> None:
+def test_ranks_and_steward_wait_alike_for_a_save_and_for_a_first_step_as_for_a_hang() -> None:
     base = config()
     for hang_s, first_s, save_s in ((60, 40.0, 600.0), (45, 36.0, 600.0), (900, 40.0, 1800.0)):
         recovery = base.spec.recovery.model_copy(update={"hang_timeout": timedelta(seconds=hang_s)})

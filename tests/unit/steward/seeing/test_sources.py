@@ -32,7 +32,7 @@ class Asked:
         return self.sources.ask("AWS", self.look)
 
 
-def test_a_source_that_is_away_is_asked_again_after_pauses_that_double_up_to_half_a_minute() -> None:
+def test_an_absent_source_is_asked_again_after_pauses_that_double_up_to_half_a_minute() -> None:
     asked, at = Asked(), list[float]()
     for tick in range(130):
         before = asked.looks

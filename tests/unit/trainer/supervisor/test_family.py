@@ -47,7 +47,7 @@ def test_a_process_is_known_by_parent_state_and_processor_time_whatever_its_name
     assert child.pid not in family.processes()
 
 
-def test_the_processor_time_is_the_users_and_the_systems_together_and_a_look_leaves_no_file_open() -> None:
+def test_processor_time_is_user_plus_system_and_a_look_leaves_no_file_open() -> None:
     opened = len(os.listdir("/proc/self/fd"))
     before = resource.getrusage(resource.RUSAGE_SELF)
     seconds = family.processes()[os.getpid()].seconds
@@ -91,7 +91,7 @@ print(family.end_all(None), spared.wait())
 '''
 
 
-def test_all_below_the_supervisor_end_but_those_that_are_spared_and_the_launchers_end_is_left_to_be_asked_for() -> None:
+def test_all_below_the_supervisor_end_but_the_spared_and_the_launchers_end_is_kept() -> None:
     said = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True)
     assert said.stdout.split("\n") == ["[]", "False Z True -9", "[] 0", ""], said.stderr
 

@@ -93,7 +93,7 @@ def test_files_that_are_all_newer_than_the_save_before_count_once_the_job_trains
         assert [step for step, _ in job.look()] == ([] if step == 10 else [step]), "the first may lack a file"
 
 
-def test_files_of_a_folder_that_are_all_newer_than_the_folder_before_count_once_the_job_trains_on(
+def test_files_that_are_all_newer_than_the_folder_before_count_once_the_job_trains_on(
     job: WatchedJob,
 ) -> None:
     job.recogniser.settles_at_once = False
@@ -127,7 +127,7 @@ def test_the_folder_that_dcp_writes_again_is_not_taken_while_old_and_new_files_l
     assert [step for step, _ in job.look()] == [20]
 
 
-def test_deepspeeds_fixed_tag_is_not_taken_while_one_rank_still_has_the_files_of_the_save_before(
+def test_deepspeeds_fixed_tag_is_not_taken_while_a_rank_has_files_of_the_save_before(
     job: WatchedJob,
 ) -> None:
     deepspeed(job.folder / "mine", 10)
@@ -141,7 +141,7 @@ def test_deepspeeds_fixed_tag_is_not_taken_while_one_rank_still_has_the_files_of
     assert job.look() == [(20, "mine")]
 
 
-def test_a_step_in_the_name_counts_before_the_content_and_that_of_any_file_before_what_was_told(
+def test_a_step_in_the_name_counts_before_the_content_and_that_before_the_told_one(
     job: WatchedJob,
 ) -> None:
     saved(job.folder / "state-step=30.pt", step=31)
@@ -221,7 +221,7 @@ def test_looks_take_a_hundredth_of_a_core(
         assert job.recogniser.rests is (later < rests)
 
 
-def test_what_counts_epochs_or_saves_gets_the_step_that_the_job_told_before_it_was_written(job: WatchedJob) -> None:
+def test_a_counter_of_epochs_or_saves_gets_the_step_that_was_told_before_its_write(job: WatchedJob) -> None:
     for epoch, step in ((0, 10), (1, 20), (9, 100), (10, 110)):
         job.at(step)
         saved(job.folder / f"epoch-{epoch}.pt", epoch=epoch)

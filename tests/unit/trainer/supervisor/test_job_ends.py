@@ -143,7 +143,7 @@ def test_a_sign_of_life_is_work_progress_or_sealing_whichever_came_last(
         assert {row["heartbeat_age_s"] for row in job.status()["ranks"]} == {10.0}
 
 
-def test_a_checkpoint_that_is_told_and_not_there_is_refused_and_one_that_is_there_is_sealed(tmp_path: Path) -> None:
+def test_a_told_checkpoint_that_is_missing_is_refused_and_one_that_is_there_is_sealed(tmp_path: Path) -> None:
     node = JobNode(tmp_path, form="client")
     job = running(node)
     put(node.own / "step-10/state", "ten")

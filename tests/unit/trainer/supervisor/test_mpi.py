@@ -28,7 +28,7 @@ def place(node_rank: int = 0) -> Place:
     return Place("c", 1, "n", "10.0.0.1", node_rank, 3, 4, "x-launcher.x:29500", "", "")
 
 
-def test_node_0_starts_mpirun_for_the_ranks_of_all_nodes_and_the_others_wait_for_its_call() -> None:
+def test_node_0_starts_mpirun_for_all_nodes_and_the_others_wait_for_its_call() -> None:
     first, second = (launcher.make_launcher(CONFIG, place(rank)).command({}) for rank in (0, 1))
     words = " ".join(first)
     assert words.startswith("mpirun ") and words.endswith(" ./solve --fast")
@@ -215,7 +215,7 @@ exit $code
 
 
 @pytest.mark.parametrize(("job", "ends"), [("true", [0, 0]), ("exit 64", [64, 64])])
-def test_two_supervisors_carry_a_job_that_mpirun_starts_and_the_one_whose_rank_fails_says_so(
+def test_two_supervisors_carry_a_job_of_mpirun_and_the_one_whose_rank_fails_says_so(
     tmp_path: Path, job: str, ends: list[int]
 ) -> None:
     camp = Supervisors(tmp_path, nodes=2, launcher="mpirun")

@@ -51,7 +51,7 @@ def test_a_checkpoint_that_lacks_a_ranks_random_state_is_not_sealed(tmp_path: Pa
     assert len(manifest.shards) >= 4
 
 
-def test_a_job_with_fewer_ranks_than_gpus_has_its_checkpoints_sealed_when_it_has_ended_well(tmp_path: Path) -> None:
+def test_a_job_with_fewer_ranks_than_gpus_has_its_checkpoints_sealed_at_a_good_end(tmp_path: Path) -> None:
     camp = Supervisors(tmp_path, format="huggingface", ranks=8)
     job = start(camp, "01")
     assert events(job.communicate()[0], "committed")[-1]["step"] == 20 and job.returncode == 0

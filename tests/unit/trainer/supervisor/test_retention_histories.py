@@ -21,7 +21,7 @@ STEPS = st.sets(st.integers(0, 30), max_size=8)
 
 
 @given(STEPS, st.integers(0, 5), STEPS, STEPS)
-def test_the_rule_keeps_the_newest_that_are_not_known_to_be_unsound_and_all_that_is_newer(
+def test_the_rule_keeps_the_newest_not_known_to_be_unsound_and_all_that_is_newer(
     committed: set[int], keep: int, unsound: set[int], protected: set[int]
 ) -> None:
     gone = removable(committed, keep, unsound, protected)

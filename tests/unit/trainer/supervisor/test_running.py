@@ -165,7 +165,7 @@ class Timers:
     ("config", "asks", "seconds"),
     [({}, False, [0.0, 50.0]), ({"grace_s": 20}, False, [0.0, 20.0]), ({"grace_s": 20}, True, [10.0, 20.0])],
 )
-def test_a_job_gets_sigterm_at_once_or_after_half_of_its_grace_where_it_asks_and_is_killed_after_it(
+def test_a_job_gets_sigterm_at_once_or_after_half_its_grace_and_then_is_killed(
     config: dict[str, Any], asks: bool, seconds: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, timers = pod(tmp_path, **config), Timers()

@@ -24,7 +24,7 @@ def test_a_damaged_step_that_is_done_again_after_a_restart_in_place_is_sealed_an
     assert disk.fault(20) == "" and job.steps("committed") == [10, 20, 20]
 
 
-def test_where_no_sealed_step_is_sound_the_job_does_not_begin_anew_and_what_was_half_sealed_goes(disk: JobDisk) -> None:
+def test_without_a_sound_sealed_step_the_job_does_not_begin_anew_and_half_seals_go(disk: JobDisk) -> None:
     sealing, _, _ = disk.begin(1)
     half = put(disk.tier / "step-00000020/attempt-0001/half", "x")
     assert disk.begin(2)[2] == "" and not half.parents[1].exists()

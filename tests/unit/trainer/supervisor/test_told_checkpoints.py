@@ -167,7 +167,7 @@ def test_a_step_that_is_told_again_is_sealed_again_and_the_same_one_is_not(disk:
     assert job.steps("committed") == [10] and manifest.attempt == 2 and disk.fault() == ""
 
 
-def test_a_file_that_is_written_again_after_it_was_found_finished_is_not_sealed_as_the_step_it_was(
+def test_a_file_that_changes_after_it_looked_finished_is_not_sealed_as_its_step(
     disk: JobDisk,
 ) -> None:
     sealing, job, _ = disk.begin(1, form="marker")

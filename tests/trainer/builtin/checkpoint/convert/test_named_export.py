@@ -200,7 +200,7 @@ def test_the_ids_of_the_data_s_own_tokenizer_replace_those_of_the_base_model(
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_tokens_of_a_chat_are_its_templates_own_and_those_of_text_may_lie_in_the_vocabulary(kind: str) -> None:
+def test_tokens_of_a_chat_are_its_templates_and_those_of_text_may_be_in_the_vocabulary(kind: str) -> None:
     """Many a tokenizer has its first and last token in the model's vocabulary alone."""
     rows = ["<s>", "</s>", "<pad>", "a"]
     vocabulary: Any = {word: n for n, word in enumerate(rows)} if kind == "bpe" else [[word, 0.0] for word in rows]

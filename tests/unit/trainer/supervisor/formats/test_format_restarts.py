@@ -113,7 +113,7 @@ def test_a_file_with_the_path_of_what_is_gone_gets_that_of_the_restored_one(path
         ("last", "run", "step-40" + " " * 5000, None),
     ],
 )
-def test_a_note_of_the_newest_names_the_restored_one_where_it_named_what_is_gone_or_never_came(
+def test_a_note_of_the_newest_names_the_restored_one_if_its_own_is_gone_or_never_came(
     name: str, place: str, text: str, result: str | None, job: WatchedJob
 ) -> None:
     run = job.folder if (place, text) == ("", "step-40") else job.folder / "run"
@@ -153,7 +153,7 @@ def test_all_files_of_a_checkpoint_beside_others_go_when_a_job_starts_from_nothi
     assert sorted(path.name for path in job.folder.rglob("*") if path.is_file()) == ["model.json"]
 
 
-def test_links_to_what_goes_go_with_it_and_the_jobs_own_words_stay_when_it_starts_from_nothing(job: WatchedJob) -> None:
+def test_links_to_what_goes_go_too_and_the_jobs_words_stay_when_it_starts_anew(job: WatchedJob) -> None:
     saved(job.folder / "ckpt_40.pt"), put(job.folder / "mine"), put(job.folder / "latest", "mine")
     (job.folder / "newest").symlink_to("ckpt_40.pt"), (job.folder / "kept").symlink_to("mine")
     forget_later("auto", job.folder, None)
@@ -183,7 +183,7 @@ def test_whole_files_without_a_number_stay_when_a_job_starts_from_nothing(job: W
     beside=st.lists(st.sampled_from(BESIDE), max_size=4),
     data=st.data(),
 )
-def test_after_any_restart_the_restored_step_is_the_newest_and_what_is_not_ours_is_all_there(
+def test_after_any_restart_the_restored_step_is_newest_and_foreign_files_are_all_there(
     steps: set[int], form: str, beside: list[str], data: st.DataObject, tmp_path: Path
 ) -> None:
     folder = tmp_path / str(random.random())

@@ -157,7 +157,7 @@ def test_parts_are_sealed_and_come_back_alone_and_whole(tmp_path: Path) -> None:
         seal.seal(folder, (*tops, folder / "ema"), folder, tier, 10, identity, 1, None, part=True)
 
 
-def test_a_restart_removes_later_parts_in_each_tree_and_lets_links_name_the_restored_ones(tmp_path: Path) -> None:
+def test_a_restart_removes_later_parts_in_each_tree_and_links_name_the_restored_ones(tmp_path: Path) -> None:
     for step in (10, 20):
         dcp(tmp_path / f"model/step-{step}"), dcp(tmp_path / f"optim/step-{step}")
     dcp(tmp_path / "model/step-30")

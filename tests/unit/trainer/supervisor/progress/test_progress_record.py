@@ -59,9 +59,7 @@ class Node:
         return [(event["step"], event["loss"]) for event in self.events if event["event"] == "step"]
 
 
-def test_a_step_is_said_with_its_loss_and_the_mean_time_of_the_steps_since_the_one_before(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_a_step_has_its_loss_and_the_mean_time_of_the_steps_since_the_one_before(tmp_path: Path, clock: Clock) -> None:
     node = Node(tmp_path)
     clock.now += 3.0
     node.line(step=1, loss=0.5)
@@ -171,7 +169,7 @@ def test_a_restart_in_place_begins_at_the_step_that_it_resumes_from(tmp_path: Pa
         ([50], -1, "exact", (True, -10)),
     ],
 )
-def test_a_job_that_exits_0_has_worked_if_it_told_a_step_or_sealed_one_and_is_done_where_its_end_is_exact(
+def test_a_job_that_exits_0_has_worked_if_it_told_or_sealed_a_step_and_is_then_done(
     steps: list[int], sealed: int, ends: str, verdict: tuple[bool, int], tmp_path: Path
 ) -> None:
     node = Node(tmp_path, ends=ends)

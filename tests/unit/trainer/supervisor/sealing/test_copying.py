@@ -146,7 +146,7 @@ def test_a_copy_takes_no_path_that_is_taken_and_leaves_no_file_open(source: Path
     assert os.listdir("/proc/self/fd") == descriptors
 
 
-def test_direct_writing_is_switched_only_where_it_is_otherwise_and_the_file_system_has_it(
+def test_direct_writing_is_switched_only_on_a_change_that_the_file_system_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flags, sets = [os.O_RDWR], list[int]()

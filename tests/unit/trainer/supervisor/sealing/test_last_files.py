@@ -85,9 +85,7 @@ def test_another_node_waits_for_node_0s_word_only_where_its_job_ended_well(
     assert clock.now == seconds
 
 
-def test_another_node_gives_what_node_0_asks_for_at_the_end_and_goes_once_nothing_more_comes(
-    pair: TwoNodes, clock: Clock
-) -> None:
+def test_another_node_gives_what_node_0_asks_for_at_the_end_and_then_goes(pair: TwoNodes, clock: Clock) -> None:
     def end_on_node_0() -> None:
         pair.nodes[0].look()
         if seal.committed(pair.tier):

@@ -93,7 +93,7 @@ def test_a_copy_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "target").exists()
 
 
-def test_a_step_that_is_sealed_again_in_one_attempt_takes_the_place_of_the_first_and_leaves_nothing_of_it(
+def test_a_step_that_is_sealed_again_in_one_attempt_replaces_all_of_the_first(
     disk: JobDisk,
 ) -> None:
     for text in ("one", "two", "three"):

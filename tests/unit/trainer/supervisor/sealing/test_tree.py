@@ -168,7 +168,7 @@ def test_two_nodes_trees_are_one_and_different_ones_are_refused() -> None:
             merge([one, other])
 
 
-def test_the_links_that_content_was_taken_through_are_kept_and_no_older_reader_needs_them() -> None:
+def test_the_links_to_taken_content_are_kept_and_no_older_reader_needs_them() -> None:
     tree = Tree("s", "folder", {"a": TreeFile("1-a", 0o600)}, {}, [], False, {"a": "../\udcff"})
     assert parse_tree(tree.serialize()) == tree and b"through" not in tree._replace(through={}).serialize()
     other = Tree("s", "folder", {"b": TreeFile("2-b", 0o600)}, {}, [], True, {"b": "/x"})
