@@ -33,6 +33,8 @@ _TRACKERS = {
     "nanotron": (NANOTRON_TRACKER, "{named}"),
 }
 """Format -> file that names the newest checkpoint, and what it says."""
+TENSORFLOW_TRACKER = "checkpoint"
+_OF_TENSORFLOW = re.compile(r'^model_checkpoint_path: "(.*)"')
 _POINTER = re.compile(r"latest|last|newest|current|recent|resume|checkpoint", re.I)
 _LONGEST_POINTER = 4096
 _HALF = ("", ".tmp", ".part", ".done", ".DONE")
@@ -71,6 +73,7 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
         _renew_links(place, removed_paths, checkpoint)
         _renew_trackers(name, place, removed_paths, checkpoint)
         _renew_pointers(place, removed_paths, checkpoint)
+        _renew_tensorflow_tracker(place, checkpoint)
     if checkpoint is not None:
         _make_findable(checkpoint, last_files)
 
@@ -149,6 +152,31 @@ def _renew_trackers(name: str, place: Path, removed_paths: set[Path], checkpoint
                 _remove(path)
         elif place == checkpoint.root.parent and (kind == name or old in names or _has_tracker(kind, checkpoint.root)):
             _write(path, text.format(named=checkpoint.root.name, step=checkpoint.step))
+
+
+def is_tensorflow_tracker(path: Path) -> bool:
+    """Return whether a file is the one by which TensorFlow finds its newest checkpoint. Raises `OSError`."""
+    return path.name == TENSORFLOW_TRACKER and _tensorflow_name(path) is not None
+
+
+def _tensorflow_name(tracker: Path) -> str | None:
+    with tracker.open("rb") as file:
+        match = _OF_TENSORFLOW.match(file.read(_LONGEST_POINTER).decode(errors="replace"))
+    return None if match is None else Path(match.group(1)).name
+
+
+def _renew_tensorflow_tracker(place: Path, checkpoint: Finished | None) -> None:
+    """Let TensorFlow's tracker name the chosen one, unless it names another that is there."""
+    tracker = place / TENSORFLOW_TRACKER
+    index = next((path for path in checkpoint.files if path.suffix == ".index"), None) if checkpoint else None
+    if tracker.is_file():
+        name = _tensorflow_name(tracker)
+        if name is None or (place / f"{name}.index").exists():
+            return
+    if index is not None and index.parent == place:
+        _write(tracker, f'model_checkpoint_path: "{index.stem}"\nall_model_checkpoint_paths: "{index.stem}"\n')
+    elif tracker.is_file():
+        _remove(tracker)
 
 
 def _renew_pointers(place: Path, removed_paths: set[Path], checkpoint: Finished | None) -> None:

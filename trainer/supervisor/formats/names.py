@@ -22,11 +22,12 @@ _WORDS = (
     (re.compile(_BEFORE_WORD.format(r"(?:steps?|iter(?:ation)?s?|updates?)"), re.I), STEP),
     (re.compile(_BEFORE_WORD.format(r"epochs?"), re.I), EPOCH),
     (re.compile(r"^(\d+)(?=_net_)", re.I), EPOCH),
+    (re.compile(r"-(\d{6})(?=-state$|\.safetensors$)"), EPOCH),
     (re.compile(r"(?<![\d.])(\d+)[kKmMbB](?=(?:\.[A-Za-z]\w*)+$)"), UNIT),
 )
 """Words beside a number, and what they count: `checkpoint-30-epoch-0`, `s30_e0` and `e0_b30` have a step. `ba` are the
-batches of MosaicML's Composer; `5k` and `2B` in a file's name count steps or tokens, in units of which the step is not
-known."""
+batches of MosaicML's Composer, `lora-000005-state` is of kohya's scripts after an epoch; `5k` and `2B` in a file's name
+count steps or tokens, in units of which the step is not known."""
 _PARTS = re.compile(
     r"[_.-]?(?:world_?size|mp_rank|ranks?|shard|part)[=_-]?\d+|-\d+-of-\d+|[=_-]?-?\d+\.\d+(?:e-?\d+)?|-v\d+(?=\.|$)",
     re.I,
