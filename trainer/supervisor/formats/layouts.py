@@ -17,14 +17,13 @@ checkpoint counts when all of its files are whole and have not changed for some 
 from __future__ import annotations
 
 import fnmatch
-import math
 import re
 from functools import partial
 from pathlib import Path
 from typing import Callable, Iterable, NamedTuple, Sequence
 
 from trainer.supervisor.formats import content
-from trainer.supervisor.formats.names import EPOCH, PLAIN, STEP, TIME, UNIT, Number, number_of, series
+from trainer.supervisor.formats.names import EPOCH, PLAIN, STEP, TIME, UNIT, Number, are_saves, are_steps, number_of
 from trainer.supervisor.formats.tree import Finished, FolderListing, listing
 
 MEGATRON_TRACKER, DEEPSPEED_TRACKER, NANOTRON_TRACKER = "latest_checkpointed_iteration.txt", "latest", "latest.txt"
@@ -56,7 +55,6 @@ _BESIDE = re.compile(
 )  # fmt: skip
 ENDED_BY_OTHERS = re.compile(r"_states\.pt$|^mp_rank_|^common\.pt$|^(?:optimizer|scheduler)\.bin$")
 """Files of DeepSpeed, Megatron and Accelerate: these formats end a checkpoint, and it has not ended."""
-_STRETCH = 5
 _OF_ORBAX = {"_CHECKPOINT_METADATA", "orbax.checkpoint", "_METADATA", "manifest.ocdbt"}
 CLOCKS_S = 1.0
 """Clocks of two nodes that write into one folder may differ by so much."""
@@ -153,17 +151,6 @@ def says_state(name: str, view: View) -> bool:
     """Return whether a numbered file is called state of a training: by its name, its network's, or its folder's."""
     in_folder = not view.top and view.number is None and OF_STATE.search(view.path.name)
     return bool(OF_STATE.search(name) or _OF_NETWORKS.search(name) or in_folder)
-
-
-def _are_steps(names: Iterable[str]) -> bool:
-    """Return whether files of one folder have numbers of saves: ranks, layers and epochs follow each other one by
-    one, steps have a stretch of several between them."""
-    by_series: dict[str, set[int]] = {}
-    for name in names:
-        number = number_of(name)
-        if number is not None and number.kind == PLAIN:
-            by_series.setdefault(series(Path(name)), set()).add(number.value)
-    return any(0 not in values and math.gcd(*values) >= _STRETCH for values in by_series.values())
 
 
 def digit_files(view: View) -> frozenset[str]:
@@ -298,7 +285,8 @@ def _plain_folder(view: View) -> Candidate | None:
         return None
     if view.number is None and (digit_files(view) or len({content.step_in(path) for path in files} - {None}) > 1):
         return None  # each is a checkpoint, such as the newest and the best
-    if view.number is None and _are_steps(path.name for path in files if path.parent == view.path):
+    direct_files = [path for path in files if path.parent == view.path]
+    if view.number is None and (are_steps(path.name for path in direct_files) or are_saves(direct_files, view.ranks)):
         return None
     if any(map(_is_step_folder, view.entries.folders)):
         return None
