@@ -54,9 +54,13 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
         path for candidate in all_candidates if _is_later(candidate, checkpoint, sealed_at) for path in candidate.tops
     }
     places = {folder, *(path.parent for path in removed_paths)}
-    if checkpoint is not None:
+    if checkpoint is None:
+        removed_paths |= {path for removed_path in removed_paths for path in _of_its_name(removed_path, 0)}
+    else:
         places |= {path.parent for path in checkpoint.tops}
-        removed_paths |= set(_of_its_name(checkpoint))
+        for path in checkpoint.tops:
+            own_number = number_of(path.name)
+            removed_paths |= set(_of_its_name(path, own_number.value + 1)) if own_number is not None else set()
         removed_paths -= {checkpoint.root, *checkpoint.root.parents, *checkpoint.files}
     last_files = [
         path
@@ -100,15 +104,14 @@ def _is_later(candidate: Candidate, checkpoint: Finished | None, sealed_at: floa
     return is_newer and written_at(version_of(rival)) > sealed_at
 
 
-def _of_its_name(checkpoint: Finished) -> Iterator[Path]:
-    """Yield what has the chosen one's name with a larger number: nothing has ended it yet."""
-    for path in checkpoint.tops:
-        pattern, own_number, entries = family(path.name), number_of(path.name), listing(path.parent)
-        for name in entries.folders if path.is_dir() else entries.files:
-            stems = (name[: len(name) - len(end)] for end in _HALF if name.endswith(end))
-            numbers = [number_in_family(pattern, stem) for stem in stems] if pattern is not None else []
-            if own_number is not None and any(number is not None and number > own_number.value for number in numbers):
-                yield path.parent / name
+def _of_its_name(path: Path, least_number: int) -> Iterator[Path]:
+    """Yield what has a checkpoint's name with such a number or a larger one: nothing may have ended it yet."""
+    pattern, entries = family(path.name), listing(path.parent)
+    for name in entries.folders if path.is_dir() else entries.files:
+        stems = (name[: len(name) - len(end)] for end in _HALF if name.endswith(end))
+        numbers = [number_in_family(pattern, stem) for stem in stems] if pattern is not None else []
+        if any(number is not None and number >= least_number for number in numbers):
+            yield path.parent / name
 
 
 def _renew_links(place: Path, removed_paths: set[Path], checkpoint: Finished | None) -> None:
