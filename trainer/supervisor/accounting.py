@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Protocol
 
 from trainer.supervisor import ends, seal
-from trainer.supervisor.formats import KINDS, Recogniser, find, layouts, names, tree
+from trainer.supervisor.formats import KINDS, Recogniser, find, later, layouts, names, tree
 from trainer.supervisor.place import Place
 
 NAME, OWN = "unrecognised.json", "own"
@@ -142,7 +142,7 @@ def _unrecognised_rows(
     for name in sorted(listing.files - _TRACKERS):
         path = folder / name
         marked_path = path.with_name(re.sub(r"\.(done|DONE)$", "", name))
-        if tree.is_ours(name) or recognised_paths & {path, marked_path}:
+        if tree.is_ours(name) or recognised_paths & {path, marked_path} or later.is_tensorflow_tracker(path):
             holds_recognised = True
             continue
         with contextlib.suppress(FileNotFoundError):

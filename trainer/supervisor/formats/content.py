@@ -19,12 +19,17 @@ from typing import Any, Callable
 WHOLE, PARTIAL, UNCLEAR = "whole", "partial", "unclear"
 _STEPS = (
     "global_step", "global_steps", "step", "step_count", "iteration", "iter_num", "iter", "num_updates", "current_step",
+    "ss_steps",
 )  # fmt: skip
 """Keys under which scripts and frameworks keep the step, the surest first: Lightning and Hugging Face `global_step`,
-DeepSpeed `global_steps`, litgpt `step_count`, Megatron `iteration`, nanoGPT `iter_num`, fairseq `num_updates`. Not
-`steps` and `num_steps`: the length of a run has these names too."""
+DeepSpeed `global_steps`, litgpt `step_count`, Megatron `iteration`, nanoGPT `iter_num`, fairseq `num_updates`, kohya's
+scripts `current_step` and `ss_steps`. Not `steps` and `num_steps`: the length of a run has these names too."""
 _OF_SETTINGS = re.compile(r"arg|conf|cfg|param|setting|option|flag", re.I)
 """In the name of a JSON file: its numbers are what somebody has asked for."""
+_END_OF_INDEX = bytes.fromhex("57fb808b247547db")
+"""The last bytes of TensorFlow's index of a checkpoint, a table as LevelDB's."""
+_SERIALIZED = re.compile(rb"PK\x03\x04|\x80[\x02-\x05]|(?:[\x81-\x8f]|\xde..|\xdf....)[\xa0-\xbf\xd9-\xdb]", re.DOTALL)
+"""The first bytes of a zip of `torch.save`, of a pickle, and of a dictionary of msgpack whose first key is a text."""
 _LARGEST_PICKLE, _LARGEST_JSON = 16 * 2**20, 64 * 2**20
 _MOST_NOTES = 20_000
 _notes: dict[tuple[str, Path], tuple[tuple[int, int, int], Any]] = {}
@@ -76,6 +81,9 @@ def _is_ended(path: Path) -> bool:
 def _state(path: Path) -> str:
     with path.open("rb") as file:
         start = file.read(8)
+        if path.suffix == ".index" and path.stat().st_size >= 8:
+            file.seek(-8, os.SEEK_END)
+            return WHOLE if file.read(8) == _END_OF_INDEX else PARTIAL
     if start[:4] == b"PK\x03\x04":
         return WHOLE if zipfile.is_zipfile(str(path)) else PARTIAL
     if path.suffix == ".safetensors":
@@ -83,6 +91,16 @@ def _state(path: Path) -> str:
         size = 8 + struct.unpack("<Q", start)[0] + max(ends, default=0)
         return WHOLE if size == path.stat().st_size else PARTIAL
     return UNCLEAR if start else PARTIAL
+
+
+def is_serialized(path: Path) -> bool:
+    """Return whether a file begins as files of state do that need no ending of their own."""
+    return bool(_read_once("serialized", path, _is_serialized))
+
+
+def _is_serialized(path: Path) -> bool:
+    with path.open("rb") as file:
+        return bool(_SERIALIZED.match(file.read(8)))
 
 
 def json_of(path: Path) -> dict[str, Any] | None:
@@ -100,6 +118,16 @@ def step_in(path: Path) -> int | None:
     values = _read_once("values", path, _values) or {}
     steps = (values[key] for key in _STEPS if key in values and 0 <= values[key] < 10**12)
     return next(steps, None)
+
+
+def names_number(path: Path, number: int) -> bool:
+    """Return whether a file's content names a step, or has a number of a name as its `steps`, as HiFi-GAN's."""
+    return step_in(path) is not None or (_read_once("values", path, _values) or {}).get("steps") == number
+
+
+def has_iteration_alone(path: Path) -> bool:
+    """Return whether `iteration` is all that a file's content says of its step."""
+    return {"iteration"} == set(_STEPS) & set(_read_once("values", path, _values) or {})
 
 
 def counts_epochs(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import glob
 import re
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from trainer.supervisor.formats.layouts import (
     all_are_whole,
     digit_files,
     each_rank,
-    is_state,
+    holds_state,
     says_state,
 )  # fmt: skip
 from trainer.supervisor.formats.names import EPOCH, STEP, number_of, other_numbers
@@ -83,8 +84,22 @@ def _text(path: Path) -> str:
         return ""
 
 
+def tensorflow_candidates(view: View) -> Iterator[Candidate]:
+    """`ckpt-3.index`, and the data files that its name counts. The number is more often that of the save."""
+    for index in view.matching("*.index"):
+        stem = index.name[: -len(".index")]
+        data = [path for path in view.matching(f"{glob.escape(stem)}.data-?????-of-?????")]
+        if data:
+            is_all = len(data) == int(data[0].name[-5:])
+            ready = partial(each_rank, [index], 1 if is_all else 2)
+            meta = view.matching(f"{glob.escape(stem)}.meta")
+            yield Candidate("tensorflow", view.path, ready, (*data, index, *meta), ordinal=True)
+
+
 def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     """Files that are a checkpoint each, or together with others of the same number."""
+    if "tensorflow" in kinds:
+        yield from tensorflow_candidates(view)
     by_number: dict[tuple[int, ...], list[str]] = {}
     beside: dict[tuple[int, ...], list[str]] = {}
     digit_names = digit_files(view)
@@ -98,11 +113,11 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
                 yield Candidate("marker", path, partial(all_are_whole, [path]), told_in=(path,))
         elif name.endswith(".ckpt") and "lightning" in kinds and not marks:
             yield Candidate("lightning", path, partial(each_rank, [path], 1), told_in=(path,))
-        elif plain and is_state(name) and not ENDED_BY_OTHERS.search(name) and not name.startswith(_RANDOM):
+        elif plain and holds_state(path) and not ENDED_BY_OTHERS.search(name) and not name.startswith(_RANDOM):
             number = number_of(_first_rank_name(name, view))
             if number is not None:
                 is_named = number.kind in (STEP, EPOCH) or name in digit_names or says_state(name, view)
-                is_state_of_step = is_named or content.step_in(path) == number.value  # such as `G_1000.pth`
+                is_state_of_step = is_named or content.names_number(path, number.value)  # such as `G_1000.pth`
                 key = (number.value, *other_numbers(_first_rank_name(name, view), number.value))
                 (by_number if is_state_of_step else beside).setdefault(key, []).append(name)
             elif OF_STATE.search(name):

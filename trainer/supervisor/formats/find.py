@@ -31,7 +31,7 @@ _OF_OUTPUTS = re.compile(
 KINDS: dict[str, frozenset[str]] = {name: frozenset({name}) for name in _ALONE}
 """Format of a spec -> the layouts that it recognises."""
 KINDS["client"] = frozenset()
-KINDS["auto"] = frozenset().union(*KINDS.values()) | {"nanotron", "orbax", "folder"}
+KINDS["auto"] = frozenset().union(*KINDS.values()) | {"nanotron", "orbax", "tensorflow", "folder"}
 
 
 def candidates(folder: Path, ranks: int, kinds: AbstractSet[str]) -> Iterator[Candidate]:
@@ -124,8 +124,11 @@ def files_of(root: Path) -> list[Path]:
 
 
 def offered(root: Path, files: Sequence[Path]) -> Path:
-    """Return what a job goes on from: a checkpoint's root, or of several files with one plain number the only one that
-    is called a checkpoint, such as `model000030.pt` beside `opt000030.pt`."""
+    """Return what a job goes on from: a checkpoint's root, the one folder of Accelerate among its files, or of several
+    files with one plain number the only one that is called a checkpoint: `model000030.pt` beside `opt000030.pt`."""
+    folders = [path for path in files if fnmatch.filter(listing(path).files, EACH_RANK["accelerate"])]
+    if len(folders) == 1:  # `lora-000005-state` beside `lora-000005.safetensors`
+        return folders[0]
     named_files = [path for path in files if OF_STATE.search(path.name)]
     numbers = {number_of(path.name) for path in files}
     is_plain = all(number is not None and number.kind == PLAIN for number in numbers)

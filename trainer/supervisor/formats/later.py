@@ -33,6 +33,8 @@ _TRACKERS = {
     "nanotron": (NANOTRON_TRACKER, "{named}"),
 }
 """Format -> file that names the newest checkpoint, and what it says."""
+TENSORFLOW_TRACKER = "checkpoint"
+_OF_TENSORFLOW = re.compile(r'^model_checkpoint_path: "(.*)"')
 _POINTER = re.compile(r"latest|last|newest|current|recent|resume|checkpoint", re.I)
 _LONGEST_POINTER = 4096
 _HALF = ("", ".tmp", ".part", ".done", ".DONE")
@@ -52,9 +54,13 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
         path for candidate in all_candidates if _is_later(candidate, checkpoint, sealed_at) for path in candidate.tops
     }
     places = {folder, *(path.parent for path in removed_paths)}
-    if checkpoint is not None:
+    if checkpoint is None:
+        removed_paths |= {path for removed_path in removed_paths for path in _of_its_name(removed_path, 0)}
+    else:
         places |= {path.parent for path in checkpoint.tops}
-        removed_paths |= set(_of_its_name(checkpoint))
+        for path in checkpoint.tops:
+            own_number = number_of(path.name)
+            removed_paths |= set(_of_its_name(path, own_number.value + 1)) if own_number is not None else set()
         removed_paths -= {checkpoint.root, *checkpoint.root.parents, *checkpoint.files}
     last_files = [
         path
@@ -71,6 +77,7 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
         _renew_links(place, removed_paths, checkpoint)
         _renew_trackers(name, place, removed_paths, checkpoint)
         _renew_pointers(place, removed_paths, checkpoint)
+        _renew_tensorflow_tracker(place, checkpoint)
     if checkpoint is not None:
         _make_findable(checkpoint, last_files)
 
@@ -97,15 +104,14 @@ def _is_later(candidate: Candidate, checkpoint: Finished | None, sealed_at: floa
     return is_newer and written_at(version_of(rival)) > sealed_at
 
 
-def _of_its_name(checkpoint: Finished) -> Iterator[Path]:
-    """Yield what has the chosen one's name with a larger number: nothing has ended it yet."""
-    for path in checkpoint.tops:
-        pattern, own_number, entries = family(path.name), number_of(path.name), listing(path.parent)
-        for name in entries.folders if path.is_dir() else entries.files:
-            stems = (name[: len(name) - len(end)] for end in _HALF if name.endswith(end))
-            numbers = [number_in_family(pattern, stem) for stem in stems] if pattern is not None else []
-            if own_number is not None and any(number is not None and number > own_number.value for number in numbers):
-                yield path.parent / name
+def _of_its_name(path: Path, least_number: int) -> Iterator[Path]:
+    """Yield what has a checkpoint's name with such a number or a larger one: nothing may have ended it yet."""
+    pattern, entries = family(path.name), listing(path.parent)
+    for name in entries.folders if path.is_dir() else entries.files:
+        stems = (name[: len(name) - len(end)] for end in _HALF if name.endswith(end))
+        numbers = [number_in_family(pattern, stem) for stem in stems] if pattern is not None else []
+        if any(number is not None and number >= least_number for number in numbers):
+            yield path.parent / name
 
 
 def _renew_links(place: Path, removed_paths: set[Path], checkpoint: Finished | None) -> None:
@@ -149,6 +155,31 @@ def _renew_trackers(name: str, place: Path, removed_paths: set[Path], checkpoint
                 _remove(path)
         elif place == checkpoint.root.parent and (kind == name or old in names or _has_tracker(kind, checkpoint.root)):
             _write(path, text.format(named=checkpoint.root.name, step=checkpoint.step))
+
+
+def is_tensorflow_tracker(path: Path) -> bool:
+    """Return whether a file is the one by which TensorFlow finds its newest checkpoint. Raises `OSError`."""
+    return path.name == TENSORFLOW_TRACKER and _tensorflow_name(path) is not None
+
+
+def _tensorflow_name(tracker: Path) -> str | None:
+    with tracker.open("rb") as file:
+        match = _OF_TENSORFLOW.match(file.read(_LONGEST_POINTER).decode(errors="replace"))
+    return None if match is None else Path(match.group(1)).name
+
+
+def _renew_tensorflow_tracker(place: Path, checkpoint: Finished | None) -> None:
+    """Let TensorFlow's tracker name the chosen one, unless it names another that is there."""
+    tracker = place / TENSORFLOW_TRACKER
+    index = next((path for path in checkpoint.files if path.suffix == ".index"), None) if checkpoint else None
+    if tracker.is_file():
+        name = _tensorflow_name(tracker)
+        if name is None or (place / f"{name}.index").exists():
+            return
+    if index is not None and index.parent == place:
+        _write(tracker, f'model_checkpoint_path: "{index.stem}"\nall_model_checkpoint_paths: "{index.stem}"\n')
+    elif tracker.is_file():
+        _remove(tracker)
 
 
 def _renew_pointers(place: Path, removed_paths: set[Path], checkpoint: Finished | None) -> None:

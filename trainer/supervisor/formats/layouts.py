@@ -8,21 +8,22 @@ written elsewhere and moved; FSDP's folder ends with `meta.pt`, DeepSpeed's with
 `save_checkpoint`: rank 0 writes `latest` before the barrier, so other ranks may still write. Megatron-LM (d98e8a64)
 `save_checkpoint`: the tracker is written in the finalizing function; megatron-core 0.16.1 `dist_checkpointing.save`:
 `metadata.json` comes last. nanotron: `latest.txt` names the folder. litgpt `save_checkpoint`: `lit_model.pth`, then
-small files of the same rank, so nothing marks the end. Where nothing does, a checkpoint counts when all of its files
-are whole and have not changed for some looks (`Finished.settles`).
+small files of the same rank, so nothing marks the end. flax `_save_commit`: `checkpoint_tmp` is renamed; Tacotron 2 and
+HiFi-GAN give their files no ending either. TensorFlow `MergeBundles`: the data files are renamed, then the index is
+written. Orbax has `_METADATA` in each item's folder, an older one a file `checkpoint`. Where nothing marks the end, a
+checkpoint counts when all of its files are whole and have not changed for some looks (`Finished.settles`).
 """
 
 from __future__ import annotations
 
 import fnmatch
-import math
 import re
 from functools import partial
 from pathlib import Path
 from typing import Callable, Iterable, NamedTuple, Sequence
 
 from trainer.supervisor.formats import content
-from trainer.supervisor.formats.names import EPOCH, PLAIN, STEP, TIME, UNIT, Number, number_of, series
+from trainer.supervisor.formats.names import EPOCH, PLAIN, STEP, TIME, UNIT, Number, are_saves, are_steps, number_of
 from trainer.supervisor.formats.tree import Finished, FolderListing, listing
 
 MEGATRON_TRACKER, DEEPSPEED_TRACKER, NANOTRON_TRACKER = "latest_checkpointed_iteration.txt", "latest", "latest.txt"
@@ -39,6 +40,8 @@ _STATE = (
 OF_STATE = re.compile(
     r"ckpt|checkpoint|chkpt|snapshot|state|model|weights?|params|optim|last|latest|final|best|save|resume", re.I
 )
+_BARE = re.compile(r"(?:^|/)(?:[A-Za-z]+[_-])+\d+$")
+"""A name without an ending: `checkpoint_30` of flax and Tacotron 2, `do_00000030` of HiFi-GAN."""
 _OF_NETWORKS = re.compile(
     r"(?<![A-Za-z])(?:u?net|net[gd]|generator|gen|discriminator|disc|vae|encoder|decoder|lora|adapter|policy|actor|critic|ema|"
     r"agent)(?![A-Za-z])", re.I
@@ -52,7 +55,7 @@ _BESIDE = re.compile(
 )  # fmt: skip
 ENDED_BY_OTHERS = re.compile(r"_states\.pt$|^mp_rank_|^common\.pt$|^(?:optimizer|scheduler)\.bin$")
 """Files of DeepSpeed, Megatron and Accelerate: these formats end a checkpoint, and it has not ended."""
-_STRETCH = 5
+_OF_ORBAX = {"_CHECKPOINT_METADATA", "orbax.checkpoint", "_METADATA", "manifest.ocdbt"}
 CLOCKS_S = 1.0
 """Clocks of two nodes that write into one folder may differ by so much."""
 
@@ -95,6 +98,9 @@ class Candidate(NamedTuple):
             return Finished(number.value, self.root, self.files, settles=self.settles)
         steps = [content.step_in(path) for path in self.told_in]
         step = max((step for step in steps if step is not None), default=-1)
+        if number is not None and number.kind == PLAIN and 0 <= step < number.value:
+            # VITS and what follows it save `G_1000.pth` with the epoch under the name `iteration`.
+            step = -1 if any(map(content.has_iteration_alone, self.told_in)) else step
         if step >= 0 or number is None:
             return Finished(step, self.root, self.files, settles=self.settles)
         if (
@@ -125,32 +131,26 @@ class View(NamedTuple):
 
     def state_files(self) -> list[Path]:
         """Return the files that hold state of a training, also those one folder below."""
-        paths = [self.path / name for name in sorted(self.entries.files) if is_state(name)]
+        paths = [self.path / name for name in sorted(self.entries.files)]
         for name in sorted(self.entries.folders):
-            names_below = listing(self.path / name).files
-            paths += [self.path / name / file_name for file_name in sorted(names_below) if is_state(file_name)]
-        return paths
+            paths += [self.path / name / file_name for file_name in sorted(listing(self.path / name).files)]
+        return [path for path in paths if holds_state(path)]
 
 
 def is_state(name: str) -> bool:
-    return name.endswith(_STATE) and not name.startswith(".") and not _BESIDE.search(name)
+    has_its_form = name.endswith(_STATE) or _BARE.search(name)
+    return bool(has_its_form) and not name.startswith(".") and not _BESIDE.search(name)
+
+
+def holds_state(path: Path) -> bool:
+    """Return whether a file is called one of state, and if its name has no ending, also begins like one."""
+    return is_state(path.name) and (path.name.endswith(_STATE) or content.is_serialized(path))
 
 
 def says_state(name: str, view: View) -> bool:
     """Return whether a numbered file is called state of a training: by its name, its network's, or its folder's."""
     in_folder = not view.top and view.number is None and OF_STATE.search(view.path.name)
     return bool(OF_STATE.search(name) or _OF_NETWORKS.search(name) or in_folder)
-
-
-def _are_steps(names: Iterable[str]) -> bool:
-    """Return whether files of one folder have numbers of saves: ranks, layers and epochs follow each other one by
-    one, steps have a stretch of several between them."""
-    by_series: dict[str, set[int]] = {}
-    for name in names:
-        number = number_of(name)
-        if number is not None and number.kind == PLAIN:
-            by_series.setdefault(series(Path(name)), set()).add(number.value)
-    return any(0 not in values and math.gcd(*values) >= _STRETCH for values in by_series.values())
 
 
 def digit_files(view: View) -> frozenset[str]:
@@ -199,6 +199,7 @@ def _accelerate(view: View) -> Candidate | None:
     return Candidate(
         "accelerate", view.path, lambda: each_rank(states, view.ranks) and all_are_whole(objects + view.state_files()),
         tuple(view.state_files()) if view.top else (), settles=True, ordinal=bool(automatic),
+        told_in=tuple(view.matching("train_state.json")),  # of kohya's scripts
     )  # fmt: skip
 
 
@@ -256,10 +257,15 @@ def _dcp_is_whole(folder: Path) -> bool:
 
 def _orbax(view: View) -> Candidate | None:
     """Orbax writes into a folder of another name, and renames it; not on every file system, so it also has to rest."""
-    is_orbax = view.entries.files & {"_CHECKPOINT_METADATA", "orbax.checkpoint"}
-    if view.top or not is_orbax or ".orbax-checkpoint-tmp" in view.path.name:
+    items = [view.path, *(view.path / name for name in view.entries.folders if view.number is not None)]
+    if view.top or not any(map(_is_of_orbax, items)) or ".orbax-checkpoint-tmp" in str(view.path):
         return None
     return Candidate("orbax", view.path, partial(bool, True), settles=True)
+
+
+def _is_of_orbax(folder: Path) -> bool:
+    names = listing(folder).files
+    return bool(names & _OF_ORBAX) or ("checkpoint" in names and content.is_serialized(folder / "checkpoint"))
 
 
 def _plain_folder(view: View) -> Candidate | None:
@@ -279,9 +285,10 @@ def _plain_folder(view: View) -> Candidate | None:
         return None
     if view.number is None and (digit_files(view) or len({content.step_in(path) for path in files} - {None}) > 1):
         return None  # each is a checkpoint, such as the newest and the best
-    if view.number is None and _are_steps(path.name for path in files if path.parent == view.path):
+    direct_files = [path for path in files if path.parent == view.path]
+    if view.number is None and (are_steps(path.name for path in direct_files) or are_saves(direct_files, view.ranks)):
         return None
-    if any(number_of(name) and _OF_STEPS.search(name.rstrip("0123456789")) for name in view.entries.folders):
+    if any(map(_is_step_folder, view.entries.folders)):
         return None
     if view.number is None and len(files) == 1 and len(view.entries.files) == 1:
         return None  # the file itself is the checkpoint
@@ -290,6 +297,12 @@ def _plain_folder(view: View) -> Candidate | None:
         "folder", view.path, lambda: all_are_whole(files) and all(map(_has_indexed_files, index)), settles=True,
         told_in=tuple(view.matching("*.json")) + tuple(files),
     )  # fmt: skip
+
+
+def _is_step_folder(name: str) -> bool:
+    number = number_of(name)
+    is_named = number is not None and number.kind in (STEP, EPOCH)
+    return is_named or (number is not None and bool(_OF_STEPS.search(name.rstrip("0123456789"))))
 
 
 def _has_step(path: Path, in_step_folder: bool) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Iterable, NamedTuple
 
 _MOST = 20_000
 """Names whose reading is kept: each look reads all of them."""
+_STRETCH, _PAUSE_S = 5, 10.0
 STEP, EPOCH, TIME, UNIT, PLAIN = "step", "epoch", "time", "unit", "plain"
 _SUFFIX = r"(?:\.(?:[A-Za-z]\w*))*$"
 _AFTER_WORD = r"(?<![A-Za-z]){}[=_-]?(\d+)(?!\d*\.\d)"
@@ -22,11 +24,12 @@ _WORDS = (
     (re.compile(_BEFORE_WORD.format(r"(?:steps?|iter(?:ation)?s?|updates?)"), re.I), STEP),
     (re.compile(_BEFORE_WORD.format(r"epochs?"), re.I), EPOCH),
     (re.compile(r"^(\d+)(?=_net_)", re.I), EPOCH),
+    (re.compile(r"-(\d{6})(?=-state$|\.safetensors$)"), EPOCH),
     (re.compile(r"(?<![\d.])(\d+)[kKmMbB](?=(?:\.[A-Za-z]\w*)+$)"), UNIT),
 )
 """Words beside a number, and what they count: `checkpoint-30-epoch-0`, `s30_e0` and `e0_b30` have a step. `ba` are the
-batches of MosaicML's Composer; `5k` and `2B` in a file's name count steps or tokens, in units of which the step is not
-known."""
+batches of MosaicML's Composer, `lora-000005-state` is of kohya's scripts after an epoch; `5k` and `2B` in a file's name
+count steps or tokens, in units of which the step is not known."""
 _PARTS = re.compile(
     r"[_.-]?(?:world_?size|mp_rank|ranks?|shard|part)[=_-]?\d+|-\d+-of-\d+|[=_-]?-?\d+\.\d+(?:e-?\d+)?|-v\d+(?=\.|$)",
     re.I,
@@ -123,6 +126,13 @@ def number_in_family(pattern: re.Pattern[str], name: str) -> int | None:
     return _digits(match.group(1)) if match else None
 
 
+def family_place(root: Path) -> tuple[str, int] | None:
+    """Return the folder and pattern of a name as one text, and its number; None for a name without one."""
+    pattern = family(root.name)
+    number = None if pattern is None else number_in_family(pattern, root.name)
+    return None if pattern is None or number is None else (f"{root.parent}/{pattern.pattern}", number)
+
+
 @lru_cache(maxsize=_MOST)
 def lap_of(path: Path) -> int | None:
     """Return the epoch that the name of a file or folder with a step also has, or else that of the folder above it."""
@@ -143,6 +153,31 @@ def series(path: Path) -> str:
     """Return a path with all of its numbers alike: equal for the checkpoints of one series."""
     plain = re.sub(rf"(?<!\d){_FIGURE}|-v\d+(?=\.|$)", lambda match: "" if match.group()[1] == "v" else "#", str(path))
     return re.sub(r"\d+", "#", plain)
+
+
+def are_steps(names: Iterable[str]) -> bool:
+    """Return whether files of one folder have numbers of saves: ranks, layers and epochs follow each other one by
+    one, steps have a stretch of several between them."""
+    by_series: dict[str, set[int]] = {}
+    for name in names:
+        number = number_of(name)
+        if number is not None and number.kind == PLAIN:
+            by_series.setdefault(series(Path(name)), set()).add(number.value)
+    return any(0 not in values and math.gcd(*values) >= _STRETCH for values in by_series.values())
+
+
+def are_saves(paths: Iterable[Path], ranks: int) -> bool:
+    """Return whether numbered files of one folder are more than the ranks (0: not known), and were written in the order
+    of their numbers with long pauses, as those of epochs. Raises `OSError`."""
+    written_at: dict[int, list[float]] = {}
+    for path in paths:
+        number = number_of(path.name)
+        if number is None or number.kind != PLAIN:
+            return False
+        written_at.setdefault(number.value, []).append(path.stat().st_mtime)
+    saves = [times for _, times in sorted(written_at.items())]
+    are_apart = all(min(later) - max(earlier) >= _PAUSE_S for earlier, later in zip(saves, saves[1:]))
+    return 0 < ranks < len(saves) and are_apart
 
 
 def _digits(text: str) -> int:

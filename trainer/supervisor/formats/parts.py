@@ -125,7 +125,8 @@ def _parse(path: Path) -> _Path:
     common_names: list[str] = []
     above: str | None = None
     for depth, name in enumerate(path.parts):
-        text = name.rpartition(".")[0] if is_state(name) and depth == len(path.parts) - 1 else name
+        is_file = is_state(name) and depth == len(path.parts) - 1
+        text = name.rpartition(".")[0] or name if is_file else name
         for match in _ROLE.finditer(text):
             roles.add(match.group().lower() if match.lastgroup == "rank" else str(match.lastgroup))
             above = os.path.join(*path.parts[:depth], "") if above is None else above

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
 from pathlib import Path
 from typing import Iterable, Iterator, NamedTuple, Sequence
 
-from trainer.supervisor.formats import content
+from trainer.supervisor.formats import content, versions
 from trainer.supervisor.formats.find import FORMATS
 from trainer.supervisor.formats.layouts import is_state
-from trainer.supervisor.formats.names import PLAIN, STEP, family, lap_of, number_in_family, number_of, series
+from trainer.supervisor.formats.names import PLAIN, STEP, family_place, lap_of, number_of, series
 from trainer.supervisor.formats.tree import Finished, listing
-from trainer.supervisor.formats.versions import Version, first_written_at, has_later_kin, version_of, written_at
+from trainer.supervisor.formats.versions import Version, first_written_at, version_of, written_at
 
 SETTLES_S, QUIET_S = 2.0, 10.0
 """For how long a checkpoint without a last write has not changed before it counts, while the job runs: where the job
@@ -98,11 +99,14 @@ class Recogniser:
             if self._is_part(checkpoint, sealed_step):
                 pass
             elif 0 <= checkpoint.step <= sealed_step:
-                if not self._takes_turns(checkpoint, sealed_step) and not self._counts_anew(checkpoint, sealed_step):
+                rules = (self._takes_turns, self._counts_anew, self._counts_epochs)
+                if not any(rule(checkpoint, sealed_step) for rule in rules):
                     continue
                 checkpoint = checkpoint._replace(step=-1, ordinal=max(checkpoint.ordinal, 0))
-            elif checkpoint.step < 0 and (self._is_old(checkpoint) or (has_numbers and checkpoint.ordinal < 0)):
+            elif has_numbers and checkpoint.step < 0 and checkpoint.ordinal < 0:
                 continue  # without a number: an export beside checkpoints from which the job goes on
+            elif checkpoint.step < 0 and self._is_old(checkpoint, sealed_step):
+                continue
             sight = self._sight(checkpoint)
             is_settled = self.ended or not checkpoint.settles or self._is_settled(sight)
             if not sight.version or not is_settled or (checkpoint.lacks and not self.ended):
@@ -186,6 +190,15 @@ class Recogniser:
         known = [(sealed_lap, sealed.value) for sealed_lap, sealed in orders if sealed_lap is not None and sealed]
         return bool(known) and (lap, number.value) > max(known)
 
+    def _counts_epochs(self, checkpoint: Finished, sealed_step: int) -> bool:
+        """Return whether a plain number counts less than steps, as of `weights/net_3.pt`: it is the largest of its
+        series, was written once the job had told a step beyond the sealed one, and no other series has steps."""
+        if not checkpoint.plain or checkpoint.ordinal < 0 or checkpoint.face in self._sealed:
+            return False
+        if self._counted - {series(checkpoint.face)} or versions.has_larger_kin(checkpoint):
+            return False
+        return self._heard_before(written_at(version_of(checkpoint)), -1) > sealed_step
+
     def _takes_turns(self, checkpoint: Finished, sealed_step: int) -> bool:
         """Return whether the plain number in a name is no step, as of `ckpt.0.pt` and `ckpt.1.pt` by turns: what lies
         there was written again, after the job had told a step beyond the newest sealed one. One file shows it: looks
@@ -204,14 +217,14 @@ class Recogniser:
         is_newer = is_rewritten and changed_ns / 1e9 > self.sealed_until(sealed_step)
         if not is_newer or self._heard_before(changed_ns / 1e9, -1) <= sealed_step:
             return False
-        return not has_later_kin(checkpoint)  # else it is a step that was saved again, and the run has gone on
+        return not versions.has_later_kin(checkpoint)  # else it is a step that was saved again, and the run has gone on
 
     def _sight(self, checkpoint: Finished) -> _Sight:
         """Return what a checkpoint is now, since when, and what came before it under its name or its family's."""
         version, last_sight = version_of(checkpoint), self._sights.get(checkpoint.face)
         if last_sight is not None and last_sight.version == version:
             return last_sight
-        place = _family(checkpoint.face)
+        place = family_place(checkpoint.face)
         face, kin = self._newest.get(place[0], (checkpoint.face, ())) if place is not None else (checkpoint.face, ())
         previous_version = kin if face != checkpoint.face else () if last_sight is None else last_sight.version
         if last_sight is not None and last_sight.before and not last_sight.is_anew:
@@ -272,7 +285,7 @@ class Recogniser:
         if number is not None and number.value == checkpoint.step:
             self._counted.add(series(checkpoint.face))
         self._steps[checkpoint.face] = (version_of(checkpoint) if sight is None else sight.version, checkpoint.step)
-        if (place := _family(checkpoint.face)) is not None and not self._is_beyond(place[1]):
+        if (place := family_place(checkpoint.face)) is not None and not self._is_beyond(place[1]):
             self._ordinals[place[0]] = (place[1], checkpoint.step)
 
     def stands(self, checkpoint: Finished) -> bool:
@@ -302,11 +315,12 @@ class Recogniser:
         of_steps = (checkpoint for checkpoint in self._sealed.values() if checkpoint.step <= sealed_step)
         return {series(path) for checkpoint in of_steps for path in checkpoint.tops}
 
-    def _is_old(self, checkpoint: Finished) -> bool:
-        """Return whether a checkpoint without a known step is older than this attempt, or than one that has a step."""
-        place = _family(checkpoint.face)
+    def _is_old(self, checkpoint: Finished, sealed_step: int) -> bool:
+        """Return whether a checkpoint without a known step is older than this attempt or no newer than a sealed one."""
+        place, written = family_place(checkpoint.face), written_at(version_of(checkpoint))
         overtaken = place is not None and place[1] < self._ordinals.get(place[0], (-1, -1))[0]
-        return overtaken or written_at(version_of(checkpoint)) < self._begun
+        adds_nothing = checkpoint.face not in self._sealed and written <= self.sealed_until(sealed_step) < math.inf
+        return overtaken or written < self._begun or adds_nothing
 
     def _step_of(self, checkpoint: Finished, sight: _Sight, sealed_step: int) -> int:
         note = self._steps.get(checkpoint.face)
@@ -317,7 +331,7 @@ class Recogniser:
         ordinal = checkpoint.ordinal if is_count else -1
         step = max(self._heard_before(written_at(sight.version), ordinal), newest_step + 1, 0)
         self._steps[checkpoint.face] = (sight.version, step)
-        if (place := _family(checkpoint.face)) is not None and not self._is_beyond(place[1]):
+        if (place := family_place(checkpoint.face)) is not None and not self._is_beyond(place[1]):
             self._ordinals[place[0]] = (place[1], step)
         return step
 
@@ -325,12 +339,6 @@ class Recogniser:
         """Return the step that the job had told last when something was written, `default` for none."""
         printed_at = time_s + _LINES_LATE_S
         return next((step for heard_at, step in reversed(self._heard) if heard_at <= printed_at), default)
-
-
-def _family(root: Path) -> tuple[str, int] | None:
-    pattern = family(root.name)
-    number = None if pattern is None else number_in_family(pattern, root.name)
-    return None if pattern is None or number is None else (f"{root.parent}/{pattern.pattern}", number)
 
 
 def _rank(checkpoint: Finished) -> int:

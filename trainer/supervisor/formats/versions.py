@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Tuple
 
 from trainer.supervisor.formats.layouts import is_state
-from trainer.supervisor.formats.names import family
+from trainer.supervisor.formats.names import family, number_in_family
 from trainer.supervisor.formats.tree import Finished, listing
 
 Version = Tuple[Tuple[str, int, int], ...]
@@ -36,9 +36,21 @@ def first_written_at(version: Version) -> float:
 
 def has_later_kin(checkpoint: Finished) -> bool:
     """Return whether a file or folder of a checkpoint's series was written after it."""
+    end = written_at(version_of(checkpoint))
+    kin = _kin(checkpoint)
+    return any(written_at(version_of(Finished(-1, checkpoint.face.parent / name))) > end for name in kin)
+
+
+def has_larger_kin(checkpoint: Finished) -> bool:
+    """Return whether a file or folder of a checkpoint's series has a larger number."""
+    kin = _kin(checkpoint)
+    return any(number > kin[checkpoint.face.name] for number in kin.values())
+
+
+def _kin(checkpoint: Finished) -> dict[str, int]:
+    """Return the names of a checkpoint's series, its own among them, with their numbers."""
     pattern, face = family(checkpoint.face.name), checkpoint.face
     entries = listing(face.parent)
     names = entries.folders if face.is_dir() else entries.files
-    kin = [name for name in names if pattern is not None and pattern.match(name) and name != face.name]
-    end = written_at(version_of(checkpoint))
-    return any(written_at(version_of(Finished(-1, face.parent / name))) > end for name in kin)
+    numbers = {name: number_in_family(pattern, name) for name in names} if pattern is not None else {}
+    return {name: number for name, number in numbers.items() if number is not None}

@@ -198,3 +198,14 @@ def test_after_any_restart_the_restored_step_is_newest_and_foreign_files_are_all
         number for number in steps if number <= step
     }
     assert all((folder / name).exists() for name in beside)
+
+
+@pytest.mark.parametrize("form", ["auto", "marker"])
+def test_what_nothing_has_ended_goes_with_its_series_when_a_job_starts_from_nothing(form: str, job: WatchedJob) -> None:
+    """Its own link would take it up."""
+    for step in (20, 30):
+        put(job.folder / f"step-{step}/state"), put(job.folder / f"step-{step}/DONE", "")
+    put(job.folder / "step-40/state", "half"), put(job.folder / "tokenizer-32000/x")
+    (job.folder / "latest").symlink_to("step-40")
+    forget_later(form, job.folder, None)
+    assert [path.name for path in job.folder.iterdir()] == ["tokenizer-32000"]

@@ -17,9 +17,10 @@ from trainer.supervisor.formats.names import STEP, Number, number_of
 from trainer.supervisor.formats.tree import Finished
 
 
-def _written(path: Path, seconds_ago: float, **values: object) -> None:
+def _written(path: Path, seconds_ago: float, **values: object) -> Path:
     saved(path, **values)
     os.utime(path, (time.time() - seconds_ago, time.time() - seconds_ago))
+    return path
 
 
 @pytest.mark.parametrize(
@@ -280,3 +281,60 @@ def test_a_half_written_folder_with_step_and_epoch_goes_at_a_restart(tmp_path: P
     half(saved(tmp_path / "checkpoint-50-epoch-0/model.pt"))
     forget_later("auto", tmp_path, Finished(40, tmp_path / "checkpoint-40-epoch-0"))
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-40-epoch-0"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("names", [("weights/net_{}.pt",), ("weights/netG_{}.pt", "weights/netD_{}.pt")])
+def test_each_file_of_an_epoch_is_a_checkpoint_of_its_own(names: tuple[str, ...], first: int, job: WatchedJob) -> None:
+    for epoch in range(4):
+        job.recogniser.hear(100 * epoch + 100, time.time() - 1 + 100 * epoch)
+        for name in names:
+            _written(job.folder / name.format(first + epoch), -100 * epoch)
+        (checkpoint,) = job.recogniser.finished_checkpoints("auto", job.folder, 1, job.committed)
+        sealed_files = {path for top in checkpoint.tops for path in (top, *top.rglob("*")) if path.is_file()}
+        assert sealed_files == {job.folder / name.format(first + epoch) for name in names}
+        assert checkpoint.step > job.committed
+        job.recogniser.note_sealed(checkpoint)
+        job.committed = checkpoint.step
+
+
+def test_the_only_file_that_a_job_keeps_is_sealed_whatever_its_number(job: WatchedJob) -> None:
+    """Two lay there at the look before, as one folder with the step that was told."""
+    for epoch in (0, 1):
+        saved(job.folder / f"weights/net_{epoch}.pt")
+    job.at(200)
+    assert job.look() == [(200, "weights")]
+    (job.folder / "weights/net_0.pt").unlink(), (job.folder / "weights/net_1.pt").unlink()
+    job.recogniser.hear(300, time.time() - 1), saved(job.folder / "weights/net_2.pt")
+    assert job.look() == [(300, "weights/net_2.pt")]
+
+
+def test_files_of_epochs_go_on_with_told_steps_after_a_restart(job: WatchedJob) -> None:
+    restored = _written(job.folder / "weights/net_3.pt", 0)
+    job.recogniser.note_restored(Finished(400, restored))
+    job.committed = 400
+    _written(job.folder / "weights/net_2.pt", 20)
+    job.at(400)
+    assert job.look() == [], "nothing in this folder is newer"
+    job.at(500), _written(job.folder / "weights/net_4.pt", -20)
+    assert job.look() == [(500, "weights/net_4.pt")]
+
+
+def test_a_copy_of_an_older_step_is_not_sealed_as_the_newest(job: WatchedJob) -> None:
+    for step in (10, 20):
+        job.at(step), saved(job.folder / f"ckpt_{step}.pt"), job.look()
+    job.at(30), saved(job.folder / "best_model_10.pt")
+    assert job.look() == []
+
+
+@pytest.mark.parametrize("ranks", [0, 2, 3])
+def test_files_that_may_be_of_ranks_are_one_checkpoint(ranks: int, job: WatchedJob) -> None:
+    for rank in range(2):
+        _written(job.folder / f"weights/net_{rank}.pt", -20 * rank)
+    assert [root for _, root in job.look(ranks)] == ["weights"]
+
+
+def test_files_that_were_written_within_seconds_are_one_checkpoint(job: WatchedJob) -> None:
+    for layer in range(3):
+        _written(job.folder / f"weights/net_{layer}.pt", -5 * layer)
+    assert [root for _, root in job.look()] == ["weights"]

@@ -1,0 +1,209 @@
+"""Checkpoints of frameworks that name, date or divide their files in ways of their own; each written as it does."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.worlds.checkpoint_files import WatchedJob, accelerate, dcp, half, safetensors, saved
+from tests.worlds.supervisor_tier import JobNode, put
+from trainer.supervisor import seal
+from trainer.supervisor.formats import forget_later, offered
+from trainer.supervisor.formats.tree import Finished
+
+END_OF_TABLE = (0xDB4775248B80FB57).to_bytes(8, "little")
+"""`kTableMagicNumber` of LevelDB's tables, which TensorFlow writes."""
+
+
+def vits(own: Path, step: int, epoch: int) -> None:
+    for network in "GD":  # `iteration` is given the epoch
+        saved(own / f"{network}_{step}.pth", model=0, iteration=epoch, optimizer=0)
+
+
+def hifigan(own: Path, step: int, epoch: int) -> None:
+    saved(own / f"g_{step:08d}", generator=0), saved(own / f"do_{step:08d}", mpd=0, steps=step, epoch=epoch)
+
+
+def tacotron(own: Path, step: int, epoch: int) -> None:
+    saved(own / f"checkpoint_{step}", iteration=step, state_dict=0)
+
+
+def flax(own: Path, step: int, epoch: int) -> None:
+    put(own / "checkpoint_tmp", b"\x82\xa4step" + bytes([step]) + b"\xa6params\x80")
+    os.replace(own / "checkpoint_tmp", own / f"checkpoint_{step}")
+
+
+def tensorflow(own: Path, step: int, epoch: int) -> None:
+    _tensorflow(own, f"ckpt-{epoch}")
+
+
+def _tensorflow(own: Path, stem: str) -> None:
+    put(own / f"{stem}.data-00000-of-00002", b"x"), put(own / f"{stem}.data-00001-of-00002", b"y")
+    put(own / f"{stem}.index", b"table" * 9 + END_OF_TABLE)
+    put(own / "checkpoint", f'model_checkpoint_path: "{stem}"\nall_model_checkpoint_paths: "{stem}"\n')
+
+
+def kohya(own: Path, step: int, epoch: int) -> None:
+    safetensors(own / f"style-{epoch:06d}.safetensors", ss_steps=str(step), ss_epoch=str(epoch))
+    _kohya_state(own / f"style-{epoch:06d}-state", step, epoch)
+
+
+def kohya_steps(own: Path, step: int, epoch: int) -> None:
+    safetensors(own / f"style-step{step:08d}.safetensors", ss_steps=str(step))
+    _kohya_state(own / f"style-step{step:08d}-state", step, epoch)
+
+
+def _kohya_state(root: Path, step: int, epoch: int) -> None:
+    accelerate(root), put(root / "train_state.json", json.dumps({"current_epoch": epoch, "current_step": step}))
+
+
+def kohya_weights(own: Path, step: int, epoch: int) -> None:
+    safetensors(own / f"lora-{epoch:06d}.safetensors", ss_steps=str(step), ss_epoch=str(epoch))
+
+
+def cyclegan(own: Path, step: int, epoch: int) -> None:
+    for network in ("G_A", "G_B", "D_A", "D_B"):
+        for prefix in ("latest", epoch):
+            saved(own / f"experiment/{prefix}_net_{network}.pth")
+
+
+def stable_baselines(own: Path, step: int, epoch: int) -> None:
+    saved(own / f"rl_model_{step}_steps.zip")
+    saved(own / f"rl_model_replay_buffer_{step}_steps.pkl"), saved(own / f"rl_model_vecnormalize_{step}_steps.pkl")
+
+
+def composer(own: Path, step: int, epoch: int) -> None:
+    path = saved(own / f"run/checkpoints/ep{epoch}-ba{step}-rank0.pt")
+    link = path.with_name("latest-rank0.pt")
+    link.unlink(missing_ok=True)
+    link.symlink_to(path.name)
+
+
+def composer_shards(own: Path, step: int, epoch: int) -> None:
+    dcp(own / f"run/checkpoints/ep{epoch}-ba{step}")
+
+
+def orbax_of_flax(own: Path, step: int, epoch: int) -> None:
+    _renamed(own / f"checkpoint_{step}", {"_METADATA": b"{}", "manifest.ocdbt": b"m", "d/0a1b": b"x"})
+
+
+def orbax_before_its_metadata(own: Path, step: int, epoch: int) -> None:
+    _renamed(own / str(step), {"state/checkpoint": b"\x81\xa1w\x00", "state/params.w/.zarray": b"{}"})
+
+
+def _renamed(root: Path, contents: dict[str, bytes]) -> None:
+    writing = root.with_name(f"{root.name}.orbax-checkpoint-tmp-17")
+    for name, content in contents.items():
+        put(writing / name, content)
+    os.replace(writing, root)
+
+
+SERIES: dict[Callable[[Path, int, int], None], tuple[str, ...]] = {
+    vits: ("D_{step}.pth", "G_{step}.pth"),
+    hifigan: ("do_{step:08d}", "g_{step:08d}"),
+    tacotron: ("checkpoint_{step}",),
+    flax: ("checkpoint_{step}",),
+    tensorflow: ("ckpt-{epoch}.data-00000-of-00002", "ckpt-{epoch}.data-00001-of-00002", "ckpt-{epoch}.index"),
+    kohya: ("style-{epoch:06d}-state", "style-{epoch:06d}.safetensors"),
+    kohya_steps: ("style-step{step:08d}-state", "style-step{step:08d}.safetensors"),
+    kohya_weights: ("lora-{epoch:06d}.safetensors",),
+    cyclegan: tuple(f"experiment/{{epoch}}_net_{name}.pth" for name in ("D_A", "D_B", "G_A", "G_B")),
+    stable_baselines: (
+        "rl_model_{step}_steps.zip", "rl_model_replay_buffer_{step}_steps.pkl", "rl_model_vecnormalize_{step}_steps.pkl"
+    ),
+    composer: ("run/checkpoints/ep{epoch}-ba{step}-rank0.pt",),
+    composer_shards: ("run/checkpoints/ep{epoch}-ba{step}",),
+    orbax_of_flax: ("checkpoint_{step}",),
+    orbax_before_its_metadata: ("{step}",),
+}  # fmt: skip
+"""How three saves are written, and the files and folders that are each of them."""
+
+
+@pytest.mark.parametrize("write", SERIES)
+def test_each_save_of_a_framework_is_one_checkpoint_with_the_step_of_the_job(
+    write: Callable[[Path, int, int], None], job: WatchedJob
+) -> None:
+    for epoch, step in enumerate((10, 20, 30), 1):
+        job.at(step), job.folder.mkdir(exist_ok=True), write(job.folder, step, epoch)
+        (checkpoint,) = job.recogniser.finished_checkpoints("auto", job.folder, 1, job.committed)
+        tops = sorted(str(path.relative_to(job.folder)) for path in checkpoint.tops)
+        assert (checkpoint.step, tops) == (step, sorted(name.format(step=step, epoch=epoch) for name in SERIES[write]))
+        job.recogniser.note_sealed(checkpoint)
+        job.committed = step
+
+
+@pytest.mark.parametrize("write", SERIES)
+def test_what_a_framework_has_saved_later_goes_at_a_restart_and_nothing_else(
+    write: Callable[[Path, int, int], None], tmp_path: Path
+) -> None:
+    node = JobNode(tmp_path)
+    put(node.own / "vocab_50257", "words"), put(node.own / "config.json", "{}")
+    write(node.own, 10, 1)
+    before = {path.relative_to(node.own) for path in node.own.rglob("*")}
+    node.job.sealing.finish(0)
+    (step,) = seal.committed(node.tier)
+    write(node.own, 20, 2)
+    assert node.job.sealing.laid_back(step).exists()
+    assert {path.relative_to(node.own) for path in node.own.rglob("*")} == before
+
+
+@pytest.mark.parametrize("write", [kohya, kohya_steps])
+def test_kohyas_scripts_go_on_from_the_folder_of_their_state(
+    write: Callable[[Path, int, int], None], tmp_path: Path
+) -> None:
+    write(tmp_path, 10, 1)
+    files = sorted(tmp_path.iterdir())
+    assert offered(tmp_path, files) == files[0] and files[0].name.endswith("-state")
+
+
+def test_a_checkpoint_of_tensorflow_waits_for_all_of_its_files_and_the_end_of_its_index(job: WatchedJob) -> None:
+    tensorflow(job.folder, 10, 1)
+    index = job.folder / "ckpt-1.index"
+    whole = index.read_bytes()
+    half(index)
+    assert job.look() == []
+    index.write_bytes(whole)
+    (job.folder / "ckpt-1.data-00001-of-00002").unlink()
+    assert job.look() == []
+    put(job.folder / "ckpt-1.data-00001-of-00002", b"y")
+    assert [root for _, root in job.look()] == ["."]
+
+
+def test_an_index_of_something_else_is_no_checkpoint(job: WatchedJob) -> None:
+    put(job.folder / "embeddings_10.index", b"faiss" * 9 + END_OF_TABLE)
+    assert job.look() == []
+
+
+@pytest.mark.parametrize("names_gone", [True, False])
+def test_tensorflow_finds_the_restored_one_and_never_what_is_gone(names_gone: bool, tmp_path: Path) -> None:
+    for stem in ("ckpt-1", "ckpt-2"):
+        _tensorflow(tmp_path, stem)
+    if not names_gone:
+        (tmp_path / "checkpoint").unlink()  # the disk is new
+    files = tuple(sorted(tmp_path.glob("ckpt-1.*")))
+    forget_later("auto", tmp_path, Finished(10, tmp_path, files))
+    assert (tmp_path / "checkpoint").read_text().splitlines()[0] == 'model_checkpoint_path: "ckpt-1"'
+    forget_later("auto", tmp_path, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_jobs_own_file_of_trackers_name_stays(tmp_path: Path) -> None:
+    saved(tmp_path / "checkpoint", step=3)
+    forget_later("auto", tmp_path, None)
+    assert (tmp_path / "checkpoint").exists()
+
+
+def test_tensorflows_tracker_is_accounted_for(tmp_path: Path) -> None:
+    node = JobNode(tmp_path)
+    tensorflow(node.own, 10, 1)
+    assert node.end().files == 0
+
+
+@pytest.mark.parametrize("start", [b"text: 1\n", b"\x00\x01\x02\x03", b"", b"\x89PNG"])
+def test_a_file_without_an_ending_that_begins_like_no_state_is_none(start: bytes, job: WatchedJob) -> None:
+    put(job.folder / "checkpoint_10", start)
+    assert job.look() == []
