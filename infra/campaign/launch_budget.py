@@ -6,21 +6,17 @@ steward has launched, which watches the nodes from then on. They need none of ou
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from botocore.exceptions import ClientError
-
-from infra.aws.account import says_missing
+from infra.aws.schedules import at_expression, change_schedule
 from infra.plan.purchase import RESERVED
 from infra.plan.survey import environment
 from infra.session.context import Context
 from infra.spec.campaign import Spec
-from infra.stack.guard import at_expression
 
 MARGIN = timedelta(minutes=30)
 """For the health check, and for EC2 to take back nodes that are replaced."""
-_ANSWER_ONLY = ("Arn", "CreationDate", "LastModificationDate", "ResponseMetadata")
-"""Of GetSchedule's answer: UpdateSchedule takes all the rest, and sets to its default what is left out."""
 
 
 def budget(spec: Spec) -> timedelta:
@@ -33,24 +29,23 @@ def postpone(context: Context) -> None:
 
     Not for reserved nodes, whose places bill in any case until the deadline, nor for borrowed ones.
     """
-    if context.spec.nodes.capacity not in RESERVED and environment(context.spec).makes_cluster:
-        end = min(datetime.now(UTC) + budget(context.spec), context.deadline)
-        _change(context, {"ScheduleExpression": at_expression(end), "State": "ENABLED"})
+    if not environment(context.spec).makes_cluster:
+        return
+    moment = {"ScheduleExpression": at_expression(min(datetime.now(UTC) + budget(context.spec), context.deadline))}
+    # An earlier steward that died has armed its own: they would strike the nodes of this launch.
+    _change(context, context.names.silence_schedules, moment)
+    if context.spec.nodes.capacity not in RESERVED:
+        _change(context, context.names.launch_schedules, {**moment, "State": "ENABLED"})
 
 
 def switch_off(context: Context) -> None:
     """Leave the nodes to the steward and the deadline. Raises what AWS answers: training would be cut off later."""
-    _change(context, {"State": "DISABLED"})
+    _change(context, context.names.launch_schedules, {"State": "DISABLED"})
 
 
-def _change(context: Context, changes: dict[str, str]) -> None:
+def _change(context: Context, names: Iterable[str], changes: dict[str, str]) -> None:
+    """Change the schedules; a campaign that is older than them has none."""
     client = context.account.client("scheduler")
-    for name in context.names.launch_schedules:
-        try:
-            schedule = client.get_schedule(Name=name)
-        except ClientError as error:
-            if says_missing(error):
-                return  # a campaign that is older than its launch budget
-            raise
-        context.guard()
-        client.update_schedule(**{key: schedule[key] for key in schedule if key not in _ANSWER_ONLY} | changes)
+    for name in names:
+        if not change_schedule(client, name, changes, context.guard):
+            return

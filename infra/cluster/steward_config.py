@@ -19,6 +19,9 @@ CONFIG_NAME = "steward.json"
 CONFIG_PATH = f"/config/{CONFIG_NAME}"
 STEWARD_LEASE = "steward"
 LEASE_TTL = timedelta(seconds=15)
+LONGEST_SILENCE = timedelta(minutes=50)
+"""After so long without a steward AWS's own schedule ends the GPU nodes: when a closer has done so, where builds run
+(`infra.campaign.closing.SILENT`, and the time between two of its looks)."""
 
 
 def config_map(version: int) -> str:

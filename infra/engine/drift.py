@@ -30,9 +30,11 @@ _QUIET = {
     # Preflight, steward and the deadline's schedule set the size; the program ignores it too.
     "aws:eks/nodeGroup:NodeGroup": ("scalingConfig.desiredSize",),
     "aws:ec2/launchTemplate:LaunchTemplate": ("imageId", "tagSpecifications", "latestVersion", "defaultVersion"),
-    # The driver postpones them and switches them off; not so the deadline's.
+    # Driver and steward postpone them and switch them off; not so the deadline's.
     "aws:scheduler/schedule:Schedule::launch": ("scheduleExpression", "state"),
     "aws:scheduler/schedule:Schedule::launch-notice": ("scheduleExpression", "state"),
+    "aws:scheduler/schedule:Schedule::silence": ("scheduleExpression", "state"),
+    "aws:scheduler/schedule:Schedule::silence-notice": ("scheduleExpression", "state"),
 }
 """Type, or type and name -> properties that are not changed by hand."""
 

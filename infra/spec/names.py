@@ -224,6 +224,7 @@ def campaign_stack(campaign: str) -> str:
 
 _POOLS = (GPU_POOL, SYSTEM_POOL, DATA_POOL)
 _MACHINES = (*_POOLS, BUILDER)
+_NOTICES = ("deadline-notice", "launch-notice", "silence-notice")
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "cluster": ("",),
     "node group": _POOLS,
@@ -233,7 +234,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "volume": _MACHINES,
     "network interface": _MACHINES,
     "role": ("cluster", "node", "cni", "steward", "trainer", "archive", "data", "guard", "budget"),
-    "schedule": ("deadline", "deadline-notice", "launch", "launch-notice", "data", "closer", BUILDER),
+    "schedule": ("closer", "data", "deadline", "launch", "silence", BUILDER, *_NOTICES),
     "topic": ("alarms",),
     "budget": ("",),
     "file system": ("shared",),
@@ -321,6 +322,11 @@ class Names:
     def launch_schedules(self) -> tuple[str, str]:
         """Schedules that end the GPU nodes, and tell people, if training does not run in time."""
         return self.of("schedule", "launch"), self.of("schedule", "launch-notice")
+
+    @property
+    def silence_schedules(self) -> tuple[str, str]:
+        """Schedules that end the GPU nodes, and tell people, if the steward falls silent."""
+        return self.of("schedule", "silence"), self.of("schedule", "silence-notice")
 
     @property
     def closer_schedule(self) -> str:

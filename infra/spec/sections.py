@@ -13,6 +13,7 @@ from infra.spec.monitoring.remote_write import RemoteWrite
 from infra.spec.section import Section
 
 FSX_SERVICE = "fsx"
+SCHEDULER_SERVICE = "scheduler"
 ENDPOINT_SERVICES = (
     "autoscaling",  # the steward gives broken nodes back
     "ec2",  # the CNI, nodeadm, the steward
@@ -22,6 +23,7 @@ ENDPOINT_SERVICES = (
     "eks-auth",  # pod identity
     FSX_SERVICE,  # the CSI driver
     "logs",
+    SCHEDULER_SERVICE,  # the steward postpones what ends the nodes without it
     "sns",  # the steward's notices
     "ssm",  # the builder
     "ssmmessages",

@@ -1,4 +1,4 @@
-"""The schedules of deadline and launch, which AWS itself runs: they limit the cost even if all our processes are dead.
+"""The schedules of deadline, launch and silence, which AWS runs: they limit the cost if all our processes are dead.
 
 They are all that an account has in which CodeBuild runs no builds, and no closer with them. A schedule's request is
 fixed when it is made, so EC2's TerminateInstances, which asks for the instances' names, cannot be one: EKS's own size
@@ -8,12 +8,14 @@ of the group can.
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 
 import pulumi
 import pulumi_aws as aws
 from pulumi import ResourceOptions
 
+from infra.aws.schedules import at_expression
+from infra.cluster.steward_config import LONGEST_SILENCE
 from infra.spec.campaign import Spec
 from infra.spec.names import DATA_POOL, Names
 from infra.stack.access import policies
@@ -25,10 +27,15 @@ from infra.stack.closer import ClosersClock
 _RESIZE, _TELL = (f"arn:aws:scheduler:::aws-sdk:{call}" for call in ("eks:updateNodegroupConfig", "sns:publish"))
 
 
+_MOVED = ("launch", "silence")
+"""Schedules whose time and state our processes set: the driver (infra/campaign/launch_budget.py) and the steward
+(infra/steward/silence.py)."""
+
+
 class Guard(pulumi.ComponentResource):
     """A schedule that knows the node group only by name, so that it exists before and after it; with `code`, others
-    that do the same for a launch that takes too long, that tell people, and that start the closer. `first`: what is
-    made before anything bills and falls after it; `before_gpu`: likewise of the GPU nodes."""
+    that do the same for a late launch and a silent steward, that tell people, and that start the closer. `first`: what
+    is made before anything bills and falls after it; `before_gpu`: likewise of the GPU nodes."""
 
     def __init__(
         self,
@@ -50,7 +57,7 @@ class Guard(pulumi.ComponentResource):
         role, policy = limited_role("guard", names.role("guard"), trust, boundary, rights, child)
 
         def schedule(label: str, description: str, call: str, request: str) -> aws.scheduler.Schedule:
-            is_launch = label.startswith("launch")
+            is_moved = label.startswith(_MOVED)
             return aws.scheduler.Schedule(
                 label,
                 name=names.of("schedule", label),
@@ -58,8 +65,7 @@ class Guard(pulumi.ComponentResource):
                 schedule_expression=at_expression(deadline),
                 schedule_expression_timezone="UTC",
                 flexible_time_window={"mode": "OFF"},
-                # The driver sets the launch's time and state: see infra/campaign/launch_budget.py.
-                state="DISABLED" if is_launch else "ENABLED",
+                state="DISABLED" if is_moved else "ENABLED",
                 target={
                     "arn": call,
                     "role_arn": role.arn,
@@ -69,7 +75,7 @@ class Guard(pulumi.ComponentResource):
                 opts=ResourceOptions(
                     parent=self,
                     depends_on=[policy],
-                    ignore_changes=["scheduleExpression", "state"] if is_launch else None,
+                    ignore_changes=["scheduleExpression", "state"] if is_moved else None,
                 ),
             )
 
@@ -83,7 +89,7 @@ class Guard(pulumi.ComponentResource):
             self.of_data.append(schedule("data", to_zero.format("nodes for the data"), _RESIZE, group))
         self.first: list[pulumi.Resource] = []
         if code is not None:
-            self.before_gpu.append(schedule("launch", gpu, _RESIZE, gpu_group))
+            self.before_gpu += [schedule(label, gpu, _RESIZE, gpu_group) for label in _MOVED]
             for moment, words in _NOTICES.items():
                 schedule(f"{moment}-notice", f"Tells people: {words[0]}", _TELL, notice(spec, *words))
             clock = ClosersClock(spec, code, role, ResourceOptions(parent=self, depends_on=[policy]))
@@ -104,6 +110,12 @@ _NOTICES = {
         "of the account sets them to zero now. What else stands bills: `bivouac run` with the same spec goes on, "
         "`bivouac down {campaign}` ends it.",
     ),
+    "silence": (
+        "its steward is silent",
+        f"The steward has given no sign of life for {LONGEST_SILENCE // timedelta(minutes=1)} minutes. A schedule of "
+        "the account sets the GPU nodes to zero now. Checkpoints stay where they are, and what else stands bills: "
+        "`bivouac run` with the same spec goes on and archives, `bivouac down {campaign}` ends it.",
+    ),
 }
 """Moment -> subject and text of the notice."""
 
@@ -112,11 +124,6 @@ def notice(spec: Spec, subject: str, text: str) -> str:
     """Return a request of `Publish`, on the topic on which people are told of the campaign."""
     body = {"Subject": f"bivouac {spec.campaign}: {subject}", "Message": text.format(campaign=spec.campaign)}
     return json.dumps({"TopicArn": spec.notices_topic, **body}, sort_keys=True)
-
-
-def at_expression(moment: datetime) -> str:
-    """Return the expression of a schedule that fires once, by its timezone UTC."""
-    return f"at({moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S})"
 
 
 def scale_to_zero(names: Names, group: str) -> str:

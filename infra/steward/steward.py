@@ -55,6 +55,7 @@ from infra.steward.seeing.lookout import Lookout
 from infra.steward.seeing.sources import PASSING
 from infra.steward.seeing.tiers import TierWatch
 from infra.steward.seeing.trainer_events import TrainerEvents
+from infra.steward.silence import SilenceSchedules
 from trainer.contract import Unrecognised
 
 
@@ -76,6 +77,7 @@ class Steward:
         self.names = Names(config.spec)
         self.nodes = nodes_of(config.spec, account, client, self.names, lease.check)
         self.returns = Returns(self.nodes.replace)
+        self.silence = SilenceSchedules(account, self.names, lease, self.clock, exist=config.spec.cluster is None)
         self.lookout = Lookout(config, client, self.nodes, store, lease, self.clock)
         self.observer, self.sources = self.lookout.observer, self.lookout.sources
         self.trainer_events = TrainerEvents(store)
@@ -140,6 +142,7 @@ class Steward:
         self.nodes.set_desired(0)
         if not self.store.state().closed:
             self.store.append(NodesAtZero(group=self.names.gpu_group))
+        self.silence.switch_off()
 
     def _left_behind(self) -> dict[str, Any] | None:
         """Return what the job left that no format recognises; None if nobody could look. The built-in trainer's
@@ -241,10 +244,12 @@ class Steward:
     def _look(self, policy: Policy) -> tuple[Observation, Action]:
         attempt = self.attempt
         state, hold_start = (attempt.number, attempt.in_flight, self.committed_step()), attempt.held_since
-        troubles = (*self.returns.refusals(), *self.committed.troubles(), *self.copier.under_way())
+        acts = (*self.returns.refusals(), *self.silence.troubles())
+        troubles = (*acts, *self.committed.troubles(), *self.copier.under_way())
         start = self.clock.monotonic()
         view, action = self.lookout.look(policy, attempt.history, state, hold_start, troubles, self.trainer_events.loss)
         look_s = self.clock.monotonic() - start
+        self.silence.postpone()
         shared_every = self.config.train.checkpoint.shared_every if self.config.train else 1
         interval = (self.lookout.interval_and_archive - self.config.archive) * shared_every
         more = further_figures(self.config, view, self.lookout, self.lease, self.store.events_written)
@@ -292,4 +297,5 @@ class Steward:
 
     def pause(self) -> None:
         self.exporter.live_on()
+        self.silence.postpone()  # also in a wait without looks, as for the archive
         self._rest(self.config.poll.total_seconds())

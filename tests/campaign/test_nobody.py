@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ class Ended:
     detached: dict[str, Any]
     """Status right after the driver had left."""
     code: int
+    silence: str
+    """State and time of the schedule that the steward postpones, after the driver has left, and that hour."""
 
     def kinds(self) -> list[str]:
         return [event["kind"] for event in self.events]
@@ -44,8 +47,12 @@ def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             driver = rehearsal.start("run", str(rehearsal.path), "--detach")
             driver.wait()
         code, left = driver.returncode, rehearsal.status()
+        silence = rehearsal.python(
+            f"import boto3; s = boto3.client('scheduler').get_schedule(Name='bivouac-{rehearsal.name}-silence');"
+            " from datetime import UTC, datetime; print(s['State'], s['ScheduleExpression'], datetime.now(UTC))"
+        )
         until(lambda: rehearsal.status().get("stage") == "ended", "the closer has ended the campaign")
-        yield Ended(rehearsal, rehearsal.events(), left, code)
+        yield Ended(rehearsal, rehearsal.events(), left, code, silence)
 
 
 def test_it_is_archived_torn_down_and_certified_by_nobodys_hand(ended: Ended) -> None:
@@ -57,6 +64,13 @@ def test_it_is_archived_torn_down_and_certified_by_nobodys_hand(ended: Ended) ->
     assert certified["clean"] and not certified["could_not_look"], ended.builds()
     (finished,) = [event["data"] for event in ended.events if event["kind"] == "training.finished"]
     assert finished["outcome"] == "done"
+
+
+def test_meanwhile_aws_would_end_the_nodes_if_the_steward_fell_silent_too(ended: Ended) -> None:
+    """The pod itself has postponed it, with the role and the boundary that the stack gives it."""
+    state, expression, now = ended.silence.split(" ", 2)
+    left = datetime.fromisoformat(f"{expression[3:-1]}+00:00") - datetime.fromisoformat(now)
+    assert state == "ENABLED" and timedelta(minutes=30) < left < timedelta(minutes=51), ended.silence
 
 
 def test_afterwards_nothing_bills_and_no_schedule_is_left(ended: Ended) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from infra.kinds import kind_of_type
 from infra.plan.catalogue import instance_type
 from infra.rehearsal.aws.schedule_targets import parse
@@ -53,22 +55,46 @@ def test_a_spent_budget_freezes_the_named_roles_and_lets_them_tear_down(
 
 def test_gpu_nodes_come_after_both_guards_and_fall_before_them(campaign: Graph) -> None:
     gpu = campaign.one("NodeGroup", "gpu-nodes")
-    guards = (("Schedule", "deadline"), ("Schedule", "launch"), ("Budget", "budget"), ("Topic", "alarms"))
+    schedules = (("Schedule", name) for name in ("deadline", "launch", "silence"))
+    guards = (*schedules, ("Budget", "budget"), ("Topic", "alarms"))
     for kind, name in guards:
         assert campaign.comes_after(gpu, campaign.one(kind, name)), name
 
 
-def test_a_launch_that_takes_too_long_ends_like_a_deadline_once_it_is_switched_on(campaign: Graph) -> None:
-    launch, deadline = (campaign.one("Schedule", name) for name in ("launch", "deadline"))
-    assert launch.inputs["target"] == deadline.inputs["target"]
-    assert (launch.inputs["state"], deadline.inputs["state"]) == ("DISABLED", "ENABLED")
-    assert launch.ignore_changes == ("scheduleExpression", "state") and not deadline.ignore_changes
-    assert launch.inputs["name"] in Names("example").launch_schedules
+@pytest.mark.parametrize("kind", ["launch", "silence"])
+def test_a_late_launch_and_a_silent_steward_end_like_a_deadline_once_switched_on(
+    campaign: Graph, kind: str
+) -> None:
+    moved, notice, deadline = (campaign.one("Schedule", name) for name in (kind, f"{kind}-notice", "deadline"))
+    assert moved.inputs["target"] == deadline.inputs["target"]
+    assert (moved.inputs["state"], deadline.inputs["state"]) == ("DISABLED", "ENABLED")
+    for one in (moved, notice):
+        assert one.ignore_changes == ("scheduleExpression", "state") and not deadline.ignore_changes
+    names = Names("example")
+    expected = {"launch": names.launch_schedules, "silence": names.silence_schedules}[kind]
+    assert (moved.inputs["name"], notice.inputs["name"]) == expected
+
+
+def test_the_steward_moves_its_schedules_and_passes_their_role_to_scheduler_only(campaign: Graph) -> None:
+    """UpdateSchedule names the role again, so its caller must be allowed to pass it."""
+    of = [one for role, one in held(campaign) if role == "steward"]
+    (moves,) = [one for one in of if "scheduler:UpdateSchedule" in one["Action"]]
+    (hands_on,) = [one for one in of if "iam:PassRole" in one["Action"]]
+    schedules = [campaign.one("Schedule", name).inputs for name in ("silence", "silence-notice")]
+    arn = f"arn:aws:scheduler:us-east-1:{ACCOUNT}:schedule/default/"
+    assert moves["Resource"] == sorted(arn + one["name"] for one in schedules)
+    assert hands_on["Resource"] == [f"arn:aws:iam::{ACCOUNT}:role/{campaign.one('Role', 'guard').inputs['name']}"]
+    assert hands_on["Condition"] == {"StringEquals": {"iam:PassedToService": "scheduler.amazonaws.com"}}
 
 
 def test_schedules_tell_people_on_the_campaigns_topic_the_command_that_goes_on(campaign: Graph) -> None:
     topic = f"arn:aws:sns:us-east-1:{ACCOUNT}:bivouac_notices"
-    for moment, subject in (("deadline", "its deadline has passed"), ("launch", "training did not begin in time")):
+    subjects = {
+        "deadline": "its deadline has passed",
+        "launch": "training did not begin in time",
+        "silence": "its steward is silent",
+    }
+    for moment, subject in subjects.items():
         one = campaign.one("Schedule", f"{moment}-notice")
         asked = parse(one.inputs["target"]["arn"], one.inputs["target"]["input"])
         assert (asked.service, asked.method) == ("sns", "publish")

@@ -71,6 +71,9 @@ ALLOWED = {
         "ec2:DescribeInstances",
         "eks:DescribeNodegroup",
         "eks:UpdateNodegroupConfig",
+        "iam:PassRole",
+        "scheduler:GetSchedule",
+        "scheduler:UpdateSchedule",
         "sns:Publish",
     },
 }

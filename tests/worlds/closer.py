@@ -6,9 +6,10 @@ certificate are fakes. Whoever asks for the cluster's API fails: no spec lets Co
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from io import StringIO
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from infra.campaign import closing
+from infra.campaign import closing, launch_budget
 from infra.cli.end import close
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.engine import nodegroups
@@ -34,6 +35,7 @@ from infra.session.session import CLOCK, PLAN, SPEC
 from infra.spec.campaign import Spec
 from infra.spec.names import Names
 from infra.stack.closer import EVERY
+from infra.steward.silence import SilenceSchedules
 from tests.root import ROOT
 from tests.worlds.s3 import NOON, FakeS3, Time, refusal
 
@@ -43,6 +45,37 @@ POD = Holder(user="steward", host="pod", boot_id="y", pid_namespace="", pid=1, s
 SPEC_FILE = ROOT / "infra/campaigns/first-contact.yaml"
 FIRST_CONTACT = Spec.model_validate(yaml.safe_load(SPEC_FILE.read_text()))
 FIRST_PLAN: Plan = make_plan(FIRST_CONTACT, survey(FIRST_CONTACT))
+
+
+class FakeScheduler:
+    """EventBridge Scheduler with the stack's schedules of launch and silence, and the deadline's."""
+
+    def __init__(self, names: Names, deadline: datetime) -> None:
+        to_zero = {"ClusterName": names.cluster, "NodegroupName": names.gpu_group,
+                   "ScalingConfig": {"MinSize": 0, "DesiredSize": 0}}  # fmt: skip
+        nodes = {"Arn": "arn:aws:scheduler:::aws-sdk:eks:updateNodegroupConfig", "Input": json.dumps(to_zero)}
+        people = {"Arn": "arn:aws:scheduler:::aws-sdk:sns:publish", "Input": "{}"}
+        at = f"at({deadline:%Y-%m-%dT%H:%M:%S})"
+        self.schedules: dict[str, dict[str, Any]] = {}
+        for kind in ("deadline", "launch", "silence"):
+            for name, target in ((kind, nodes), (f"{kind}-notice", people)):
+                whole = f"bivouac-{names.campaign}-{name}"
+                state = "ENABLED" if kind == "deadline" else "DISABLED"
+                self.schedules[whole] = {"Name": whole, "State": state, "ScheduleExpression": at, "Target": target}
+
+    def get_schedule(self, Name: str) -> dict[str, Any]:
+        return {**self.schedules[Name], "Arn": "a", "ResponseMetadata": {}}
+
+    def update_schedule(self, **request: Any) -> None:
+        self.schedules[request["Name"]] = request
+
+    def due(self, now: datetime) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield name and target of the schedules that fire, each once for its time."""
+        for name, one in self.schedules.items():
+            at = datetime.strptime(one["ScheduleExpression"], "at(%Y-%m-%dT%H:%M:%S)").replace(tzinfo=UTC)
+            if one["State"] == "ENABLED" and at <= now and not one.get("fired"):
+                one["fired"] = True
+                yield name, one["Target"]
 
 
 class UnattendedCampaign:
@@ -59,17 +92,21 @@ class UnattendedCampaign:
         """Codes with which EKS answers the next changes of size."""
         self.at_zero: datetime | None = None
         self.terminated, self.ends, self.said = list[str](), 0, StringIO()
+        self.scheduler, self.fired = FakeScheduler(self.names, self.deadline), list[str]()
         self._patch(patch)
+        self.silence = self._silence()
         self.store.put_json(SPEC, spec.model_dump(mode="json"))
         self.store.put_json(PLAN, FIRST_PLAN.model_dump(mode="json"))
         self.store.put_json(CLOCK, {"started_at": NOON.isoformat(), "deadline": self.deadline.isoformat()})
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         clock = SimpleNamespace(now=lambda _: self.time.wall())
-        account: Any = SimpleNamespace(client=lambda service: {"eks": self, "ec2": self}[service])
+        account: Any = SimpleNamespace(
+            client=lambda service: {"eks": self, "ec2": self, "scheduler": self.scheduler}[service]
+        )
         self.account = account
         patch.setattr(Lease, "_renew", lambda lease: None)
-        for module in (close, closing):
+        for module in (close, closing, launch_budget):
             patch.setattr(module, "datetime", clock)
         patch.setattr(nodegroups, "turns", lambda seconds: range(2))
         patch.setattr(close, "record_of", lambda campaign, region: self.store)
@@ -145,8 +182,9 @@ class UnattendedCampaign:
 
     def context(self) -> Any:
         return SimpleNamespace(
-            spec=self.spec, plan=FIRST_PLAN, store=self.store, deadline=self.deadline, guard=lambda: None
-        )
+            spec=self.spec, plan=FIRST_PLAN, store=self.store, deadline=self.deadline, guard=lambda: None,
+            account=self.account, names=self.names,
+        )  # fmt: skip
 
     def drive(self, *steps: Callable[[UnattendedCampaign], None], minutes: float = 2.0) -> None:
         """A driver that lives for some minutes, then takes these steps, and dies at once after the last."""
@@ -157,7 +195,18 @@ class UnattendedCampaign:
             self.time.go(TTL.total_seconds() + 1)
 
     def steward(self) -> None:
+        """A turn of the steward."""
         self.hold(STEWARD_LEASE, POD, LEASE_TTL)
+        self.silence.postpone()
+
+    def restart(self) -> None:
+        """Another steward in the place of this one."""
+        self.silence = self._silence()
+        self.steward()
+
+    def _silence(self) -> SilenceSchedules:
+        lease, clock = (SimpleNamespace(check=lambda: None), SimpleNamespace(monotonic=self.time, now=self.time.wall))
+        return SilenceSchedules(self.account, self.names, lease, clock)  # type: ignore[arg-type]
 
     def look(self) -> None:
         """One build of the closer."""
@@ -169,6 +218,19 @@ class UnattendedCampaign:
             self.time.go((EVERY if number else first).total_seconds())
             if number >= refused:
                 self.look()
+
+    def without_builds(self, longest: timedelta, each_minute: Callable[[], None] = lambda: None) -> None:
+        """Let only AWS's own schedules act for so long, each at its minute."""
+        end = self.time.wall() + longest
+        while self.time.wall() < end:
+            self.time.go(60)
+            for name, target in self.scheduler.due(self.time.wall()):
+                self.fired.append(name)
+                if target["Arn"].endswith(":eks:updateNodegroupConfig"):
+                    request = json.loads(target["Input"])
+                    assert request["ClusterName"] == self.names.cluster
+                    self.size(request["NodegroupName"], request["ScalingConfig"]["DesiredSize"])
+            each_minute()
 
     def spent(self) -> Decimal:
         return closing.spent_usd(self.store, FIRST_PLAN, self.time.wall())

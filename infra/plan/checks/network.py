@@ -11,7 +11,7 @@ from infra.plan.checks.finding import Case, Draft, error, warning
 from infra.plan.checks.placement import SERVICE_NETWORK
 from infra.plan.facts import SeenNetwork, SeenSubnet
 from infra.spec.campaign import Egress, Spec
-from infra.spec.sections import OWN_CIDR
+from infra.spec.sections import OWN_CIDR, SCHEDULER_SERVICE
 from trainer.contract import AGENT_PORT
 
 _VPC, _GPU, _CONTROL = "network.vpc_id", "network.subnet_ids.gpu", "network.subnet_ids.control_plane"
@@ -166,9 +166,12 @@ def existing_network_egress(case: Case) -> Iterator[Draft]:
             yield error(field, "nodes without a way out need S3's endpoint", seen=f"{subnet.id}: none", cure=cure)
     if spec.network.egress is Egress.NAT:
         return
-    if lacking:
-        cure = "make interface endpoints with private DNS for them, or write egress: nat where there is a default route"
-        yield error("network.egress", "the VPC lacks endpoints that nodes need", seen=", ".join(lacking), cure=cure)
+    cure = "make interface endpoints with private DNS for them, or write egress: nat where there is a default route"
+    if needed := [service for service in lacking if service != SCHEDULER_SERVICE]:
+        yield error("network.egress", "the VPC lacks endpoints that nodes need", seen=", ".join(needed), cure=cure)
+    if SCHEDULER_SERVICE in lacking:
+        message = "without a closer, nothing but the deadline ends the GPU nodes of a steward that dies"
+        yield warning("network.egress", message, seen=f"no endpoint for {SCHEDULER_SERVICE}", cure=cure)
     for field, subnet in nodes:
         refusing_endpoints = [
             name for name in spec.services if not is_covered(subnet.cidr, vpc.endpoints.get(name, (subnet.cidr,)))

@@ -105,8 +105,8 @@ def pod_trust(account_place: AccountPlace) -> str:
 
 
 def steward(spec: Spec) -> list[Statement]:
-    """Allow to resize the GPU node group, end single instances, use the campaign's folder of the state bucket, and
-    tell people."""
+    """Allow to resize the GPU node group, end single instances, postpone what ends them without a steward, use the
+    campaign's folder of the state bucket, and tell people."""
     account_place, names = place(spec), Names(spec)
     group = account_place.arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
     # EKS names a node group's Auto Scaling group `eks-<node group>-<uuid>`, a prefix that may match another campaign's;
@@ -130,6 +130,7 @@ def steward(spec: Spec) -> list[Statement]:
             ],
             [EVERYTHING],
         ),
+        *_postponing(account_place, names),
         *_folder(_buckets(spec).state, names.state_prefix),
         # Its notes in the account's memory of faults: it reads none, and writes none of another campaign.
         allow(["s3:PutObject"], [f"arn:aws:s3:::{_buckets(spec).state}/{FOLDER}{spec.campaign}/*"]),
@@ -138,6 +139,18 @@ def steward(spec: Spec) -> list[Statement]:
             account_place, [_buckets(spec).state, *([] if spec.storage.shared else [_buckets(spec).archive])]
         ),
         *notices(spec),
+    ]
+
+
+def _postponing(account_place: AccountPlace, names: Names) -> list[Statement]:
+    """Allow to change the schedules of the steward's silence. UpdateSchedule hands on the role with which a schedule
+    acts (EventBridge Scheduler User Guide, "Using identity-based policies"); the guard's may what the steward may, and
+    set the size of the nodes for the data."""
+    arns = [account_place.arn("scheduler", f"schedule/default/{name}") for name in names.silence_schedules]
+    to_scheduler = {"StringEquals": {"iam:PassedToService": "scheduler.amazonaws.com"}}
+    return [
+        allow(["scheduler:GetSchedule", "scheduler:UpdateSchedule"], arns),
+        allow(["iam:PassRole"], [account_place.role(names.role("guard"))], to_scheduler),
     ]
 
 

@@ -23,7 +23,7 @@ RATE = Decimal(400)
 """USD an hour of all four nodes."""
 PLAN = (
     line("GPU nodes", 400, gpu=True), line(DATA_NODES, 6), line("system node", 1), line("builder", 2),
-    line("EKS control plane", "0.10"), line("NAT gateway", "0.05"), line("interface endpoints", "0.40"),
+    line("EKS control plane", "0.10"), line("NAT gateway", "0.05"), line("interface endpoints", "0.52"),
     line("FSx for Lustre", 7), line("S3 archive", 0, 50), line("of a newer plan", 9),
 )  # fmt: skip
 RESERVED = {"capacity": "reservation", "reservation_id": "cr-0123456789abcdef0"}
@@ -104,17 +104,17 @@ def test_each_line_bills_by_what_stands_of_what_the_plan_covers(standing: Standi
     }  # fmt: skip
     standing.clusters = [["another"], [names.cluster], []]
     standing.stand("NAT gateway", 1, 1)
-    services = len(standing.spec.endpoint_services)
-    standing.stand("VPC endpoint", *[1] * (services // 4), 0, 0)
+    assert len(standing.spec.endpoint_services) == 13
+    standing.stand("VPC endpoint", 1, 1, 1, 0, 0)
     standing.stand("file system", 5, 5)
     assert standing.bill() == {
         "3 x GPU nodes": Decimal(300), DATA_NODES: Decimal(4), "system node": Decimal(1), "builder": Decimal(2),
         "EKS control plane": Decimal("0.10"), "NAT gateway": Decimal("0.05"),
-        "interface endpoints": Decimal("0.10"), "FSx for Lustre": Decimal(7),
+        "interface endpoints": Decimal("0.12"), "FSx for Lustre": Decimal(7),
     }  # fmt: skip
     bill = billing.bill(standing.context)
     assert bill.usd_per_hour == sum(standing.bill().values())
-    assert bill.sentence("example").startswith("bills now: 314.25 USD/h (3 x GPU nodes 300.00, ")
+    assert bill.sentence("example").startswith("bills now: 314.27 USD/h (3 x GPU nodes 300.00, ")
     assert bill.sentence("example").endswith("); `bivouac down example` ends it")
 
 

@@ -1,8 +1,12 @@
-"""The launch budget is postponed by each step, never beyond the deadline, and off once training runs."""
+"""AWS's own schedules, which end the GPU nodes also in an account in which CodeBuild runs no build.
+
+The launch's are postponed by each step, never beyond the deadline, and off once training runs; then the steward's.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +14,13 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from infra.campaign import launch_budget
+from infra.campaign.closing import SILENT
+from infra.cluster.steward_config import LONGEST_SILENCE
 from infra.errors import LeaseLost
 from infra.spec.names import Names
 from tests.example import example_spec
+from tests.unit.campaign.test_nobody_left import BEFORE_A_STEWARD, MOMENTS, NODES, TRAINING, cost_on_page, lived
+from tests.worlds.closer import FIRST_CONTACT, FIRST_PLAN
 
 AROUND = {"Arn": "a", "CreationDate": "c", "LastModificationDate": "l", "ResponseMetadata": {}}
 KEPT = {"GroupName": "default", "Target": {"Arn": "t", "RoleArn": "r", "Input": "{}"}, "State": "DISABLED",
@@ -70,11 +78,13 @@ def test_both_schedules_are_postponed_by_what_the_spec_lets_nodes_wait_and_keep_
     driver = context(scheduler, left)
     driver.deadline = now + left
     launch_budget.postpone(driver)
-    assert [one["Name"] for one in scheduler.asked] == ["bivouac-example-launch", "bivouac-example-launch-notice"]
+    names = [f"bivouac-example-{one}" for one in ("silence", "silence-notice", "launch", "launch-notice")]
+    assert [one["Name"] for one in scheduler.asked] == names
     for one in scheduler.asked:
         moment = datetime.strptime(one["ScheduleExpression"], "at(%Y-%m-%dT%H:%M:%S)").replace(tzinfo=UTC)
-        assert moment - now == bound
-        assert one["State"] == "ENABLED" and not set(one) & set(AROUND)
+        assert moment - now == bound and not set(one) & set(AROUND)
+        # Those of a dead steward go on if it has armed them, and stay off if none has.
+        assert one["State"] == ("ENABLED" if "launch" in one["Name"] else KEPT["State"])
         assert one["Target"] == KEPT["Target"] and one["FlexibleTimeWindow"] == KEPT["FlexibleTimeWindow"]
 
 
@@ -105,4 +115,78 @@ def test_reserved_nodes_bill_until_the_deadline_in_any_case_and_are_not_ended_be
         "reservation_id": "cr-0123456789abcdef0",
     }
     launch_budget.postpone(context(scheduler, timedelta(days=2), **reserved))
-    assert not scheduler.asked
+    assert not [one for one in scheduler.asked if "launch" in one["Name"]]
+    assert len(scheduler.asked) == 2, "an earlier steward's, which would end them"
+
+
+MINUTE = timedelta(minutes=1)
+"""Scheduler's precision."""
+UNTIL_TRAINING = launch_budget.budget(FIRST_CONTACT)
+BOUNDS = {moment: UNTIL_TRAINING if moment in BEFORE_A_STEWARD else LONGEST_SILENCE for moment in MOMENTS}
+GONE = "It is gone between the first GPU node and the launch, and CodeBuild runs no closer"
+MISHAPS = {moment: GONE if moment in BEFORE_A_STEWARD else "CodeBuild runs no build at all" for moment in MOMENTS}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_whoever_dies_for_good_awss_schedules_end_the_gpu_nodes_within_the_bound(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    world = lived(monkeypatch, moment)
+    died = world.time.wall()
+    world.without_builds(world.deadline - died - MINUTE)
+    assert world.at_zero is not None and world.gpu_nodes() == 0
+    assert world.at_zero - died <= BOUNDS[moment] + MINUTE
+    kind = "launch" if moment in BEFORE_A_STEWARD else "silence"
+    ours = f"bivouac-{FIRST_CONTACT.campaign}-{kind}"
+    assert world.fired == [ours, f"{ours}-notice"], "people hear of it, once, and the deadline has not struck"
+    rate = Decimal(str(FIRST_PLAN.totals.usd_per_hour.value))
+    paid = rate * Decimal(BOUNDS[moment].total_seconds()) / 3600
+    assert paid - Decimal("0.01") < cost_on_page(MISHAPS[moment]) < paid + Decimal("0.01")
+
+
+def test_nodes_of_a_steward_that_lives_are_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = lived(monkeypatch, "the first attempt starts")
+    world.without_builds(timedelta(minutes=TRAINING), world.steward)
+    assert world.gpu_nodes() == NODES and not world.fired
+
+
+@pytest.mark.parametrize("late", [timedelta(), timedelta(minutes=12)], ids=["at once", "before the next postponement"])
+def test_a_steward_that_kubernetes_starts_again_in_time_keeps_its_nodes(
+    monkeypatch: pytest.MonkeyPatch, late: timedelta
+) -> None:
+    world = lived(monkeypatch, "the first attempt starts")
+    world.without_builds(late)
+    world.without_builds(SILENT)
+    world.restart()
+    world.without_builds(LONGEST_SILENCE - 2 * MINUTE)
+    assert world.gpu_nodes() == NODES and not world.fired
+
+
+def test_after_the_archive_nothing_fires(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = lived(monkeypatch, MOMENTS[-1])
+    world.size(world.names.gpu_group, 0)
+    world.silence.switch_off()
+    world.without_builds(LONGEST_SILENCE + 5 * MINUTE)
+    assert not world.fired, "nobody is told of a silence that is none"
+
+
+def test_the_schedules_of_a_dead_steward_do_not_strike_the_next_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its driver gives the nodes back after 20 minutes; `bivouac run` asks for them again a little later."""
+    world = lived(monkeypatch, "training is nearly over")
+    world.without_builds(SILENT + MINUTE)
+    world.size(world.names.gpu_group, 0)
+    world.without_builds(10 * MINUTE)
+    launch_budget.postpone(world.context())
+    world.size(world.names.gpu_group, NODES)
+    world.without_builds(min(UNTIL_TRAINING, world.deadline - world.time.wall()) - 2 * MINUTE)
+    assert world.gpu_nodes() == NODES and not world.fired
+
+
+def test_a_launch_that_follows_a_dead_steward_and_dies_too_ends_by_its_own_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = lived(monkeypatch, "the first attempt starts")
+    launch_budget.postpone(world.context())
+    died = world.time.wall()
+    world.without_builds(world.deadline - died - MINUTE)
+    assert world.at_zero is not None and world.at_zero - died <= UNTIL_TRAINING + MINUTE

@@ -45,7 +45,7 @@ def test_a_changed_maximum_is_drift_beside_a_changed_size() -> None:
     assert [(one.path, one.before, one.after) for one in row.changes] == [("scalingConfig.maxSize", 3, 2)]
 
 
-def test_a_postponement_by_the_driver_is_no_drift_of_the_launch_but_of_the_deadline() -> None:
+def test_a_postponement_by_driver_or_steward_is_no_drift_but_the_deadlines_is() -> None:
     kind = "aws:scheduler/schedule:Schedule"
     states = [{"scheduleExpression": "at(a)", "state": "DISABLED"}, {"scheduleExpression": "at(b)", "state": "ENABLED"}]
 
@@ -53,8 +53,9 @@ def test_a_postponement_by_the_driver_is_no_drift_of_the_launch_but_of_the_deadl
         before, after = (state(kind, name, one) for one in (states[0], states[1] | more))
         return [change.path for row in drift_between(before, after) for change in row.changes]
 
-    assert drifted("launch") == drifted("launch-notice") == []
-    assert drifted("launch", target="another") == ["target"]
+    for kept in ("launch", "launch-notice", "silence", "silence-notice"):
+        assert drifted(kept) == []
+        assert drifted(kept, target="another") == ["target"]
     assert drifted("deadline") == ["scheduleExpression", "state"]
 
 

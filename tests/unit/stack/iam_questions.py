@@ -24,6 +24,7 @@ BOUNDARY, FREEZE = (f"arn:aws:iam::{A}:policy/bivouac_{name}_{R}" for name in ("
 KEY = f"arn:aws:kms:{R}:{A}:key/11111111-2222-3333-4444-555555555555"
 GROUP = f"arn:aws:eks:{R}:{A}:nodegroup/bivouac-train/bivouac-train-gpu/9a"
 SCALING = f"arn:aws:autoscaling:{R}:{A}:autoScalingGroup:7:autoScalingGroupName/eks-bivouac-train-gpu-9a"
+SCHEDULE = f"arn:aws:scheduler:{R}:{A}:schedule/default/bivouac-train-"
 SECRET, PARAMETER = f"arn:aws:secretsmanager:{R}:{A}:secret:", f"arn:aws:ssm:{R}:{A}:parameter/"
 TOPIC = f"arn:aws:sns:{R}:{A}:bivouac_notices"
 _REPOSITORIES = ("bivouac/trainer", "bivouac/steward", "bivouac/base", "team/base")

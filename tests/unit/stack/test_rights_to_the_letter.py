@@ -27,6 +27,7 @@ from tests.unit.stack.iam_questions import (
     PUSH,
     S3_KEY,
     SCALING,
+    SCHEDULE,
     SECRET,
     SOMEBODY,
     SPEC,
@@ -109,6 +110,17 @@ PUBLISHING = (
     Grant("sns:Publish", (TOPIC,), {}, (f"{TOPIC}2", TOPIC.replace("bivouac_notices", "payroll"))),
     Grant("kms:Decrypt kms:GenerateDataKey", (KEY,), {"kms:ViaService": f"sns.{R}.amazonaws.com"}, (ec2("key"),)),
 )
+SILENCE = (
+    Grant(
+        "scheduler:GetSchedule scheduler:UpdateSchedule", (f"{SCHEDULE}silence", f"{SCHEDULE}silence-notice"), {},
+        tuple(f"{SCHEDULE}{other}" for other in ("deadline", "launch", "launch-notice", "closer", "gpu-silence")),
+    ),
+    Grant(
+        "iam:PassRole", (role("bivouac-train-guard"),), {"iam:PassedToService": "scheduler.amazonaws.com"},
+        tuple(role(f"bivouac-{other}") for other in ("train-steward", "train-node", "train-gpu-guard", "train-guard2")),
+    ),
+)  # fmt: skip
+"""What the steward postpones, and the role that acts if it does not."""
 GRANTS: dict[str, list[Grant]] = {
     "steward": [
         Grant("eks:DescribeNodegroup eks:UpdateNodegroupConfig", (GROUP,), {}, OTHER_GROUPS),
@@ -127,6 +139,7 @@ GRANTS: dict[str, list[Grant]] = {
         ),
         *through_s3(STATE),
         *PUBLISHING,
+        *SILENCE,
     ],
     "archive": [
         *folder(ARCHIVE, "s3:GetObjectVersion s3:AbortMultipartUpload s3:ListMultipartUploadParts"),

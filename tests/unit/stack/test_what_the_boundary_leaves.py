@@ -27,6 +27,7 @@ from tests.unit.stack.iam_questions import (
     PULL,
     PUSH,
     SCALING,
+    SCHEDULE,
     SECRET,
     SOMEBODY,
     SPEC,
@@ -105,6 +106,12 @@ MOST = [
         "autoscaling:TerminateInstanceInAutoScalingGroup", (SCALING,), {},
         (SCALING.replace("eks-bivouac-", "payroll-"), SCALING.replace("eks-bivouac-", "eks-bivouacs-")),
     ),
+    Grant("scheduler:GetSchedule scheduler:UpdateSchedule", (f"{SCHEDULE}silence",), {}, tuple(
+        SCHEDULE.replace("default/bivouac-", other) for other in ("default/payroll-", "default/bivouacs-", "payroll/")
+    )),
+    Grant("iam:PassRole", (role("bivouac-train-guard"),), {"iam:PassedToService": "scheduler.amazonaws.com"}, (
+        role("bivouac-train-node"), role("admin"), role("payroll-guard"), role("bivouac_build_guard_us-east-1"),
+    )),
 ]  # fmt: skip
 """What a campaign's role may do under the boundary if its own policies allow everything."""
 OF_THE_FOUNDATION = [

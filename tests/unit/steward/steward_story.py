@@ -44,7 +44,7 @@ from infra.steward.seeing import committed, observe
 from infra.steward.steward import Steward
 from tests.part import part
 from tests.root import ROOT
-from tests.worlds.s3 import FakeS3, Time
+from tests.worlds.s3 import FakeS3, Time, refusal
 from trainer.contract import Phase, Status
 
 TURN = timedelta(seconds=10)
@@ -192,6 +192,10 @@ class FakeAws:
     """Instance -> EC2's scheduled events for it."""
     ended: list[str] = field(default_factory=list)
     """Instances that were given back."""
+    schedules: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Name -> request with which EventBridge Scheduler was told of it last."""
+    no_scheduler: str = ""
+    """Code with which Scheduler refuses everything."""
 
     def client(self, _: str) -> Any:
         return self
@@ -217,6 +221,16 @@ class FakeAws:
     def terminate_instance_in_auto_scaling_group(self, *, InstanceId: str, **_: Any) -> None:
         self._weather()
         self.ended.append(InstanceId)
+
+    def get_schedule(self, *, Name: str) -> dict[str, Any]:
+        self._weather()
+        if self.no_scheduler or Name not in self.schedules:
+            raise refusal(self.no_scheduler or "ResourceNotFoundException", 403, "GetSchedule")
+        return {**self.schedules[Name], "Arn": "a", "CreationDate": "c", "ResponseMetadata": {}}
+
+    def update_schedule(self, **request: Any) -> None:
+        self._weather()
+        self.schedules[request["Name"]] = request
 
     def describe_nodegroup(self, **_: Any) -> dict[str, Any]:
         self._weather()

@@ -42,8 +42,9 @@ def subnet(id: str, **changes: Any) -> SeenSubnet:
 
 
 def existing(at: dict[str, dict[str, Any]] | None = None, **changes: Any) -> Callable[[Facts], Facts]:
-    """A VPC that has all, but for `changes`; `at`: gpu, first or second subnet -> what differs of it."""
-    different = at or {}
+    """A VPC that has all, but for `changes`; `at`: gpu, first or second subnet -> what differs of it; `without`: a
+    service that has no endpoint."""
+    different, lacking = at or {}, changes.pop("without", "")
     subnets = (
         subnet(GPU, **{"cidr": "10.9.0.0/24", **different.get("gpu", {})}),
         subnet(FIRST, **different.get("first", {})),
@@ -53,7 +54,7 @@ def existing(at: dict[str, dict[str, Any]] | None = None, **changes: Any) -> Cal
         changes["endpoints"] = dict.fromkeys(ENDPOINT_SERVICES, (admitted,))
     sound = {"exists": True, "owner": ACCOUNT, "cidrs": ("10.9.0.0/16",), "dns_support": True, "dns_hostnames": True,
              "name_servers": ("AmazonProvidedDNS",), "subnets": subnets,
-             "endpoints": dict.fromkeys(ENDPOINT_SERVICES, ("10.9.0.0/16",))}  # fmt: skip
+             "endpoints": {one: ("10.9.0.0/16",) for one in ENDPOINT_SERVICES if one != lacking}}  # fmt: skip
     network = SeenNetwork.model_validate(sound | changes)
     zones = tuple(Zone(name=f"us-east-1{letter}", id=f"use1-az{n}") for letter, n in (("a", 1), ("b", 2), ("e", 3)))
     return lambda facts: facts.model_copy(update={"network": network, "zones": zones})

@@ -1,0 +1,88 @@
+"""The steward's sign of life to AWS: schedules that end the GPU nodes, and tell people, unless it postpones them.
+
+They need no process of ours and no CodeBuild (decision 0057).
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from math import inf
+
+from infra.aws.account import Account
+from infra.aws.schedules import at_expression, change_schedule
+from infra.clock import Clock
+from infra.cluster.steward_config import LONGEST_SILENCE
+from infra.errors import LeaseUnproven
+from infra.record.lease import Lease
+from infra.spec.names import Names
+from infra.steward.seeing.sources import PASSING
+
+log = logging.getLogger("steward")
+EVERY_S = LONGEST_SILENCE.total_seconds() / 4
+"""Between two postponements."""
+RETRY_S = 60.0
+"""After a refused one, if a schedule is to fire: an endpoint that a VPC lacks is asked no more often than the others,
+since each try takes seconds of the loop."""
+
+
+class SilenceSchedules:
+    """The campaign's schedules of a silent steward: GPU nodes first, then the notice."""
+
+    def __init__(self, account: Account, names: Names, lease: Lease, clock: Clock, exist: bool = True) -> None:
+        """`exist`: the campaign has a stack, with schedules."""
+        self._account, self._names, self._lease, self._clock = account, names, lease, clock
+        self._next = -inf if exist else inf
+        self._fires_at: datetime | None = None
+        self._trouble = ""
+
+    def postpone(self) -> None:
+        """Let them fire after `LONGEST_SILENCE` from now; do nothing between two postponements. Raises `LeaseLost`.
+
+        What AWS answers is no reason to stop: training goes on, and the trouble is shown.
+        """
+        now = self._clock.monotonic()
+        if now < self._next:
+            return
+        moment = self._clock.now() + LONGEST_SILENCE
+        if self._change({"ScheduleExpression": at_expression(moment), "State": "ENABLED"}):
+            self._fires_at, self._next = moment, now + EVERY_S
+        elif self._trouble:
+            self._next = now + (EVERY_S if self._fires_at is None else RETRY_S)
+        else:
+            self._next = inf  # a campaign that is older than its schedules
+
+    def switch_off(self) -> None:
+        """Let nobody be told of a silence once the GPU nodes are at zero for good. Raises `LeaseLost`. A refusal is
+        only logged: a schedule that fires then changes nothing."""
+        if self._next < inf:
+            self._next = inf
+            self._change({"State": "DISABLED"})
+
+    def troubles(self) -> tuple[str, ...]:
+        """Return what keeps the schedules from being postponed, and when they fire, if this steward has armed them."""
+        if not self._trouble:
+            return ()
+        when = "nobody knows its time" if self._fires_at is None else f"it fires at {self._fires_at:%H:%M} UTC"
+        return (f"the schedule that ends the GPU nodes of a silent steward is not postponed, {when}: {self._trouble}",)
+
+    def _change(self, changes: dict[str, str]) -> bool:
+        try:
+            client = self._account.client("scheduler")
+            is_whole = all(
+                [change_schedule(client, name, changes, self._check) for name in self._names.silence_schedules]
+            )
+        except PASSING as error:
+            self._trouble = f"{type(error).__name__}: {error}"[:200]
+            log.warning("the schedules of the steward's silence are not changed: %s", self._trouble)
+            return False
+        self._trouble = ""
+        return is_whole
+
+    def _check(self) -> None:
+        """Raise `LeaseLost` if another steward has the campaign. A lease that nobody can prove is no reason to let the
+        nodes go: while S3 is away, the steward ends them by its own bound."""
+        try:
+            self._lease.check()
+        except LeaseUnproven:
+            log.info("the steward's silence is postponed on a lease that S3 does not prove")

@@ -1,0 +1,170 @@
+"""The steward's sign of life to AWS: postponed while it lives, off at its end, and never a reason to stop training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from infra.campaign.closing import SILENT
+from infra.cluster.steward_config import LONGEST_SILENCE
+from infra.errors import LeaseLost
+from infra.spec.names import Names
+from infra.stack.closer import EVERY
+from infra.steward.silence import SilenceSchedules
+from tests.unit.steward.steward_story import StewardRun, story
+from tests.worlds.s3 import refusal
+
+__all__ = ["story"]
+MINUTE = 60.0
+NODES, NOTICE = "bivouac-story-silence", "bivouac-story-silence-notice"
+TARGET = {"Arn": "arn:aws:scheduler:::aws-sdk:eks:updateNodegroupConfig", "RoleArn": "guard", "Input": "{}"}
+QUARTER = timedelta(minutes=12, seconds=30)
+
+
+@pytest.fixture
+def guarded(story: StewardRun) -> StewardRun:
+    """A campaign whose stack has the two schedules, as it makes them."""
+    for name in (NODES, NOTICE):
+        story.aws.schedules[name] = {
+            "Name": name, "State": "DISABLED", "ScheduleExpression": "at(2030-01-01T00:00:00)", "Target": TARGET,
+            "FlexibleTimeWindow": {"Mode": "OFF"}, "ScheduleExpressionTimezone": "UTC", "GroupName": "default",
+        }  # fmt: skip
+    return story
+
+
+def fires_at(story: StewardRun, name: str = NODES) -> datetime | None:
+    """When AWS would act, by what it was told last; None: never."""
+    one = story.aws.schedules[name]
+    if one["State"] != "ENABLED":
+        return None
+    return datetime.strptime(one["ScheduleExpression"], "at(%Y-%m-%dT%H:%M:%S)").replace(tzinfo=UTC)
+
+
+def left(story: StewardRun) -> timedelta:
+    """Time until AWS would act."""
+    moment = fires_at(story)
+    assert moment is not None and fires_at(story, NOTICE) == moment
+    return moment - story.time.wall()
+
+
+def test_no_account_waits_longer_for_a_silent_steward_than_where_a_closer_looks() -> None:
+    assert LONGEST_SILENCE == SILENT + EVERY
+
+
+def test_a_steward_that_lives_is_never_nearer_to_its_end_than_three_quarters_of_the_bound(guarded: StewardRun) -> None:
+    told = set[datetime | None]()
+
+    def turn() -> None:
+        assert LONGEST_SILENCE - QUARTER - timedelta(seconds=20) <= left(guarded) <= LONGEST_SILENCE
+        told.add(fires_at(guarded))
+
+    assert not guarded.run(60, turn)
+    assert len(told) == 5, "each quarter, and not each turn"
+    assert guarded.aws.schedules[NODES]["Target"] == TARGET, "UpdateSchedule forgets what a request leaves out"
+    assert left(guarded) <= LONGEST_SILENCE, "it was killed: from here on AWS counts"
+
+
+def test_it_is_armed_before_the_first_attempt_and_a_successor_arms_it_again(guarded: StewardRun) -> None:
+    guarded.cluster.refused = "the webhook does not answer"
+    assert not guarded.run(0.5) and not guarded.cluster.jobs
+    first = fires_at(guarded)
+    assert first is not None
+    guarded.time.go(30 * MINUTE)
+    guarded.run(0.5)
+    assert left(guarded) > LONGEST_SILENCE - timedelta(minutes=1)
+
+
+def test_at_its_end_both_are_off_and_stay_off_with_the_next_steward(guarded: StewardRun) -> None:
+    def turn() -> None:
+        if guarded.time() > start + 5 * MINUTE:
+            guarded.store().put_json("stop.json", {})
+
+    start = guarded.time()
+    assert guarded.run(30, turn)
+    assert guarded.aws.desired == 0 and fires_at(guarded) is fires_at(guarded, NOTICE) is None
+    assert guarded.run(5), "a pod that Kubernetes starts again"
+    assert fires_at(guarded) is None
+
+
+@pytest.mark.parametrize("armed", [True, False], ids=["later", "from the first time on"])
+def test_what_scheduler_refuses_is_said_and_training_goes_on(guarded: StewardRun, armed: bool) -> None:
+    if armed:
+        assert not guarded.run(3)
+    guarded.aws.no_scheduler = "AccessDeniedException"
+    assert not guarded.run(16)
+    why = guarded.live()["why"]
+    assert "the schedule that ends the GPU nodes of a silent steward is not postponed" in why
+    assert "AccessDeniedException" in why and "nobody knows its time" in why
+    (attempt,) = guarded.state().attempts
+    assert attempt.ended is None and guarded.live()["step"] > 90
+    guarded.aws.no_scheduler = ""
+    assert not guarded.run(1)
+    assert "not postponed" not in guarded.live()["why"] and fires_at(guarded) is not None
+
+
+def test_a_refusal_after_a_success_is_said_with_the_time_at_which_aws_acts_and_tried_each_minute(
+    guarded: StewardRun,
+) -> None:
+    start = guarded.time()
+
+    def turn() -> None:
+        minute = (guarded.time() - start) / MINUTE
+        guarded.aws.no_scheduler = "ThrottlingException" if 10 <= minute < 20 else ""
+        if 14 <= minute < 20:
+            moment = fires_at(guarded)
+            assert moment is not None and f"it fires at {moment:%H:%M} UTC" in guarded.live()["why"]
+        if minute >= 21.5:
+            assert left(guarded) > LONGEST_SILENCE - QUARTER
+
+    assert not guarded.run(24, turn)
+    assert "not postponed" not in guarded.live()["why"]
+
+
+def test_a_campaign_that_is_older_than_the_schedules_asks_for_them_once(story: StewardRun) -> None:
+    asked = list[str]()
+    look = story.aws.get_schedule
+    story.aws.get_schedule = lambda *, Name: (asked.append(Name), look(Name=Name))[1]  # type: ignore[method-assign]
+    assert not story.run(30)
+    assert asked == [NODES, NOTICE] and story.live()["why"] == "training"
+
+
+def test_while_s3_is_away_the_stewards_own_bound_ends_the_nodes_and_not_aws(guarded: StewardRun) -> None:
+    """Scheduler answers, and the gang commits first."""
+    begun = guarded.time()
+
+    def turn() -> None:
+        guarded.s3.away = refusal("InternalError", 500) if guarded.time() > begun + 4 * MINUTE else None
+        if guarded.aws.desired:
+            assert left(guarded) >= LONGEST_SILENCE - QUARTER - timedelta(seconds=20)
+
+    assert not guarded.run(45, turn)
+    assert guarded.aws.desired == 0, "after `blind_timeout`, which is 30 minutes here"
+
+
+def schedules(story: StewardRun, check: Callable[[], None], **more: Any) -> SilenceSchedules:
+    lease: Any = type("Lease", (), {"check": staticmethod(check)})()
+    account: Any = story.aws
+    clock: Any = type("Clock", (), {"monotonic": staticmethod(story.time), "now": staticmethod(story.time.wall)})()
+    return SilenceSchedules(account, Names("story"), lease, clock, **more)
+
+
+def test_a_steward_that_another_has_replaced_changes_no_schedule(guarded: StewardRun) -> None:
+    def check() -> None:
+        raise LeaseLost("another steward has the campaign")
+
+    before = dict(guarded.aws.schedules)
+    for change in (schedules(guarded, check).postpone, schedules(guarded, check).switch_off):
+        with pytest.raises(LeaseLost):
+            change()
+    assert guarded.aws.schedules == before
+
+
+def test_borrowed_nodes_have_no_schedule_and_aws_is_not_asked(story: StewardRun) -> None:
+    story.aws.no_scheduler = "AccessDeniedException"
+    borrowed = schedules(story, lambda: None, exist=False)
+    borrowed.postpone()
+    borrowed.switch_off()
+    assert borrowed.troubles() == ()
