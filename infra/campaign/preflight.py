@@ -153,7 +153,8 @@ def _fault_lines(verdicts: Iterable[Mapping[str, Any]], expectation: Expectation
 
 def _missing_diagnostics(result: GangCheck, expectation: Expectation) -> list[Probe]:
     """Return the probes of a diagnostic that the spec asks for and that did not run."""
-    return [probe for probe in result.blind if probe.name == f"dcgm_{expectation.dcgm_level}"]
+    names = {f"dcgm_{expectation.dcgm_level}", *(["infiniband_fabric"] if expectation.one_leaf else [])}
+    return [probe for probe in result.blind if probe.name in names]
 
 
 def _common_fault(context: Context, nodes: GangNodes, result: GangCheck, expectation: Expectation) -> PermanentError:
@@ -182,7 +183,14 @@ def _fabric_failure(context: Context, nodes: GangNodes, result: GangCheck, expec
     title, cure = "the fabric failed twice, though every node is fit alone", _FABRIC_CURE
     if result.failed_shared_names == {SHARED_TIER}:
         title, cure = "the shared file system was too slow twice, though every node is fit alone", _SHARED_TIER_CURE
-    return give_up(context, nodes, title, _fault_lines(result.verdicts, expectation), [cure])
+    cures = [row["cure"] for row in _between_nodes(result)] or [cure]
+    return give_up(context, nodes, title, _fault_lines(result.verdicts, expectation), cures)
+
+
+def _between_nodes(result: GangCheck) -> list[Mapping[str, Any]]:
+    """Return the failures of what lies between the nodes, with the cures of those who looked."""
+    probes = [row for verdict in result.verdicts for row in verdict["probes"]]
+    return [row for row in probes if not row["ok"] and row["looked"] and row["blamed_nodes"] == [] and row["cure"]]
 
 
 VERSIONS = asset("images/versions.yaml")

@@ -71,14 +71,15 @@ class GangCheck:
     def failed_shared_names(self) -> set[str]:
         """Return the names of failed probes of what the nodes share."""
         probes = [probe for verdict in self.verdicts for probe in verdict["probes"]]
-        return {row["name"] for row in probes if row["name"] in COLLECTIVE and row["looked"] and not row["ok"]}
+        failed = [row for row in probes if row["looked"] and not row["ok"]]
+        return {row["name"] for row in failed if row["name"] in COLLECTIVE or row["blamed_nodes"] == []}
 
 
 def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], pending: Sequence[Probe] = ()) -> GangCheck:
     """Return the verdicts: a node is judged by its own probes, not by failures between nodes or common to all.
     `pending`: the `START` probe of each pod that no node took."""
     instances = {node.name: node.instance for node in nodes}
-    reports = _compare_with_median(reports)
+    reports = _at_blamed_nodes(_compare_with_median(reports))
     common = _common(list(reports.values()))
     shared = {(probe.name, probe.seen) for probe in common}
     # Where none of several nodes left a report, the cause is shared: nodes do not die together.
@@ -90,14 +91,14 @@ def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], pendi
     for node, report in sorted(reports.items()):
         failures = [probe for probe in report.probes if probe.verdict is Verdict.FAIL]
         nobodys = COLLECTIVE | ({REPORT} if silent else set())
-        faults = [row for row in failures if row.name not in nobodys and (row.name, row.seen) not in shared]
+        faults = [row for row in failures if not _is_shared(row, nobodys) and (row.name, row.seen) not in shared]
         faults += [row for row in failures if row is lone]
         verdicts.append(
             {
                 "node": node,
                 "instance": instances.get(node, ""),
                 "fit": not faults,
-                "fabric": not any(probe.name in COLLECTIVE for probe in failures),
+                "fabric": not any(_is_shared(probe, COLLECTIVE) for probe in failures),
                 "probes": json.loads(report.model_dump_json())["probes"],
                 "bus_bandwidth_gb_s": report.bus_bandwidth_gb_s,
                 "hardware": list(report.hardware),
@@ -105,6 +106,25 @@ def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], pendi
         )
     blind = {probe.name: probe for row in reports.values() for probe in row.probes if probe.verdict is Verdict.BLIND}
     return GangCheck(tuple(verdicts), common, tuple(blind.values()), stuck_probes, lone)
+
+
+def _is_shared(probe: Probe, names: Set[str]) -> bool:
+    """Return whether a failed probe is of what the nodes share: by its name, or because it blames nobody."""
+    return probe.name in names or probe.blamed_nodes == ()
+
+
+def _at_blamed_nodes(reports: Mapping[str, HealthReport]) -> dict[str, HealthReport]:
+    """Move the failures of what lies between the nodes from the node that looked to those that it blames. Nodes that
+    gave no report are not blamed: without one of its nodes such a failure is everybody's."""
+    probes = {node: list(report.probes) for node, report in reports.items()}
+    for node, report in reports.items():
+        for probe in report.probes:
+            if probe.blamed_nodes and probe.verdict is Verdict.FAIL:
+                known = set(probe.blamed_nodes) <= reports.keys()
+                probes[node].remove(probe)
+                for blamed in probe.blamed_nodes if known else (node,):
+                    probes[blamed].append(probe.model_copy(update={"blamed_nodes": None if known else ()}))
+    return {node: report.model_copy(update={"probes": tuple(probes[node])}) for node, report in reports.items()}
 
 
 def _failures_named(reports: Mapping[str, HealthReport], names: Set[str]) -> list[tuple[str, Probe]]:
@@ -149,7 +169,7 @@ def _common(reports: list[HealthReport]) -> tuple[Probe, ...]:
     if len(reports) < 2:
         return ()
     sets = [
-        {(p.name, p.seen): p for p in row.probes if p.verdict is Verdict.FAIL and p.name not in COLLECTIVE}
+        {(p.name, p.seen): p for p in row.probes if p.verdict is Verdict.FAIL and not _is_shared(p, COLLECTIVE)}
         for row in reports
     ]
     return tuple(probe for key, probe in sets[0].items() if key[0] != REPORT and all(key in row for row in sets))

@@ -103,6 +103,16 @@ class StandingS3(Section):
     """Region that requests are signed for."""
 
 
+class StandingFabric(Section):
+    """InfiniBand or RoCE between the nodes, and what of it the campaign must have."""
+
+    adapters: Annotated[int, Field(ge=1)] | None = None
+    """Active ports of each node for the gang's traffic. None: one of each adapter that the node has, and as many as
+    most nodes."""
+    one_leaf: bool = False
+    """Each adapter of all nodes is below one leaf switch, as the fabric itself says, whatever the nodes' labels say."""
+
+
 class StandingTopology(Section):
     """The part of the network in which the whole gang is to be."""
 
@@ -141,6 +151,9 @@ class StandingCluster(Section):
     topology: StandingTopology | None = Field(default=None, exclude_if=lambda value: value is None)
     """One leaf, rack or block for the whole gang: by Kueue's topology-aware scheduling where `queue` is given, else by
     the pods' affinity. None: anywhere among the nodes."""
+
+    fabric: StandingFabric = Field(default=StandingFabric(), exclude_if=lambda value: value == StandingFabric())
+    """What preflight wants of InfiniBand or RoCE."""
 
     @model_validator(mode="after")
     def _has_a_queue_for_the_priority(self) -> StandingCluster:

@@ -75,4 +75,5 @@ def expectation_of(spec: Spec, cluster: StandingCluster, endpoint: str) -> Expec
     versions = {name: version for name, version in base.versions.items() if name not in OF_NODE_IMAGE}
     has_rdma = any(name.startswith("rdma/") for name in cluster.nodes.devices)
     changes = {"efa_devices": 0, "versions": versions, "gpudirect": base.gpudirect and has_rdma, "rdma": has_rdma}
-    return base.model_copy(update=changes)
+    fabric = {"adapters": cluster.fabric.adapters or 0, "one_leaf": cluster.fabric.one_leaf}
+    return base.model_copy(update={**changes, **fabric})

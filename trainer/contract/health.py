@@ -78,6 +78,11 @@ class Expectation(Frozen):
     """EFA devices of the node; NCCL's log must show that it uses all of them."""
     rdma: bool = False
     """The pod asks for RDMA devices of its cluster: it must have a usable port of InfiniBand or RoCE."""
+    adapters: int = 0
+    """Active ports of InfiniBand or RoCE that each node must have; 0 for one of each adapter, and as many as most
+    nodes."""
+    one_leaf: bool = False
+    """Each adapter of all nodes must be below one leaf of InfiniBand."""
     local_mb_s: float = 0.0
     """Floor for writes to and for reads from the local tier, 10^6 bytes/s."""
     shared_mb_s: float = 0.0
@@ -123,6 +128,9 @@ class Probe(Frozen):
     """False if the probe could not look: it does not judge the node."""
     figure: float | None = None
     """A measured value without a floor; the gang's nodes are compared by it."""
+    blamed_nodes: tuple[str, ...] | None = None
+    """Nodes at fault, if the probe judges what lies between the nodes; empty: none of them is. None: the probe judges
+    the node that reports it."""
 
     @property
     def verdict(self) -> Verdict:

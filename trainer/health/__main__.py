@@ -19,10 +19,12 @@ from trainer.health import collective, fabrics, message, nvlinks
 from trainer.health.collective import Collective
 from trainer.health.diagnostic import diagnose
 from trainer.health.gpus import identities
+from trainer.health.infiniband.gang import campaign_probes
 from trainer.health.infiniband.links import errors_probe, read_errors
 from trainer.health.infiniband.node import choice_of, infiniband_probes, nccl_environment
+from trainer.health.infiniband.ports import INFINIBAND
 from trainer.health.infiniband.settings import PortChoice
-from trainer.health.looking import look
+from trainer.health.looking import Look, look
 from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.probes import node_probes
 from trainer.place import place_of
@@ -40,7 +42,7 @@ def main() -> int:
     # EFA's devices are adapters of the same kernel subsystem; a CPU profile has no collective over RDMA.
     has_fabric = bool(expectation.accelerators) and not expectation.efa_devices
     fabric_ports = choice_of(look) if has_fabric else PortChoice(())
-    probes += infiniband_probes(fabric_ports, look, rdma=expectation.rdma)
+    probes += infiniband_probes(fabric_ports, look, ports=expectation.adapters, rdma=expectation.rdma)
     os.environ.update({**nccl_environment(fabric_ports), **os.environ})  # what somebody has set stands
     errors = read_errors(fabric_ports.usable, look)
     has_links = expectation.gpus is not None and expectation.gpus.nvlinks > 0
@@ -55,6 +57,8 @@ def main() -> int:
     if result.error is not None:
         probes.append(Probe(name="fabric", ok=False, seen=result.error[:400], wanted="an all-reduce over all nodes"))
     probes += nccl_probes(expectation, result, place.node_count, fabric_ports)
+    if place.node_rank == 0 and place.node_count > 1 and has_fabric:
+        probes += fabric_probes(expectation, result, fabric_ports, look)
     if expectation.dcgm_level is not None and expectation.gpus is not None:
         # Last: it occupies the GPUs, from level 2 on for minutes.
         probes.append(diagnose(expectation.dcgm_level, look, expectation.gpus.pcie))
@@ -64,6 +68,12 @@ def main() -> int:
     print(report.model_dump_json(), flush=True)
     write_termination(message.serialize(report))
     return int(ExitCode.DONE if report.fit else ExitCode.INTERNAL)
+
+
+def fabric_probes(expectation: Expectation, result: Collective, ports: PortChoice, look: Look) -> Iterator[Probe]:
+    """Yield what one node sees of InfiniBand between all of them; nothing where no port of the gang is InfiniBand's."""
+    if any(port.layer == INFINIBAND for port in ports.ports):
+        yield from campaign_probes(look, result.hosts, expectation.one_leaf, expectation.adapters)
 
 
 def nccl_probes(expectation: Expectation, result: Collective, nodes: int, fabric: PortChoice) -> Iterator[Probe]:

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.contract import Expectation, Probe
@@ -30,6 +31,8 @@ class Collective:
     log: NcclLog | None
     """None if NCCL was not used."""
     error: str | None
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """Node -> its host's name on the fabric, empty if unknown. Only node 0 has them."""
 
 
 def run(place: Place, expectation: Expectation, expectation_file: Path, timeout_s: float, work: Path) -> Collective:
@@ -99,4 +102,4 @@ def _collect(outs: list[Path], silent: str | None, log: NcclLog | None) -> Colle
         return Collective((), None, log, error or "the first process found nothing")
     first_result = json.loads(outs[0].read_text())
     probes = tuple(Probe.model_validate(entry) for entry in first_result["probes"])
-    return Collective(probes, first_result["bus_bandwidth_gb_s"], log, error)
+    return Collective(probes, first_result["bus_bandwidth_gb_s"], log, error, first_result["hosts"])

@@ -23,6 +23,7 @@ from trainer.contract import Expectation, Probe
 from trainer.errors import TrainerError
 from trainer.health.bisection import Group, SlowNodes, locate
 from trainer.health.clocks import skew_probe
+from trainer.health.infiniband.ports import host_of
 from trainer.network import split_endpoint
 from trainer.place import place_of
 from trainer.store import open_store
@@ -46,10 +47,10 @@ def bus_bandwidth(size_bytes: int, seconds: float, ranks: int) -> float:
 
 
 class Fabric:
-    """This process in the gang. All methods are collective: every process calls them in the same order."""
+    """This process in the gang. All methods but `hosts` are collective: every process calls them in the same order."""
 
     def __init__(self, place: Place, local_rank: int, locals_: int, timeout: timedelta) -> None:
-        """Join the gang. Raises `TrainerError` or torch's error when the others do not."""
+        """Meet the other processes. Raises `TrainerError` when they do not come."""
         self.place, self.locals, self.timeout = place, locals_, timeout
         self.rank, self.world = place.node_rank * locals_ + local_rank, place.node_count * locals_
         self.device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
@@ -58,8 +59,19 @@ class Fabric:
         seat = place._replace(node_rank=self.rank, node_count=self.world)
         self.store = open_store(seat, split_endpoint(place.rendezvous), timeout)
         self.backend = "nccl" if self.device.type == "cuda" else "gloo"
-        dist.init_process_group(self.backend, store=self.store, rank=self.rank, world_size=self.world, timeout=timeout)
         self.told = 0
+        if local_rank == 0:
+            self.store.set(f"host-{place.node_rank}", json.dumps([place.node_name, host_of()]))
+
+    def join(self) -> None:
+        """Join the gang. Raises torch's error when the others do not."""
+        place_in_gang = {"rank": self.rank, "world_size": self.world}
+        dist.init_process_group(self.backend, store=self.store, timeout=self.timeout, **place_in_gang)
+
+    def hosts(self) -> dict[str, str]:
+        """Return each node's host on the fabric, empty if unknown; nothing but on the first process of all."""
+        count = self.place.node_count if self.rank == 0 else 0
+        return dict(json.loads(self.store.get(f"host-{node}")) for node in range(count))
 
     def names(self) -> list[str]:
         """Return the nodes' names by node rank."""
@@ -181,11 +193,14 @@ def main() -> int:
     """Join, measure, and write the results as JSON to `--out`; the exit code is always 0."""
     options = _parse()
     expectation = Expectation.model_validate_json(options.expectation.read_bytes())
-    report: dict[str, object] = {"probes": [], "bus_bandwidth_gb_s": None, "error": None}
+    report: dict[str, object] = {"probes": [], "bus_bandwidth_gb_s": None, "error": None, "hosts": {}}
     probes = list[Probe]()
     try:
         place = place_of(os.environ)
         fabric = Fabric(place, options.local_rank, options.locals, timedelta(seconds=options.join_timeout_s))
+        # Before the gang joins: a fabric on which it cannot is what these names are for.
+        report["hosts"] = fabric.hosts()
+        fabric.join()
         try:
             for result in prove(fabric, expectation):
                 if isinstance(result, Probe):

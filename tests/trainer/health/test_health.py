@@ -99,6 +99,28 @@ def test_the_node_whose_clock_is_off_is_the_one_that_is_blamed_also_when_it_is_t
     assert bad.name == "clock_skew_s" and 55 < float(bad.seen) < 65, bad
 
 
+def test_the_first_process_knows_every_nodes_host_on_the_fabric_before_the_gang_joins(tmp_path: Path) -> None:
+    file, outs = tmp_path / "expectation.json", [tmp_path / f"out-{node}.json" for node in range(2)]
+    processes = list[subprocess.Popen[bytes]]()
+    file.write_text(PLAIN.model_dump_json())
+    network = f"127.{random.randint(1, 250)}.{random.randint(0, 250)}."
+    for node, out in enumerate(outs):
+        environment = os.environ | {
+            Env.CAMPAIGN: "tiny", Env.ATTEMPT: "1", Env.NODE_NAME: f"node-{node}",
+            Env.POD_IP: f"{network}{node + 1}", Env.NODE_RANK: str(node), Env.NODE_COUNT: "2", Env.RANKS_PER_NODE: "1",
+            Env.RENDEZVOUS: f"{network}1:{PORT}",
+        }  # fmt: skip
+        # They meet, and none can join the gang.
+        code = "import trainer.health.fabric as f; f.Fabric.join = lambda self: open('/nowhere'); f.main()"
+        words = ["--expectation", str(file), "--local-rank", "0", "--locals", "1", "--out", str(out)]
+        command = [sys.executable, "-c", code, *words, "--join-timeout-s", "300"]
+        processes.append(subprocess.Popen(command, cwd=ROOT, env=environment))
+    assert [process.wait() for process in processes] == [0, 0]
+    first, second = (json.loads(out.read_text()) for out in outs)
+    assert first["hosts"] == {"node-0": "", "node-1": ""} and second["hosts"] == {}
+    assert first["error"] and second["error"]
+
+
 def test_bus_bandwidth_follows_the_ring_formula() -> None:
     assert bus_bandwidth(10**9, 1.0, 2) == 1.0
     assert bus_bandwidth(10**9, 1.0, 4) == 1.5

@@ -11,16 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from infra.campaign.verdicts import fault_text, judge
+from tests.trainer.health.test_health import PLAIN
 from tests.worlds.fabric import EDR, HDR, NARROW, WIDE, FatTree, SimulatedFabric, simulated
 from trainer.builtin.rank_order import Standing, order, with_network
-from trainer.contract import Probe, Verdict
+from trainer.contract import HealthReport, Probe, Verdict
+from trainer.health.__main__ import fabric_probes
+from trainer.health.collective import Collective
 from trainer.health.infiniband import __main__ as command
-from trainer.health.infiniband.gang import gang_probes, read_tree
+from trainer.health.infiniband.gang import campaign_probes, gang_probes, read_tree
 from trainer.health.infiniband.links import errors_probe, parse_links, read_errors
 from trainer.health.infiniband.node import choice_of, infiniband_probes
-from trainer.health.infiniband.ports import parse_ibstat
+from trainer.health.infiniband.ports import host_of, parse_ibstat
 from trainer.health.infiniband.settings import derive
 from trainer.health.looking import CannotLook, Output, look
+from trainer.health.message import serialize
 
 SMALL, BIG = FatTree(8, 2, 2), FatTree(512, 16, 8)
 SIZES = pytest.mark.parametrize("tree", [SMALL, BIG], ids=["8 hosts", "512 hosts"])
@@ -186,6 +191,65 @@ def test_a_fabric_without_a_subnet_manager_is_refused_by_the_node_and_by_the_gan
     assert gang["infiniband_subnet_manager"].seen.endswith(f"and {links - 4} more")
     assert "mlx5_0:1 Initializing, SM lid 0" in node["infiniband_subnet_manager"].seen
     assert "opensm" in node["infiniband_subnet_manager"].cure
+
+
+@SIZES
+@pytest.mark.parametrize("fault", ["none", "wrong leaf", "one cable", "half of all", "uplink"])
+def test_a_campaigns_preflight_judges_the_fabric_between_its_nodes_before_a_rank_starts(
+    fault: str, tree: FatTree, tmp_path: Path
+) -> None:
+    """Pod 0 looks for all, and the driver blames the node that it names, or none."""
+    per_leaf = tree.nodes // tree.leaves
+    changes: dict[str, dict[str, object]] = {
+        "none": {},
+        "wrong leaf": {"moved": {1: 1}},
+        "one cable": {"cut": {(1, 1)}},
+        "half of all": {"cut": {(node, 1) for node in range(tree.nodes)}},
+        "uplink": {"cut_uplinks": {(1, 1)}},
+    }
+    expectation = PLAIN.model_copy(update={"one_leaf": fault in ("none", "wrong leaf"), "adapters": 2})
+    hosts = tree.names()[:per_leaf] if expectation.one_leaf else tree.names()
+    nodes = [f"{host}.racks.example.org" for host in hosts]
+    met = Collective((), 1.0, None, None, dict(zip(nodes, hosts, strict=True)))
+    with faulty(replace(tree, **changes[fault]), tmp_path / "fabric") as fabric:  # type: ignore[arg-type]
+        ports = choice_of(fabric.look(0), fabric.sysfs(0, tmp_path / "sysfs"))
+        probes = tuple(fabric_probes(expectation, met, ports, fabric.look(0)))
+    reports = {node: HealthReport(node=node, probes=()) for node in nodes}
+    reports[nodes[0]] = HealthReport(node=nodes[0], probes=probes)
+    sent = {node: HealthReport.model_validate_json(serialize(report)) for node, report in reports.items()}
+    verdict = judge(sent, [])
+
+    assert len(probes) == 5 + expectation.one_leaf and not verdict.blind
+    assert [row["node"] for row in verdict.unfit] == ([nodes[1]] if fault in ("wrong leaf", "one cable") else [])
+    words = {row["node"]: fault_text(row, "racks") for row in verdict.verdicts}
+    if verdict.unfit:
+        name = {"wrong leaf": "infiniband_leaf: node-001", "one cable": "infiniband_adapters: node-001"}[fault]
+        assert name in words[nodes[1]] and "infiniband" not in words[nodes[0]], "it only looked"
+    if fault == "half of all":
+        assert verdict.common or "infiniband_adapters: node-000: 1 of 2" in words[nodes[0]]
+    if fault == "uplink":
+        assert "leaf-01" in words[nodes[0]] and "without spine-01" in words[nodes[0]]
+    everyones = [bool(verdict.common), not verdict.fabric]
+    assert any(everyones) == (fault in ("half of all", "uplink"))
+
+
+def test_a_campaign_whose_adapters_do_not_say_whose_they_are_is_told_that_nobody_could_look() -> None:
+    def refuse(*command: str, timeout_s: float = 0) -> Output:
+        raise AssertionError(f"{command} was started")
+
+    (probe,) = campaign_probes(refuse, {"a": "node-000", "b": ""})
+    assert probe.verdict is Verdict.BLIND and "adapters of b do not say" in probe.seen and "rdma-ndd" in probe.cure
+    assert [probe.verdict for probe in campaign_probes(refuse, {})] == [Verdict.BLIND]
+
+
+def test_the_nodes_tell_each_other_their_hosts_names_on_the_fabric(tmp_path: Path) -> None:
+    for adapter, text in {"mlx5_0": "MT4129 ConnectX7   Mellanox Technologies", "mlx5_1": "gpu-07 mlx5_1"}.items():
+        (tmp_path / adapter).mkdir()
+        (tmp_path / adapter / "node_desc").write_text(f"{text}\n")
+    assert host_of(tmp_path) == "gpu-07"
+    assert host_of(tmp_path / "none") == ""
+    (tmp_path / "mlx5_1/node_desc").unlink()
+    assert host_of(tmp_path) == "", "the firmware's words are no host"
 
 
 def test_each_rail_of_a_fabric_of_rails_is_one_leaf(tmp_path: Path) -> None:

@@ -285,6 +285,11 @@ def test_a_node_is_judged_without_what_only_awss_nodes_have(standing: Standing) 
     assert spec is not None and spec.cluster is not None
     wanted = health.expectation_of(spec, spec.cluster, "https://minio.example.org")
     assert not wanted.gpudirect and not wanted.rdma and wanted.time_source is None
+    assert (wanted.adapters, wanted.one_leaf) == (0, False)
+    spec = standing({"cluster.fabric": {"adapters": 8, "one_leaf": True}}).spec
+    assert spec is not None and spec.cluster is not None
+    wanted = health.expectation_of(spec, spec.cluster, "https://minio.example.org")
+    assert (wanted.adapters, wanted.one_leaf) == (8, True)
 
 
 def test_a_node_that_the_health_check_leaves_out_is_recorded_once_for_later_drivers(

@@ -12,10 +12,15 @@ RIGHTS_CURE = "give the pod /dev/infiniband/umad* and root, and the image Debian
 _SHOWN = 4
 
 
-def finding(name: str, bad: Iterable[str], fine: str, target: str, cure: str) -> Probe:
-    """Return the probe: failed with all bad places, else passed with what is fine."""
+def finding(
+    name: str, bad: Iterable[str], fine: str, target: str, cure: str, blamed_nodes: Iterable[str] | None = None
+) -> Probe:
+    """Return the probe: failed with all bad places, else passed with what is fine. `blamed_nodes`: see `Probe`."""
     places = several(bad)
-    return Probe(name=name, ok=not places, seen=places or fine, wanted=target, cure=cure if places else "")
+    if not places:
+        return Probe(name=name, ok=True, seen=fine, wanted=target)
+    nodes = None if blamed_nodes is None else tuple(dict.fromkeys(blamed_nodes))
+    return Probe(name=name, ok=False, seen=places, wanted=target, cure=cure, blamed_nodes=nodes)
 
 
 def several(places: Iterable[str]) -> str:

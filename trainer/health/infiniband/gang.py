@@ -19,10 +19,12 @@ _PATIENCE_S = 120.0
 _ORDER_PATIENCE_S = 30.0
 """For a look that only orders ranks, while all other pods wait."""
 _LINKS_TARGET = "every link as wide and as fast as both its ends support"
+_MOST_BLAMED = 16
+"""Names that fit into a pod's termination message of 4096 bytes, beside the other probes."""
 
 
 def gang_probes(look: Look, nodes: Collection[str], one_leaf: bool = False, adapters: int = 0) -> Iterator[Probe]:
-    """Judge the fabric between these nodes, named by their hosts' names.
+    """Judge the fabric between these nodes, named by their hosts' names, which the probes also blame.
 
     `one_leaf`: each adapter of all nodes must be below one leaf. `adapters`: of each node; 0 for as many as most nodes
     have.
@@ -33,15 +35,48 @@ def gang_probes(look: Look, nodes: Collection[str], one_leaf: bool = False, adap
     except CannotLook as error:
         yield blind("infiniband_fabric", error, "a look at the fabric", RIGHTS_CURE)
         return
-    links = tuple(_of_gang(parse_links(text), tree, nodes))
+    yield from (_narrowed(probe) for probe in _judge(tree, parse_links(text), nodes, one_leaf, adapters))
+
+
+def campaign_probes(look: Look, hosts: Mapping[str, str], one_leaf: bool = False, adapters: int = 0) -> Iterator[Probe]:
+    """Judge the fabric between a campaign's nodes. `hosts`: node -> its host's name on the fabric, empty if unknown.
+
+    The probes blame nodes by the names that the campaign knows.
+    """
+    unknown = [node for node, host in hosts.items() if not host]
+    if unknown or not hosts:
+        seen = f"the adapters of {several(unknown) or 'no node'} do not say whose they are"
+        yield blind("infiniband_fabric", seen, "a look at the fabric between the nodes", "start rdma-ndd on each host")
+        return
+    nodes = {host: node for node, host in hosts.items()}
+    for probe in gang_probes(look, nodes, one_leaf, adapters):
+        hosts_at_fault = probe.blamed_nodes
+        blamed_nodes = hosts_at_fault and tuple(nodes[host] for host in hosts_at_fault)
+        yield probe.model_copy(update={"blamed_nodes": blamed_nodes})
+
+
+def _narrowed(probe: Probe) -> Probe:
+    """Return the probe without blame where too many nodes have the fault: they share its cause."""
+    many = probe.blamed_nodes is not None and len(probe.blamed_nodes) > _MOST_BLAMED
+    return probe.model_copy(update={"blamed_nodes": ()}) if many else probe
+
+
+def _judge(
+    tree: FabricTree, cables: Iterable[Cable], nodes: Collection[str], one_leaf: bool, adapters: int
+) -> Iterator[Probe]:
+    links = tuple(_of_gang(cables, tree, nodes))
     yield _hosts_probe(tree, nodes)
     yield _adapters_probe(tree, nodes, adapters)
     waiting = [_place(link) for link in links if link.state == INITIALIZE]
     yield finding("infiniband_subnet_manager", waiting, "every link is configured",
-                  "a subnet manager that has configured every link", MANAGER_CURE)  # fmt: skip
-    slow, target = [f"{_place(link)}: {link.shortfall}" for link in links if link.could_be], _LINKS_TARGET
+                  "a subnet manager that has configured every link", MANAGER_CURE, ())  # fmt: skip
+    slow_links, target = [link for link in links if link.could_be], _LINKS_TARGET
+    slow = [f"{_place(link)}: {link.shortfall}" for link in slow_links]
     if links:
-        yield finding("infiniband_links", slow, f"{len(links)} links as fast as both ends can", target, CABLE_CURE)
+        owners = [_hosts_of(link) & set(nodes) for link in slow_links]
+        blamed_nodes = chain(*owners) if all(owners) else ()
+        fine = f"{len(links)} links as fast as both ends can"
+        yield finding("infiniband_links", slow, fine, target, CABLE_CURE, blamed_nodes)
     else:
         yield blind("infiniband_links", "iblinkinfo lists no link of these nodes that can be read", target, RIGHTS_CURE)
     yield _uplinks_probe(tree, nodes)
@@ -67,9 +102,12 @@ def _of_gang(links: Iterable[Cable], tree: FabricTree, nodes: Collection[str]) -
     leaves = tree.spines(nodes)
     switches = {f"0x{identity.rpartition('-')[2]}" for identity in {*leaves, *chain(*leaves.values())}}
     for link in links:
-        hosts = {split_description(end.name)[0] for end in link.ends}
-        if not hosts.isdisjoint(nodes) or all(end.guid in switches for end in link.ends):
+        if not _hosts_of(link).isdisjoint(nodes) or all(end.guid in switches for end in link.ends):
             yield link
+
+
+def _hosts_of(link: Cable) -> set[str]:
+    return {split_description(end.name)[0] for end in link.ends}
 
 
 def _place(link: Cable) -> str:
@@ -84,7 +122,7 @@ def _hosts_probe(tree: FabricTree, nodes: Collection[str]) -> Probe:
         reason = f"{len(tree.nameless)} adapters do not say whose they are, such as {tree.nameless[0]!r}"
         return blind(name, f"{reason}: of {several(missing)} nothing is known", target, "start rdma-ndd on each host")
     bad = [f"{node} is not on the fabric" for node in missing]
-    return finding(name, bad, "all", target, CABLE_CURE)
+    return finding(name, bad, "all", target, CABLE_CURE, missing)
 
 
 def _adapters_probe(tree: FabricTree, nodes: Collection[str], wanted: int) -> Probe:
@@ -93,10 +131,11 @@ def _adapters_probe(tree: FabricTree, nodes: Collection[str], wanted: int) -> Pr
     counts = Counter(map(len, devices.values()))
     count = wanted or max(counts, key=lambda number: (counts[number], number), default=0)
     usual = dict(Counter(chain(*devices.values())).most_common(count)).keys()
-    bad = [f"{node}: {len(names)} of {count}{_without(usual - names)}" for node, names in devices.items()
-           if len(names) != count]  # fmt: skip
+    bad = {node: f"{node}: {len(names)} of {count}{_without(usual - names)}" for node, names in devices.items()
+           if len(names) < count}  # fmt: skip
     cure = f"run ibstat on that node: a port in Polling has no cable; {CABLE_CURE}"
-    return finding("infiniband_adapters", bad, f"{count} each", f"{count} adapters of each node with a cable", cure)
+    target = f"{count} adapters of each node with a cable"
+    return finding("infiniband_adapters", bad.values(), f"{count} each", target, cure, bad)
 
 
 def _uplinks_probe(tree: FabricTree, nodes: Collection[str]) -> Probe:
@@ -107,7 +146,7 @@ def _uplinks_probe(tree: FabricTree, nodes: Collection[str]) -> Probe:
     bad = [f"{tree.name(leaf)}: {len(peers)} of {most}{_without(map(tree.name, everywhere.difference(peers)))}"
            for leaf, peers in spines.items() if len(peers) < most]  # fmt: skip
     fine = f"{most} of each of {len(spines)} leaves"
-    return finding("infiniband_uplinks", bad, fine, f"{most} cables upwards from each leaf of the gang", CABLE_CURE)
+    return finding("infiniband_uplinks", bad, fine, f"{most} cables upwards from each leaf of the gang", CABLE_CURE, ())
 
 
 def _without(names: Iterable[str]) -> str:
@@ -127,4 +166,4 @@ def _leaf_probe(tree: FabricTree, nodes: Collection[str]) -> Probe:
             if leaf != most:
                 bad.setdefault(node, f"{node}: {device} is at {tree.name(leaf)}, most are at {tree.name(most)}")
     target, cure = "each adapter of all nodes below one leaf", "take nodes of one leaf, or do not ask for one"
-    return finding("infiniband_leaf", bad.values(), f"all below {', '.join(usual)}", target, cure)
+    return finding("infiniband_leaf", bad.values(), f"all below {', '.join(usual)}", target, cure, bad)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trainer.health.infiniband.tree import split_description
 from trainer.health.looking import CannotLook, Look, text_of
 from trainer.health.parsers.fabric import EFA_VENDOR
 
@@ -114,6 +115,12 @@ def _gids(port: Path) -> Iterator[tuple[int, str]]:
         # An index that is not in use has no type, or the address zero.
         if (kind := _word(file)) and _word(port / "gids" / file.name).strip("0:"):
             yield int(file.name), kind
+
+
+def host_of(sysfs: Path = SYSFS) -> str:
+    """Return this host's name on the fabric, as rdma-ndd wrote it into its adapters; empty if none has one."""
+    texts = (_word(device / "node_desc") for device in (sorted(sysfs.iterdir()) if sysfs.is_dir() else ()))
+    return next((host for host, _ in map(split_description, texts) if host), "")
 
 
 def default_interface(routes: Path = Path("/proc/net/route")) -> str:
