@@ -13,6 +13,7 @@ import yaml
 from pydantic import Field
 
 from infra.monitoring.exporters import known_metrics
+from infra.monitoring.recordings import recordings
 from trainer.contract.frozen import Frozen
 
 CHART = "kube-prometheus-stack"
@@ -20,8 +21,8 @@ RUNBOOKS = "docs/runbooks"
 HEARTBEAT = "Heartbeat"
 """Fires always: without it, no alert is not the same as all well."""
 _TABLE = Path(__file__).with_name("alerts.yaml")
-METRIC = re.compile(r"\b(?:bivouac|DCGM|node)_[A-Za-z0-9_]+")
-"""A metric's name in PromQL: ours, or one of another exporter that is read."""
+METRIC = re.compile(r"\b(?:(?:bivouac|DCGM|node)_[A-Za-z0-9_]+|bivouac:[a-z0-9_:]+)")
+"""A metric's name in PromQL: ours, one of another exporter that is read, or a recorded one."""
 
 
 class AlertRule(Frozen):
@@ -61,7 +62,8 @@ def alerts() -> Mapping[str, AlertRule]:
 def rule_groups() -> dict[str, Any]:
     """Return the content of a rule file of Prometheus.
     https://prometheus.io/docs/prometheus/latest/configuration/alerting_rules/"""
-    rows = [
+    rows: list[dict[str, Any]] = [{"record": name, "expr": rule.expr} for name, rule in recordings().items()]
+    rows += [
         {
             "alert": name,
             "expr": rule.expr,

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any, Literal
 
 import yaml
 
+from infra.monitoring.recordings import recordings
 from trainer.contract.frozen import Frozen
 from trainer.contract.metrics import METRICS
 
+GPU_CHART = "dcgm-exporter"
 _TABLE = Path(__file__).with_name("exporters.yaml")
 
 
 class ExportedMetric(Frozen):
     unit: str = ""
+    kind: Literal["gauge", "counter"] = "gauge"
     help: str
 
 
@@ -26,6 +30,8 @@ class OtherExporter(Frozen):
     """The page that names its metrics."""
     labels: tuple[str, ...]
     metrics: Mapping[str, ExportedMetric]
+    also: Mapping[str, str] = {}
+    """Metric -> its kind, of those that it exports and nothing of ours reads."""
 
 
 @cache
@@ -37,6 +43,19 @@ def exporters() -> Mapping[str, OtherExporter]:
 
 @cache
 def known_metrics() -> tuple[str, ...]:
-    """Return the names of all metrics: ours, then those of other exporters that are read."""
+    """Return the names of all metrics: ours, then those that rules record, then those of other exporters that are
+    read."""
     others = (name for exporter in exporters().values() for name in exporter.metrics)
-    return (*(metric.full_name for metric in METRICS), *others)
+    return (*(metric.full_name for metric in METRICS), *recordings(), *others)
+
+
+def with_counters(chart: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return a chart's values with the list of counters, if it is the exporter of the GPUs: its own list lacks those of
+    NVLink and of throttling, and a list of ours replaces it as a whole.
+    https://github.com/NVIDIA/dcgm-exporter/blob/4.5.3-4.8.2/deployment/templates/metrics-configmap.yaml"""
+    if chart != GPU_CHART:
+        return values
+    exporter = exporters()[GPU_CHART]
+    rows = [f"{name}, {metric.kind}, {metric.help.replace(',', ';')}" for name, metric in exporter.metrics.items()]
+    rows += [f"{name}, {kind}, {name}" for name, kind in exporter.also.items()]
+    return {**values, "customMetrics": "\n".join(rows)}

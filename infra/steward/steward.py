@@ -44,7 +44,7 @@ from infra.steward.decide import (
 )
 from infra.steward.foresight import memory
 from infra.steward.monitoring.exporter import Exporter
-from infra.steward.monitoring.figures import further_figures
+from infra.steward.monitoring.figures import further_figures, step_seconds
 from infra.steward.monitoring.series import SeriesKeeper
 from infra.steward.policy import policy_of
 from infra.steward.reconcile import reconcile
@@ -253,7 +253,8 @@ class Steward:
         shared_every = self.config.train.checkpoint.shared_every if self.config.train else 1
         interval = (self.lookout.interval_and_archive - self.config.archive) * shared_every
         more = further_figures(self.config, view, self.lookout, self.lease, self.store.events_written)
-        self.exporter.note(view, float(self.policy.budget_usd), attempt.number, look_s, interval, more)
+        step_s = step_seconds(self.observer.statuses.values())
+        self.exporter.note(view, float(self.policy.budget_usd), attempt.number, look_s, interval, more, step_s)
         return view, action
 
     def _give_back(self, action: GiveBack) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infra.monitoring.alerts import alerts
 from infra.monitoring.exporters import exporters
+from infra.monitoring.recordings import recordings
 from trainer.contract.metrics import METRICS, PLACES
 
 _HEAD = """# Metrics and alerts
@@ -24,7 +25,9 @@ or 300 s where a piece would pass 1 MiB), and all up to now before it archives. 
 
 The archive has the same file as `record/series.om.gz`. Where the programs `prometheus` and `promtool` are on PATH, or
 among a rehearsal's tools, a real Prometheus on loopback answers over them; without, one metric with its labels can be
-selected, and a function is refused. What could not be kept is an event of the record, `series.unkept`. By hand:
+selected, and a function is refused. What could not be kept is an event of the record, `series.unkept`. The driver
+works before and after the cluster: of its stages the record's events tell, from the campaign's first to its last
+(`bivouac metrics NAME stage_seconds_total`). By hand:
 
 ```sh
 (zcat series.om.gz; echo "# EOF") > series.om
@@ -56,12 +59,19 @@ def page() -> str:
             name = f"`{metric.full_name}`" + (f" by `{metric.label}`" if metric.label else "")
             rows.append(f"| {name} | {metric.unit or '-'} | {metric.kind} | {metric.view} | {metric.help} |")
         parts.append("\n".join(rows) + "\n")
+    parts.append(
+        "## Recorded\n\nPrometheus computes these by `infra/monitoring/recordings.yaml`, each by `campaign`.\n"
+    )
+    rows = ["| series | unit | meaning |", "| --- | --- | --- |"]
+    rows += [f"| `{name}` | {rule.unit or '-'} | {rule.help} |" for name, rule in recordings().items()]
+    parts.append("\n".join(rows) + "\n")
     parts.append("## Of other projects\n\nAlerts and dashboards read these where the exporter is installed.\n")
     for exporter_name, exporter in exporters().items():
         label_names = ", ".join(f"`{label}`" for label in exporter.labels)
         parts.append(f"By {label_names}, of [{exporter_name}][]:\n\n[{exporter_name}]:\n  {exporter.source}\n")
-        rows = ["| metric | unit | meaning |", "| --- | --- | --- |"]
-        rows += [f"| `{name}` | {metric.unit or '-'} | {metric.help} |" for name, metric in exporter.metrics.items()]
+        rows = ["| metric | unit | kind | meaning |", "| --- | --- | --- | --- |"]
+        for name, metric in exporter.metrics.items():
+            rows.append(f"| `{name}` | {metric.unit or '-'} | {metric.kind} | {metric.help} |")
         parts.append("\n".join(rows) + "\n")
     levels = "*page*: act now; *ticket*: within the day; *note*: an event of the record tells people already."
     parts.append(f"## Alerts\n\nEach has a runbook. {levels}\n")

@@ -111,7 +111,7 @@ class NodeReadings(Frozen, extra="ignore"):
     local_free: Share | None = None
     """Of the local tier's disk."""
     shm_free: Share | None = None
-    """Of the pod's `/dev/shm`."""
+    """Of the pod's `/dev/shm`. What a reading has more is for `/metrics` alone."""
 
 
 class SpotNotice(Frozen, extra="ignore"):

@@ -12,9 +12,13 @@ from typing import Any, NamedTuple
 PREFIX = "bivouac_"
 STEWARD_PORT = 8472
 """The steward's port for `/metrics`."""
-SUPERVISOR, STEWARD = "supervisor", "steward"
-PLACES: dict[str, tuple[str, ...]] = {SUPERVISOR: ("campaign", "attempt", "node"), STEWARD: ("campaign",)}
-"""Source -> labels of each of its metrics."""
+SUPERVISOR, STEWARD, DRIVER = "supervisor", "steward", "driver"
+PLACES: dict[str, tuple[str, ...]] = {
+    SUPERVISOR: ("campaign", "attempt", "node"),
+    STEWARD: ("campaign",),
+    DRIVER: ("campaign",),
+}
+"""Source -> labels of each of its metrics. No driver is scraped: the steward exports its metrics from the record."""
 
 
 class Metric(NamedTuple):
@@ -75,6 +79,19 @@ METRICS: tuple[Metric, ...] = (
     Metric(SUPERVISOR, "slowest_rank", "figures.slowest_rank", "Rank with the longest forward passes"),
     Metric(SUPERVISOR, "slowest_rank_ratio", "figures.slowest_ratio", "Its time / the median over the ranks", "ratio"),
     Metric(SUPERVISOR, "layer_norm", "figures.layers", "Norm of a group's gradients", label="layers"),
+    Metric(SUPERVISOR, "tier_free_bytes", "readings.free_bytes", "Free on a tier's file system", "bytes", label="tier",
+           view="node"),
+    Metric(SUPERVISOR, "tier_size_bytes", "readings.size_bytes", "Size of a tier's file system", "bytes", label="tier",
+           view="node"),
+    Metric(SUPERVISOR, "tier_answer_seconds", "readings.answer_s",
+           "A tier's file system takes to tell its room; rises while it does not answer", "seconds", label="tier",
+           view="node"),
+    Metric(SUPERVISOR, "efa_received_bytes_total", "readings.efa.rx_bytes", "Received by EFA since the node's start",
+           "bytes", kind="counter", view="node"),
+    Metric(SUPERVISOR, "efa_sent_bytes_total", "readings.efa.tx_bytes", "Sent by EFA since the node's start", "bytes",
+           kind="counter", view="node"),
+    Metric(SUPERVISOR, "efa_dropped_packets_total", "readings.efa.rx_drops", "Packets that EFA has dropped",
+           kind="counter", view="node"),
     Metric(STEWARD, "look_timestamp_seconds", "looked_at", "Time of the steward's last look, since 1970", "seconds"),
     Metric(STEWARD, "look_seconds", "look_s", "Duration of the steward's last look", "seconds"),
     Metric(STEWARD, "over", "over", "1 once all is archived and the steward waits for the teardown"),
@@ -93,6 +110,11 @@ METRICS: tuple[Metric, ...] = (
     Metric(STEWARD, "since_commit_seconds", "since_commit_s", "Since that step rose, while the gang trains", "seconds"),
     Metric(STEWARD, "save_interval_seconds", "save_interval_s", "Between two commits on such a tier, by the pace",
            "seconds"),
+    Metric(STEWARD, "checkpoint_age_seconds", "checkpoint_ages", "Since the newest step was committed, or copied to S3",
+           "seconds", label="tier"),
+    Metric(STEWARD, "copied_step", "copied_step", "Newest step copied to S3 while it trains", "steps"),
+    Metric(STEWARD, "copies_total", "copies", "Copies to S3 by outcome, of the whole campaign", label="outcome",
+           kind="counter"),
     Metric(STEWARD, "spent_usd", "spent_usd", "Spent so far by the meter", "usd"),
     Metric(STEWARD, "usd_per_hour", "usd_per_hour", "What bills by the hour now", "usd/hour"),
     Metric(STEWARD, "budget_usd", "budget_usd", "The spec's budget", "usd"),
@@ -100,7 +122,8 @@ METRICS: tuple[Metric, ...] = (
            "usd"),
     Metric(STEWARD, "peak_flops", "peak", "Denominator of MFU and HFU: dense peak of all",
            "flop/second", label="accelerators"),
-    Metric(STEWARD, "cause_seconds_total", "cause_seconds", "Since this steward began, as in the report",
+    Metric(STEWARD, "cause_seconds_total", "cause_seconds",
+           "Since this steward began, as in the report; `dip` is what saves in the background take of `useful`",
            "seconds", label="cause", kind="counter"),
     Metric(STEWARD, "deadline_timestamp_seconds", "deadline", "When the GPU nodes are set to zero, since 1970",
            "seconds"),
@@ -111,6 +134,10 @@ METRICS: tuple[Metric, ...] = (
     Metric(STEWARD, "lease_left_seconds", "lease_left_s", "Until the steward's lease ends if not renewed", "seconds"),
     Metric(STEWARD, "events_written_total", "events_written", "Events that this steward has recorded",
            kind="counter"),
+    Metric(DRIVER, "stage_seconds_total", "stage_seconds", "In a stage of the driver, all its runs", "seconds",
+           label="stage", kind="counter"),
+    Metric(DRIVER, "stage_running", "stage_running", "1 while a stage runs, 0 once it ran", label="stage"),
+    Metric(DRIVER, "driver_gone", "driver_gone", "1 while no driver is needed: one left, or the closer took over"),
 )  # fmt: skip
 
 
@@ -121,18 +148,19 @@ def exposition(source: str, facts: Mapping[str, Any], place: Mapping[str, Any]) 
     for metric in METRICS:
         if metric.source != source:
             continue
-        samples = list(_samples(metric, facts, place))
-        if samples:
+        rows = list(samples(metric, facts, place))
+        if rows:
             lines += [f"# HELP {metric.full_name} {metric.help}", f"# TYPE {metric.full_name} {metric.kind}"]
-        for labels, value in samples:
+        for labels, value in rows:
             text = ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
             lines.append(f"{metric.full_name}{{{text}}} {float(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _samples(
+def samples(
     metric: Metric, facts: Mapping[str, Any], place: Mapping[str, Any]
 ) -> Iterator[tuple[Mapping[str, Any], Any]]:
+    """Yield labels and value of each sample of a metric that the source's fields tell."""
     value: Any = facts
     for name in metric.field.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None

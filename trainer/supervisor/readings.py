@@ -1,4 +1,5 @@
-"""What an agent reads of its own node: errors that its GPUs corrected, their heat, and the room that is left.
+"""What an agent reads of its own node: errors that its GPUs corrected, their heat, EFA's counters, the room that is
+left.
 
 A thread reads, so that a driver that hangs holds up no answer. What cannot be read is not known.
 """
@@ -11,11 +12,18 @@ import shutil
 import subprocess
 import threading
 import time
-from typing import Any, Callable
+from pathlib import Path
+from typing import Any, Callable, Mapping
 from xml.etree import ElementTree
 
 LOCAL, SHM = "/local-checkpoints", "/dev/shm"
 """`trainer.contract.LOCAL_CHECKPOINTS`, and the pod's own memory."""
+TIERS = {"local": LOCAL, "shared": "/shared-checkpoints"}
+"""Tier -> where a pod has its file system: `trainer.contract.SHARED_CHECKPOINTS`, where it is no bucket."""
+EFA = "/sys/class/infiniband"
+"""Counters of EFA's driver, a folder for each device; every pod sees them.
+https://github.com/amzn/amzn-drivers/tree/master/kernel/linux/efa"""
+_EFA_COUNTERS = ("rx_bytes", "tx_bytes", "rx_drops")
 ACTION, REBALANCE = "/node/instance-action.json", "/node/rebalance.json"
 """`trainer.contract.job.SPOT_NOTICE` and `REBALANCE_NOTICE`."""
 _EVERY_S, _GPUS_EVERY = 30.0, 2
@@ -23,11 +31,56 @@ _EVERY_S, _GPUS_EVERY = 30.0, 2
 _QUERY_S = 20.0
 
 
+class FileSystem:
+    """Asks a file system for its room in a thread of its own: Lustre's client holds up whoever asks while its server is
+    away."""
+
+    def __init__(self, folder: str, ask: Callable[[str], Any] = os.statvfs) -> None:
+        self._folder, self._ask = folder, ask
+        self._asked_at: float | None = None
+        self._room: Any = None
+        """None: not known yet, or no such folder."""
+        self._answer_s = 0.0
+
+    def look(self) -> None:
+        """Ask anew, unless the last question is still open."""
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            threading.Thread(target=self._take, args=(self._asked_at,), name="room", daemon=True).start()
+
+    def _take(self, asked_at: float) -> None:
+        try:
+            self._room = self._ask(self._folder)
+        except OSError:
+            self._room = None
+        self._answer_s, self._asked_at = time.monotonic() - asked_at, None
+
+    def facts(self) -> dict[str, float]:
+        """Return free and all bytes, and the seconds that the last answer took, or that one is late by now."""
+        asked_at, room = self._asked_at, self._room
+        if room is None:
+            return {}
+        waits_s = 0.0 if asked_at is None else time.monotonic() - asked_at
+        return {
+            "free_bytes": float(room.f_bavail * room.f_frsize),
+            "size_bytes": float(room.f_blocks * room.f_frsize),
+            "answer_s": round(max(waits_s, self._answer_s), 3),
+        }
+
+
 class Readings:
     """The newest readings of a node, as `trainer.contract.job.NodeReadings` has them."""
 
-    def __init__(self, local: str = LOCAL, shm: str = SHM, query: Callable[[], str] | None = None) -> None:
-        self._local, self._shm, self._query = local, shm, query or _nvidia_smi
+    def __init__(
+        self,
+        local: str = LOCAL,
+        shm: str = SHM,
+        query: Callable[[], str] | None = None,
+        tiers: Mapping[str, str] = TIERS,
+        efa: str = EFA,
+    ) -> None:
+        self._local, self._shm, self._query, self._efa = local, shm, query or _nvidia_smi, Path(efa)
+        self._file_systems = {tier: FileSystem(folder) for tier, folder in tiers.items()}
         self._gpus: dict[str, Any] = {}
         self.newest: dict[str, Any] = {}
         self._looks = 0
@@ -46,7 +99,18 @@ class Readings:
             self._gpus = of_gpus(self._query())
         self._looks += 1
         rooms = {"local_free": _free(self._local), "shm_free": _free(self._shm)}
-        self.newest = {name: value for name, value in {**self._gpus, **rooms}.items() if value is not None}
+        more = {**self._gpus, **rooms, "efa": of_efa(self._efa) or None}
+        for file_system in self._file_systems.values():
+            file_system.look()
+        self.newest = {name: value for name, value in more.items() if value is not None}
+
+    def full(self) -> dict[str, Any]:
+        """Return the newest readings with each tier's room, as it is known at this moment."""
+        readings = dict(self.newest)
+        for tier, file_system in self._file_systems.items():
+            for name, value in file_system.facts().items():
+                readings.setdefault(name, {})[tier] = value
+        return readings
 
 
 def notice(action: str = ACTION, rebalance: str = REBALANCE) -> dict[str, Any] | None:
@@ -60,6 +124,19 @@ def notice(action: str = ACTION, rebalance: str = REBALANCE) -> dict[str, Any] |
         except (OSError, ValueError, AttributeError, RecursionError):
             continue
     return None
+
+
+def of_efa(folder: Path) -> dict[str, int]:
+    """Return the sums of EFA's counters over all devices below `folder`; nothing without one, and where one cannot be
+    read: a sum without it would look like a counter that began anew."""
+    try:
+        return {
+            name: sum(int(path.read_text()) for path in paths)
+            for name in _EFA_COUNTERS
+            if (paths := list(folder.glob(f"*/ports/*/hw_counters/{name}")))
+        }
+    except (OSError, ValueError):
+        return {}
 
 
 def of_gpus(text: str) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Running:
 
     def full_status(self) -> dict[str, Any]:
         """Return the status with what is known of the node."""
-        more = {"readings": self.readings.newest, "notice": notice()}
+        more = {"readings": self.readings.full(), "notice": notice()}
         return {**self.status(), **{name: value for name, value in more.items() if value}}
 
     def answer(self, path: str) -> serving.Answer | None:

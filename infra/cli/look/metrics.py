@@ -10,13 +10,15 @@ from rich.console import Console
 
 from infra.cli.answers import write_json
 from infra.cli.look.logs import ago
-from infra.cli.look.series import SeriesSource, series_of
+from infra.cli.look.series import KeptSeries, SeriesSource, series_of
 from infra.cli.options import stderr
 from infra.console.plain_console import say
 from infra.console.tables import Listing
 from infra.monitoring.selection import full_query
 from infra.monitoring.series import MetricSeries
+from trainer.contract.metrics import DRIVER, METRICS
 
+_OF_DRIVER = tuple(metric.full_name for metric in METRICS if metric.source == DRIVER)
 _POINTS, _LEAST_STEP_S = 240, 15.0
 
 
@@ -24,7 +26,7 @@ def metrics_command(campaign: str, query: str, region: str, since: str | None, a
     """Print the series of a query. Raises `UserError` for a query that is refused, or a campaign without series."""
     length = None if since is None else ago(since)
     with series_of(campaign, region, lambda reason: say(stderr, reason)) as source:
-        begin, end, step = window(source, length)
+        begin, end, step = window(source, length, full_query(query))
         rows = source.ask(full_query(query), begin, end, step)
     if as_json:
         write_json(console, [_row(row) for row in rows])
@@ -38,10 +40,13 @@ def metrics_command(campaign: str, query: str, region: str, since: str | None, a
     return 0
 
 
-def window(source: SeriesSource, length: float | None) -> tuple[float, float, float]:
-    """Return begin, end and step of what is asked for, in seconds: all, or the last `length` before its end."""
-    end = source.end
-    begin = source.begin if length is None else max(source.begin, end - length)
+def window(source: SeriesSource, length: float | None, query: str = "") -> tuple[float, float, float]:
+    """Return begin, end and step of what is asked for, in seconds: all, or the last `length` before its end. The
+    driver's metrics begin and end with the record, all others with their series."""
+    whole_begin, end = source.begin, source.end
+    if isinstance(source, KeptSeries) and source.driven and any(name in query for name in _OF_DRIVER):
+        whole_begin, end = source.driven
+    begin = whole_begin if length is None else max(whole_begin, end - length)
     return begin, end, max(_LEAST_STEP_S, math.ceil((end - begin) / _POINTS))
 
 

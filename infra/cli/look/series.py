@@ -25,6 +25,7 @@ from infra.monitoring.selection import select, selection
 from infra.monitoring.series import MetricSeries, matrix
 from infra.record import series
 from infra.record.events import Stage
+from infra.record.figures import driver_lines
 from infra.record.store import CampaignStore
 from infra.session.session import campaigns
 from infra.spec.names import buckets
@@ -61,8 +62,16 @@ class LiveSeries:
 class KeptSeries:
     """Series of the record or of the results folder: by Prometheus itself where it is installed."""
 
-    def __init__(self, origin: str, begin: float, end: float, lines: Callable[[], Iterator[str]]) -> None:
-        self.origin, self.begin, self.end, self._lines = origin, begin, end, lines
+    def __init__(
+        self,
+        origin: str,
+        begin: float,
+        end: float,
+        lines: Callable[[], Iterator[str]],
+        driven: tuple[float, float] | None = None,
+    ) -> None:
+        """`driven`: begin and end of what the record tells of the driver, which works before and after the cluster."""
+        self.origin, self.begin, self.end, self._lines, self.driven = origin, begin, end, lines, driven
         self._get: Callable[[str], tuple[int, bytes]] | None = None
 
     @contextmanager
@@ -135,8 +144,14 @@ def _of_record(store: CampaignStore) -> KeptSeries:
             cure=f"they are kept while `addons.prometheus` is on, a quarter of an hour at a time; "
             f"`bivouac events {store.campaign}` tells what could not be kept",
         )
-    origin = f"{len(keys)} pieces of the record"
-    return KeptSeries(origin, spans[0][0], spans[-1][1], lambda: series.lines_of_pieces(store, keys))
+    origin, events = f"{len(keys)} pieces of the record", store.events()
+    driven = (events[0].at.timestamp(), events[-1].at.timestamp()) if events else None
+
+    def lines() -> Iterator[str]:
+        yield from series.lines_of_pieces(store, keys)
+        yield from driver_lines(events, store.campaign)
+
+    return KeptSeries(origin, spans[0][0], spans[-1][1], lines, driven)
 
 
 def _of_file(path: Path, error: UserError) -> KeptSeries:

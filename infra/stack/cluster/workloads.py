@@ -16,6 +16,7 @@ from infra.cluster import admission
 from infra.cluster.gang import MPI_GROUP
 from infra.monitoring.alerts import with_alerts
 from infra.monitoring.dashboards import with_dashboards
+from infra.monitoring.exporters import with_counters
 from infra.plan import catalogue
 from infra.plan.catalogue import Chart, InstanceType
 from infra.spec.campaign import Addons, SharedStorage, Spec
@@ -274,7 +275,7 @@ class Workloads(pulumi.ComponentResource):
         )
 
     def _values(self, chart: Chart, addons: Addons) -> dict[str, Any]:
-        values = with_alerts(chart.name, chart.values_from(addons.image_mirror))
+        values = with_counters(chart.name, with_alerts(chart.name, chart.values_from(addons.image_mirror)))
         values = with_remote_write(chart.name, values, addons.remote_write, self._campaign)
         return with_dashboards(chart.name, values, addons.grafana)
 

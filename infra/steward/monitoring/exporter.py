@@ -10,13 +10,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from infra.clock import Clock
-from infra.steward.monitoring.figures import cause_of
+from infra.report.causes import TimeCause
+from infra.steward.monitoring.figures import DIP, CheckpointAges, Dip, cause_of
 from infra.steward.seeing.views import Observation
 from trainer.contract import Phase
-from trainer.contract.metrics import STEWARD, STEWARD_PORT, exposition
+from trainer.contract.metrics import DRIVER, STEWARD, STEWARD_PORT, exposition
 
 _TRAINING = (Phase.TRAINING, Phase.SAVING, Phase.EVALUATING, Phase.FINISHING)
-_OF_ATTEMPT = ("pods", "silent", "since_step_s", "since_commit_s", "projected_usd")
+_OF_ATTEMPT = ("pods", "silent", "since_step_s", "since_commit_s", "projected_usd", "checkpoint_ages")
 
 
 class Exporter:
@@ -29,6 +30,8 @@ class Exporter:
         self._since = clock.monotonic()
         """Begin of the training time without a commit."""
         self._causes: dict[str, float] = {}
+        self._dip, self._dip_due_s, self._ages = Dip(), 0.0, CheckpointAges()
+        """Seconds of dips that ended, and that no useful time was counted as yet: a counter never falls."""
         self._highest_step = 0
         self._look_time: float | None = None
 
@@ -40,18 +43,18 @@ class Exporter:
         look_s: float,
         interval: timedelta,
         more: Mapping[str, Any] | None = None,
+        step_s: float | None = None,
     ) -> None:
         """Take the figures of a look. `look_s`: its duration in seconds; `attempts`: those launched so far; `interval`:
-        between two commits on a tier that outlives a node; `more`: further fields of the metrics."""
+        between two commits on a tier that outlives a node; `more`: further fields of the metrics; `step_s`: seconds of
+        the newest step."""
         now = self._clock.monotonic()
-        cause = cause_of(view, self._highest_step)
-        self._highest_step = max(self._highest_step, view.step)
-        self._causes[cause] = self._causes.get(cause, 0.0) + (0.0 if self._look_time is None else now - self._look_time)
-        self._look_time = now
+        self._count_time(view, now, step_s)
         trains = view.in_flight and any(pod.trainer_phase in _TRAINING for pod in view.pods)
         if view.committed_step > self._safe_step or not (self._trains and trains):
             self._since = now
         self._safe_step, self._trains = max(view.committed_step, self._safe_step), trains
+        further = more or {}
         self._facts = {
             "hang_timeout_s": self._hang_timeout.total_seconds(),
             "save_interval_s": interval.total_seconds(),
@@ -82,8 +85,22 @@ class Exporter:
             "unseen": {outage.source: outage.lasts.total_seconds() for outage in view.unseen},
             "troubles": len(view.troubles),
             "cause_seconds": dict(self._causes),
-            **(more or {}),
+            **further,
         }
+        ages = self._ages.note(_committed_steps(view), now)
+        self._facts["checkpoint_ages"] = {**ages, "archive": further.get("copy_age_s")}
+
+    def _count_time(self, view: Observation, now: float, step_s: float | None) -> None:
+        """Add the time since the last look to its cause."""
+        cause, lasts_s = cause_of(view, self._highest_step), 0.0 if self._look_time is None else now - self._look_time
+        self._highest_step, self._look_time = max(self._highest_step, view.step), now
+        self._dip_due_s += self._dip.note(view.step, step_s, _committed_steps(view).get("local", -1))
+        if cause == TimeCause.USEFUL.value:
+            dip_s = min(self._dip_due_s, lasts_s)
+            self._dip_due_s -= dip_s
+            self._causes[DIP] = self._causes.get(DIP, 0.0) + dip_s
+            lasts_s -= dip_s
+        self._causes[cause] = self._causes.get(cause, 0.0) + lasts_s
 
     def live_on(self) -> None:
         """Note that the steward lives, while it waits for an archive or a grace and does not look."""
@@ -100,7 +117,8 @@ class Exporter:
 
     def text(self) -> str:
         """Return the metrics in Prometheus' text form."""
-        return exposition(STEWARD, self._facts, {"campaign": self._campaign})
+        place = {"campaign": self._campaign}
+        return exposition(STEWARD, self._facts, place) + exposition(DRIVER, self._facts, place)
 
     def open(self, address: str = "", port: int = STEWARD_PORT) -> ThreadingHTTPServer:
         """Serve in a thread until the process ends. Raises `OSError` where the port is taken."""
@@ -108,6 +126,13 @@ class Exporter:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
         return server
+
+
+def _committed_steps(view: Observation) -> dict[str, int]:
+    """Return tier -> newest step committed there, -1 for none; without a tier of which nothing was heard."""
+    steps = [pod.committed_step for pod in view.pods if pod.trainer_phase is not None]
+    tiers = {"local": max(steps)} if steps else {}
+    return tiers if view.committed_step < 0 and view.troubles else {**tiers, "shared": view.committed_step}
 
 
 def _handler(text: Callable[[], str]) -> type[BaseHTTPRequestHandler]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import deque
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -21,6 +23,55 @@ _CAUSES = (
     (Phase.FINISHING, TimeCause.SAVING),
 )
 """Phase -> cause of a gang's time, where no rank trains."""
+DIP = "dip"
+"""The part of useful time that saves in the background take: the report counts it as useful."""
+_QUIET_STEPS, _FEWEST_QUIET_STEPS = 100, 5
+
+
+class Dip:
+    """Measures by how much steps are slower while a checkpoint is written beside them.
+
+    Once step c is committed, the steps since c were beside its save, and those before it were quiet. The dip is the
+    mean of the former - the median of the latter, times the number of the former; steps that no look saw count too.
+    """
+
+    def __init__(self) -> None:
+        self._quiet = deque[float](maxlen=_QUIET_STEPS)
+        self._steps = dict[int, float]()
+        """Step -> seconds, since the last commit."""
+        self._committed = -1
+
+    def note(self, step: int, step_s: float | None, committed: int) -> float:
+        """Take a look's newest step, its seconds, and the newest step committed; return the seconds of a dip that
+        has ended. A step that goes back, after a restart, begins anew."""
+        if step < max(self._steps, default=0):
+            self._steps, self._committed = {}, committed
+        if step_s is not None:
+            self._steps[step] = step_s
+        if committed <= self._committed:
+            return 0.0
+        beside = [seconds for number, seconds in self._steps.items() if number > committed]
+        self._quiet.extend(seconds for number, seconds in self._steps.items() if number <= committed)
+        self._steps, self._committed = {}, committed
+        if not beside or len(self._quiet) < _FEWEST_QUIET_STEPS:
+            return 0.0
+        return max(0.0, statistics.fmean(beside) - statistics.median(self._quiet)) * (step - committed)
+
+
+class CheckpointAges:
+    """Since when the newest checkpoint of each tier is committed; unknown until this steward has seen its step rise."""
+
+    def __init__(self) -> None:
+        self._newest = dict[str, int]()
+        self._since = dict[str, float]()
+
+    def note(self, steps: dict[str, int], now: float) -> dict[str, float]:
+        """Take tier -> newest step committed, -1 for none or unseen; return tier -> seconds since it rose."""
+        for tier, step in steps.items():
+            if tier in self._newest and step > self._newest[tier]:
+                self._since[tier] = now
+            self._newest[tier] = max(step, self._newest.get(tier, step))
+        return {tier: now - since for tier, since in self._since.items()}
 
 
 def cause_of(view: Observation, highest_step: int) -> str:
@@ -34,6 +85,17 @@ def cause_of(view: Observation, highest_step: int) -> str:
     if phases <= {None} and view.step > 0:
         return TimeCause.REPLACE.value
     return next((cause for phase, cause in _CAUSES if phase in phases), TimeCause.STARTUP).value
+
+
+def step_seconds(statuses: Iterable[Status]) -> float | None:
+    """Return the seconds of the newest step, the stall of a save before it left out, of the slowest node; None before
+    the first step."""
+    seconds = [
+        status.step_seconds - ((status.figures and status.figures.checkpoint_s) or 0.0)
+        for status in statuses
+        if status.step_seconds is not None
+    ]
+    return max(seconds, default=None)
 
 
 def projected_usd(view: Observation, steps: int, step_s: float | None, archive: timedelta) -> float | None:
@@ -60,6 +122,7 @@ def further_figures(
     config: StewardConfig, view: Observation, lookout: Lookout, lease: Lease, events_written: int
 ) -> dict[str, Any]:
     """Return the fields of the metrics that a look does not see. The lease's clock runs while the machine sleeps."""
+    copied_at = lookout.record_figures.get("copied_at")
     left_s = lease.covers_until - time.clock_gettime(time.CLOCK_BOOTTIME)
     return {
         "projected_usd": projected_usd(view, config.steps, lookout.pace.measured_s, config.archive),
@@ -67,4 +130,6 @@ def further_figures(
         "source_errors": dict(lookout.sources.failures),
         "lease_left_s": max(0.0, left_s),
         "events_written": events_written,
+        **lookout.record_figures,
+        "copy_age_s": None if copied_at is None else (view.now - copied_at).total_seconds(),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
@@ -19,6 +20,7 @@ from infra.console.words import plural
 from infra.errors import LeaseUnproven
 from infra.record import meter
 from infra.record.events import CampaignState
+from infra.record.figures import record_figures
 from infra.record.lease import Lease
 from infra.record.meter import Reading
 from infra.record.objects import Unreadable
@@ -37,11 +39,14 @@ from trainer.contract.culprit import Sign
 
 _EVERY_S = 5.0
 """Longest time between two writes: the spent money grows while nothing else changes."""
+_STEPS_EVERY_S = 2.0
+"""Shortest time between two writes of which only the steps are new."""
+_ASK_STOP_S = 2.0
 _LATE_S = 5.0
 """Longest time without a sign of life that says nothing; of a rank, beside three steps."""
 _MOST_RANKS, _LONGEST = 16, 80
 """Of one pod, that are named; and characters of how one ended."""
-_ALWAYS_NEW = ("at", "spent_usd", "step_seconds")
+_ALWAYS_NEW = ("at", "spent_usd", "step_seconds", "step", "loss", "pods")
 
 
 class Keeper:
@@ -87,13 +92,14 @@ def _figures_of(pod: PodView, step_s: float | None) -> dict[str, Any]:
 
 
 class Live:
-    def __init__(self, store: CampaignStore, steps: int) -> None:
+    def __init__(self, store: CampaignStore, steps: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         """`steps`: the length of the whole training."""
-        self._store, self._steps, self.pace = store, steps, Pace()
-        self._said, self._published = "", 0.0
+        self._store, self._steps, self._monotonic, self.pace = store, steps, monotonic, Pace()
+        self._said, self._steps_said, self._published = "", "", float("-inf")
 
     def tell(self, view: Observation, action: Action, loss: float | None) -> None:
-        """Write the figures when they changed, else every few seconds. `loss`: the newest, in nats per token."""
+        """Write the figures when they changed, steps less often, else every few seconds. `loss`: the newest, in nats
+        per token."""
         step = min((pod.step for pod in view.pods), default=0)
         self.pace.note(view, step)
         figures = {
@@ -113,10 +119,12 @@ class Live:
             "pods": [_figures_of(pod, self.pace.mean_s) for pod in view.pods],
             "nodes": [node.model_dump(mode="json", exclude={"sick_for"}) for node in view.nodes],
         }
-        figures_text = json.dumps({key: value for key, value in figures.items() if key not in _ALWAYS_NEW})
-        now = time.monotonic()
-        if figures_text != self._said or now - self._published > _EVERY_S:
-            self._said, self._published = figures_text, now
+        rows = [{key: value for key, value in row.items() if key != "step"} for row in figures["pods"]]
+        steady_text = json.dumps([{key: value for key, value in figures.items() if key not in _ALWAYS_NEW}, rows])
+        now, steps_text = self._monotonic(), f"{step} {loss}"
+        longest_s = _STEPS_EVERY_S if steps_text != self._steps_said else _EVERY_S
+        if steady_text != self._said or now - self._published > longest_s:
+            self._said, self._steps_said, self._published = steady_text, steps_text, now
             self._store.put_json(LIVE, figures)
 
 
@@ -133,19 +141,18 @@ class Lookout:
     def __init__(
         self, config: StewardConfig, client: Client, nodes: GangNodes, store: CampaignStore, lease: Lease, clock: Clock
     ) -> None:
-        self._store, self._lease, self._clock = store, lease, clock
+        self._store, self._lease, self._clock, self._config = store, lease, clock, config
+        self.record_figures = dict[str, Any]()
+        """Fields of the metrics that the record tells, read as often as the meter."""
         self.sources = Sources(clock.monotonic)
-        self.observer = Observer(
-            config, client, nodes, lambda: meter.read(config.lines, store.events(), clock.now()), clock, self.sources
-        )
+        self.observer = Observer(config, client, nodes, self._read_meter, clock, self.sources)
         self.given_back = ""
         """Reason for which the GPU nodes were given back unrecorded; empty when they were not."""
-        self._config = config
         self.announcements, self._declines = Announcements(store), Declines(config.ranks_per_node)
         self.withheld: Action | None = None
         """What was decided in this turn, and is only said."""
-        self._live, self._keeper = Live(store, config.steps), Keeper(store, clock)
-        self._stop = False
+        self._live, self._keeper = Live(store, config.steps, clock.monotonic), Keeper(store, clock)
+        self._stop, self._stop_next = False, 0.0
         self.pace = self._live.pace
         self.interval_and_archive = config.interval_and_archive
         """By the newest measured pace."""
@@ -166,8 +173,11 @@ class Lookout:
     ) -> tuple[Observation, Action]:
         """Observe and decide. `state`: attempt, whether it is in flight, newest committed step. Raises `LeaseLost`."""
         self._prove()
-        with suppress(Away):
-            self._stop = self.sources.ask("record", self._stop_asked)
+        now = self._clock.monotonic()
+        if now >= self._stop_next or self.sources.away("record"):
+            with suppress(Away):
+                self._stop = self.sources.ask("record", self._stop_asked)
+                self._stop_next = now + _ASK_STOP_S
         attempt, in_flight, newest_step = state
         view = self.observer.observe(attempt, in_flight, newest_step, self._stop, held_since)
         all_troubles = (*troubles, *map(str, view.unseen), *filter(None, [self._clock.disagreement()]))
@@ -199,6 +209,11 @@ class Lookout:
             if not is_withheld(follow_up, view, policy, history):
                 return follow_up
         return Wait(why=f"`recovery.act: log`, so nobody does what is due, {action.kind}: {action.why}")
+
+    def _read_meter(self) -> Reading:
+        events, now = self._store.events(), self._clock.now()
+        self.record_figures = record_figures(events, now)
+        return meter.read(self._config.lines, events, now)
 
     def _stop_asked(self) -> bool:
         try:

@@ -28,6 +28,7 @@ from infra.steward import gangs
 from infra.steward.clocks import Clocks
 from infra.steward.decide import NodeView, Observation, PodView
 from infra.steward.seeing import agents
+from infra.steward.seeing.node_looks import NodeLooks
 from infra.steward.seeing.sources import Away, Sources
 from trainer.contract import AGENT_PORT, Status
 from trainer.contract.culprit import RankSeen
@@ -73,7 +74,7 @@ class Observer:
         self._queued = ""
         self._first: dict[str, str] = {}
         """Pod -> its identity, which another pod of its name does not have."""
-        self._facts_known: tuple[NodeFacts, ...] | None = None
+        self._node_looks = NodeLooks(nodes, sources, clock.monotonic)
         self._conditions = ConditionHistory(clock.monotonic)
         self._metered = self._read = clock.monotonic()
         self._pool = ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="probe")
@@ -103,7 +104,7 @@ class Observer:
         stop_requested: bool,
         held_since: datetime | None = None,
     ) -> Observation:
-        facts = self._facts()
+        facts = self._node_looks.look(bool(self.clocks.quiet))
         queued = self._queue_words(attempt) if in_flight else ""
         is_vanished = queued == attempts.VANISHED
         rate = self._rate(facts, is_queued=bool(queued))
@@ -162,19 +163,6 @@ class Observer:
         running_time = pod.running_for or timedelta()
         is_unheard = pod.phase == "Running" and pod.name not in self._heard
         return is_unheard and running_time <= self.config.spec.recovery.heartbeat_timeout
-
-    def _facts(self) -> tuple[NodeFacts, ...] | None:
-        """Return the nodes, as last seen while the cluster does not answer; None before its first answer."""
-        ask_ec2 = self.sources.due("AWS")
-        try:
-            self._facts_known = self.sources.ask("cluster", lambda: self.nodes.facts(ask_ec2))
-        except Away:
-            return self._facts_known
-        if ask_ec2 and self.nodes.not_told is not None:
-            self.sources.note_failure("AWS", self.nodes.not_told)
-        elif ask_ec2:
-            self.sources.note_answer("AWS")
-        return self._facts_known
 
     def _lasts(self, mark: float, now: float, pods: tuple[PodView, ...]) -> timedelta:
         """Return the time since `mark`, or since a takeover until the pods have answered: they may have stepped."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.unit.trainer.test_health_parsers import sample
 from trainer.contract.job import NodeReadings
-from trainer.supervisor.readings import Readings, of_gpus
+from trainer.supervisor.readings import FileSystem, Readings, of_efa, of_gpus
+from trainer.supervisor.serving import metrics
 
 QUERY = sample("nvidia_smi/a100-sxm4-80gb.xml")
 HOT = "<clocks_event_reason_hw_thermal_slowdown>"
@@ -51,3 +54,58 @@ def test_gpus_are_asked_at_every_second_look_and_their_last_answer_stands_betwee
         readings.look()
         assert readings.newest["corrected"] == 0
     assert len(asked) == 2
+
+
+def test_a_tier_tells_its_room_and_one_that_is_not_mounted_has_none(tmp_path: Path) -> None:
+    readings = Readings(tiers={"local": str(tmp_path), "shared": str(tmp_path / "absent")}, efa=str(tmp_path))
+    readings.look()
+    await_answer(readings, "local")
+    full = readings.full()
+    assert full["free_bytes"].keys() == full["size_bytes"].keys() == full["answer_s"].keys() == {"local"}
+    assert 0 <= full["free_bytes"]["local"] <= full["size_bytes"]["local"]
+    assert "free_bytes" not in readings.newest, "what is for metrics alone stays out of the judged readings"
+
+
+def await_answer(readings: Readings, tier: str) -> None:
+    while not readings._file_systems[tier].facts():
+        threading.Event().wait(0.01)
+
+
+def test_a_file_system_that_hangs_keeps_its_room_and_its_answer_is_late_by_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, answers, asked = [100.0], threading.Semaphore(1), list[str]()
+
+    def ask(folder: str) -> os.statvfs_result:
+        asked.append(folder)
+        answers.acquire()
+        return os.statvfs("/")
+
+    monkeypatch.setattr("trainer.supervisor.readings.time.monotonic", lambda: now[0])
+    lustre = FileSystem("/shared", ask)
+    lustre.look()
+    while not lustre.facts():
+        threading.Event().wait(0.01)
+    assert lustre.facts()["answer_s"] == 0
+    lustre.look()  # nobody answers this one
+    now[0] += 40
+    lustre.look()
+    assert lustre.facts()["answer_s"] == 40 and lustre.facts()["size_bytes"] > 0 and len(asked) == 2
+    answers.release()
+    while lustre._asked_at is not None:
+        threading.Event().wait(0.01)
+    now[0] += 40
+    assert lustre.facts()["answer_s"] == 40, "it took that long"
+
+
+def test_counters_of_efa_are_summed_over_devices_and_not_without_one_of_them(tmp_path: Path) -> None:
+    for device, received in (("rdmap0s6", "7"), ("rdmap1s6", "5")):
+        folder = tmp_path / device / "ports/1/hw_counters"
+        folder.mkdir(parents=True)
+        for name, text in (("rx_bytes", received), ("tx_bytes", "3"), ("rx_drops", "0")):
+            (folder / name).write_text(f"{text}\n")
+    assert of_efa(tmp_path) == {"rx_bytes": 12, "tx_bytes": 6, "rx_drops": 0} and of_efa(tmp_path / "absent") == {}
+    (tmp_path / "rdmap0s6/ports/1/hw_counters/rx_bytes").write_text("Input/output error")
+    assert of_efa(tmp_path) == {}
+    status = {"campaign": "c", "attempt": 1, "node": "n", "phase": "training", "ranks": []}
+    text = metrics({**status, "readings": {"efa": {"rx_bytes": 12}, "free_bytes": {"local": 5.0}}})
+    assert 'bivouac_efa_received_bytes_total{attempt="1",campaign="c",node="n"} 12.0' in text
+    assert 'bivouac_tier_free_bytes{attempt="1",campaign="c",node="n",tier="local"} 5.0' in text

@@ -17,6 +17,7 @@ from infra.monitoring import dashboards as module
 from infra.monitoring.dashboards import Panel, dashboards, grafana_json, with_dashboards
 from infra.monitoring.exporters import exporters
 from infra.monitoring.prometheus import PROGRAMS, over_text, range_path
+from infra.monitoring.recordings import recordings
 from trainer.contract.metrics import METRICS, PLACES
 
 NOW = 1_764_187_200
@@ -28,9 +29,11 @@ def samples() -> Iterator[str]:
     """Five minutes of every metric, rising, in this test's own OpenMetrics."""
     rows = {metric.full_name: [*PLACES[metric.source], *filter(None, [metric.label])] for metric in METRICS}
     rows |= {name: [*exporter.labels] for exporter in exporters().values() for name in exporter.metrics}
+    rows |= {name: ["campaign"] for name in recordings()}
+    # One panel counts a cause, and one disks whose names begin so.
+    own = {"cause": "dip", "device": "nvme1n1"}
     for name, labels in rows.items():
-        # One panel counts a cause that the report has.
-        text = ",".join(f'{label}="{"useful" if label == "cause" else f"{label}-x"}"' for label in labels)
+        text = ",".join(f'{label}="{own.get(label, f"{label}-x")}"' for label in labels)
         for number in range(21):
             value = 1 if name == "bivouac_phase" else number + 1
             yield f"{name}{{{text}}} {value} {NOW + 15 * number}\n"

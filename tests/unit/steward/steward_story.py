@@ -338,7 +338,8 @@ class StewardRun:
         index = int(one.metadata.annotations[COMPLETION_INDEX])
         if index not in self.steps:
             return None
-        return part(Status, phase=Phase.TRAINING, step=self.steps[index], committed_step=-1, ranks=())
+        return part(Status, phase=Phase.TRAINING, step=self.steps[index], committed_step=-1, ranks=(),
+                    step_seconds=None)  # fmt: skip
 
 
 @pytest.fixture

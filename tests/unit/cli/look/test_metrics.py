@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from infra.errors import PermanentError, UserError
 from infra.folders import tools_dir
 from infra.monitoring.series import MetricSeries, lines
 from infra.record.events import Stage
-from infra.record.payloads.stages import StageFinished
+from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.record.series import JOINED, piece
 from infra.record.store import CampaignStore
 from tests.worlds.s3 import FakeS3, Time
@@ -188,3 +189,19 @@ def test_a_prometheus_that_cannot_be_asked_leaves_the_record(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(series, "open_cluster", Cluster(answer).open)
     assert "node=n0" in told("loss") and "cannot be asked" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("pieces")
+def test_the_driver_s_stages_are_answered_from_the_record_before_and_after_the_series(
+    store: CampaignStore, programs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter([BEGIN - 3600, BEGIN - 3000, BEGIN + 5000, BEGIN + 6000])
+    monkeypatch.setattr(store, "_now", lambda: datetime.fromtimestamp(next(moments), UTC))
+    for stage in (Stage.PROVISION, Stage.TEARDOWN):
+        store.append(StageStarted(stage=stage))
+        store.append(StageFinished(stage=stage))
+    rows = json.loads(told("stage_seconds_total", as_json=True))
+    newest = {row["labels"]["stage"]: row["points"][-1][1] for row in rows}
+    assert newest["teardown"] == 1000 and newest["provision"] == 600
+    loss = json.loads(told("loss", since="10m", as_json=True))
+    assert all(BEGIN + 2100 <= at <= BEGIN + 2700 for row in loss for at, _ in row["points"]), "others end as before"

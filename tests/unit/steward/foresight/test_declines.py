@@ -171,7 +171,7 @@ def test_a_declining_node_is_recorded_once_drained_after_a_commit_and_given_back
         readings = NodeReadings(is_throttled=index == 1)
         step = story.steps.get(index, 0)
         return part(Status, phase=Phase.TRAINING, step=step, committed_step=-1, ranks=(), readings=readings,
-                    figures=None)  # fmt: skip
+                    step_seconds=None, figures=None)  # fmt: skip
 
     def commit() -> None:
         assert story.steward is not None

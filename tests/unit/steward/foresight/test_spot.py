@@ -48,7 +48,7 @@ def tell(story: StewardRun, monkeypatch: pytest.MonkeyPatch, notice: SpotNotice,
         told = notice if index == 1 and story.time() - start > after_s and not story.aws.ended else None
         step = story.steps[index]
         return part(Status, phase=Phase.TRAINING, step=step, committed_step=-1, ranks=(), notice=told, readings=None,
-                    figures=None)  # fmt: skip
+                    step_seconds=None, figures=None)  # fmt: skip
 
     start = story.time()
     monkeypatch.setattr(observe, "_probe", probe)

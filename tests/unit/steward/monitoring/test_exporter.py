@@ -8,9 +8,11 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from infra.clock import Clock
 from infra.steward.monitoring.exporter import Exporter
-from infra.steward.monitoring.figures import peak, projected_usd
+from infra.steward.monitoring.figures import Dip, peak, projected_usd, step_seconds
 from infra.steward.seeing.views import NodeView, Observation, PodView, Unseen
 from tests.worlds.s3 import Time
 from trainer.contract import Phase, StepFigures
@@ -174,3 +176,80 @@ def test_a_utilisation_above_one_is_an_error_and_no_sample() -> None:
     place = {"campaign": "c", "attempt": 1, "node": "n"}
     text = exposition(SUPERVISOR, {"figures": {"mfu": 1.01, "hfu": 1.0}}, place)
     assert "bivouac_mfu_ratio" not in text and "bivouac_hfu_ratio" in text
+
+
+def test_the_age_of_a_checkpoint_is_known_once_its_step_was_seen_to_rise() -> None:
+    time = Time()
+    exporter = Exporter("c", Clock(time, time.wall), timedelta(minutes=5))
+
+    def ages(seconds: float, local: int, shared: int, more: dict[str, Any] | None = None, **changes: Any) -> Any:
+        time.go(seconds)
+        pods = tuple(pod.model_copy(update={"committed_step": local}) for pod in view().pods)
+        seen = view(pods=pods, committed_step=shared, **changes)
+        exporter.note(seen, 100.0, 1, 0.1, timedelta(minutes=10), more)
+        key = "bivouac_checkpoint_age_seconds"
+        return {name[len(key) :]: value for name, value in lines(exporter).items() if name.startswith(key)}
+
+    assert ages(0, 40, 20) == {}, "when they were committed nobody here has seen"
+    assert ages(5, 60, 20) == {'{tier="local"}': 0} and ages(7, 60, 20) == {'{tier="local"}': 7}
+    assert ages(1, 60, 60) == {'{tier="local"}': 8, '{tier="shared"}': 0}
+    assert ages(2, 60, -1, troubles=("the tier is away",)) == {'{tier="local"}': 10, '{tier="shared"}': 2}
+    assert ages(1, 60, 60, {"copy_age_s": 90.0})['{tier="archive"}'] == 90
+    exporter.rest()
+    assert "checkpoint_age" not in exporter.text(), "nobody looks any more"
+
+
+def test_steps_beside_a_save_are_compared_with_quiet_ones_and_their_excess_is_no_useful_time() -> None:
+    time = Time()
+    exporter = Exporter("c", Clock(time, time.wall), timedelta(minutes=5))
+    pods = (PodView(index=0, name="a-0", node="n0", phase="Running", trainer_phase=Phase.TRAINING),)
+
+    def step(number: int, seconds: float, committed: int) -> dict[str, float]:
+        time.go(seconds)
+        here = tuple(pod.model_copy(update={"committed_step": committed}) for pod in pods)
+        exporter.note(view(pods=here, step=number), 100.0, 1, 0.1, timedelta(minutes=10), step_s=seconds)
+        causes = {name: value for name, value in lines(exporter).items() if "cause" in name}
+        return {
+            cause: causes.get(f'bivouac_cause_seconds_total{{cause="{cause}"}}', 0.0) for cause in ("useful", "dip")
+        }
+
+    for number in range(10, 21):
+        step(number, 2.0, -1)
+    for number in range(21, 25):
+        step(number, 3.0, -1)  # beside the save of step 20
+    assert step(25, 2.0, 20) == {"useful": 20 + 12 + 2 - 2, "dip": 2}, "the next useful time pays what is due"
+    after = step(26, 5.0, 20)
+    assert after["dip"] == pytest.approx(2 + 2) and sum(after.values()) == pytest.approx(20 + 12 + 2 + 5)
+
+
+def test_a_dip_needs_quiet_steps_and_a_restart_begins_anew() -> None:
+    dip = Dip()
+    assert [dip.note(step, 3.0, -1) for step in range(4)] == [0.0] * 4 and dip.note(5, 9.0, 3) == 0, "too few"
+    dip = Dip()
+    for step in range(10):
+        dip.note(step, 2.0, -1)
+    assert dip.note(2, 9.0, -1) == 0 and dip.note(4, 9.0, 2) == 0, "what was before the restart is no step beside"
+
+
+def test_seconds_of_a_step_leave_out_the_stall_of_its_save() -> None:
+    status: dict[str, Any] = {
+        "campaign": "c", "attempt": 1, "node": "n", "phase": "training", "step": 3, "steps": 9, "committed_step": -1,
+        "tokens": 1, "loss": None, "ranks": (),
+    }  # fmt: skip
+    plain = Status.model_validate(status | {"step_seconds": 2.0})
+    stalled = Status.model_validate(status | {"step_seconds": 2.5, "figures": StepFigures(checkpoint_s=1.0)})
+    unknown = Status.model_validate(status | {"step_seconds": None})
+    assert step_seconds([plain, stalled, unknown]) == 2.0 and step_seconds([stalled]) == 1.5
+    assert step_seconds([unknown]) is None
+
+
+def test_the_driver_s_stages_are_exported_from_the_record() -> None:
+    time = Time()
+    exporter = Exporter("c", Clock(time, time.wall), timedelta(minutes=5))
+    figures = {"stage_seconds": {"bake": 60.0}, "stage_running": {"bake": False}, "driver_gone": False,
+               "copies": {"copied": 2}, "copied_step": 40}  # fmt: skip
+    exporter.note(view(), 100.0, 1, 0.1, timedelta(minutes=10), figures)
+    told = lines(exporter)
+    assert told['bivouac_stage_seconds_total{stage="bake"}'] == 60 and told['bivouac_stage_running{stage="bake"}'] == 0
+    assert told["bivouac_driver_gone"] == 0 and told["bivouac_copied_step"] == 40
+    assert told['bivouac_copies_total{outcome="copied"}'] == 2

@@ -13,7 +13,7 @@ from infra.clock import Clock
 from infra.errors import LeaseLost, LeaseUnproven
 from infra.record.store import LIVE, STOP, CampaignStore
 from infra.steward.clocks import CLOCKS, Clocks
-from infra.steward.decide import Finish, History, Launch, Observation, Policy
+from infra.steward.decide import Finish, History, Launch, Observation, Policy, Wait
 from infra.steward.seeing import lookout
 from tests.unit.steward.steward_story import config
 from tests.worlds.s3 import NOON, FakeS3, Time, refusal
@@ -108,6 +108,7 @@ def test_a_stop_is_read_from_the_record_and_stands_while_the_record_is_away(turn
     seen, action = turn.look()
     assert not seen.stop_requested and isinstance(action, Launch)
     turn.store.put_json(STOP, {})
+    turn.time.go(2)  # it is read as often
     seen, action = turn.look()
     assert seen.stop_requested and isinstance(action, Finish)
     turn.s3.away = refusal("InternalError", 500)
@@ -130,6 +131,7 @@ def test_a_mistake_of_ours_in_reading_or_writing_is_raised(turn: Turn, monkeypat
         patch.setattr(turn.store, "put_json", mistaken)
         with pytest.raises(KeyError, match="mine"):
             turn.look()
+    turn.time.go(2)
     monkeypatch.setattr(turn.store, "get_json", mistaken)
     with pytest.raises(KeyError, match="mine"):
         turn.look()
@@ -141,3 +143,29 @@ def test_why_the_nodes_were_given_back_is_part_of_what_is_seen(turn: Turn) -> No
     seen, action = turn.look()
     assert seen.given_back == "no record for half an hour"
     assert isinstance(action, Finish) and action.why == "no record for half an hour"
+
+
+def test_a_stop_is_asked_for_every_two_seconds(turn: Turn, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+    get = turn.store.get_json
+    monkeypatch.setattr(turn.store, "get_json", lambda name: asked.append(name) or get(name))
+    for _ in range(9):
+        turn.look()
+        turn.time.go(0.5)
+    assert asked.count(STOP) == 3
+
+
+def test_figures_are_written_at_once_where_more_than_steps_is_new(turn: Turn, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = list[str]()
+    put = turn.store.put_json
+    monkeypatch.setattr(turn.store, "put_json", lambda name, value: writes.append(name) or put(name, value))
+    live, view = turn.lookout._live, turn.observer.observe(1, True, 20, False, None)
+    for loss in range(9):
+        live.tell(view, Wait(why="training"), float(loss))
+        turn.time.go(0.5)
+    assert writes.count(LIVE) == 2, "a loss is new in each turn"
+    live.tell(view.model_copy(update={"committed_step": 40}), Wait(why="training"), 9.0)
+    assert writes.count(LIVE) == 3
+    turn.time.go(0.1)
+    live.tell(view.model_copy(update={"committed_step": 40}), Wait(why="waits"), 9.0)
+    assert writes.count(LIVE) == 4
