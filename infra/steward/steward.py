@@ -243,7 +243,10 @@ class Steward:
         state, hold_start = (attempt.number, attempt.in_flight, self.committed_step()), attempt.held_since
         troubles = (*self.returns.refusals(), *self.committed.troubles(), *self.copier.under_way())
         start = self.clock.monotonic()
-        view, action = self.lookout.look(policy, attempt.history, state, hold_start, troubles, self.trainer_events.loss)
+        loss = self.trainer_events.loss
+        view, action = self.lookout.look(
+            policy, attempt.history, state, hold_start, troubles, loss, gang_nodes=attempt.nodes
+        )
         look_s = self.clock.monotonic() - start
         shared_every = self.config.train.checkpoint.shared_every if self.config.train else 1
         interval = (self.lookout.interval_and_archive - self.config.archive) * shared_every
