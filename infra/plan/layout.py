@@ -45,3 +45,26 @@ def layout(spec: Spec) -> GangLayout:
             cure=f"take a multiple of {training.micro_batch * gang.data}",
         )
     return GangLayout(nodes=spec.nodes.count, ranks_per_node=ranks, world_size=world, accumulation=accumulation)
+
+
+def gang_sizes(spec: Spec, ranks_of_node: int) -> tuple[int, ...]:
+    """Return the numbers of nodes, fewer than all, with which the gang may train, the largest first: down to
+    `recovery.min_nodes`, and only those over whose ranks the batch and the layout divide."""
+    min_nodes = spec.recovery.min_nodes or spec.nodes.count
+    sizes = range(spec.nodes.count - 1, min_nodes - 1, -1)
+    return tuple(size for size in sizes if not size_trouble(spec, size, ranks_of_node))
+
+
+def size_trouble(spec: Spec, nodes: int, ranks_of_node: int) -> str:
+    """Return why a gang of so many nodes cannot train as the spec says; empty if it can."""
+    training, world = spec.training, nodes * ranks_of_node
+    if training is None:
+        return "" if spec.workload is not None and spec.workload.elastic else "the job has no `elastic: true`"
+    if trouble := parallel.layout_trouble(training.parallel, world, ranks_of_node, training.zero_stage):
+        return f"{trouble.field} {trouble.message}: {trouble.seen}"
+    data_ranks = parallel.Layout.of(training.parallel, world).data
+    if training.global_batch % (training.micro_batch * data_ranks):
+        return f"global_batch {training.global_batch} is no multiple of {training.micro_batch} x {data_ranks} ranks"
+    if world % (training.zero.hpz_ranks or 1):
+        return f"zero.hpz_ranks {training.zero.hpz_ranks} does not divide {world} ranks"
+    return ""

@@ -148,6 +148,8 @@ def _changes(payload: Payload, bills: Bills) -> Bills:
             return {Billing.BUILDER: zero}
         case DataBegun() | DataEnded():
             return {Billing.DATA_NODES: Fraction(isinstance(payload, DataBegun))}
+        case AttemptLaunched(nodes=nodes) if nodes:
+            return {}  # those that bill were counted before
         case PilotProven() | AttemptLaunched():
             return {Billing.GPU_NODES: max(full, bills.get(Billing.GPU_NODES, full))}
         case NodesAtZero():

@@ -95,7 +95,7 @@ class AttemptTime(Frozen):
 class Mark(Frozen):
     at_s: float
     kind: str
-    """quarantine, refused, fetched, takeover, unfit."""
+    """quarantine, resized, refused, fetched, takeover, unfit."""
     label: str
 
 

@@ -9,6 +9,7 @@ from infra.record.payloads.attempts import (
     AttemptEnded,
     AttemptLaunched,
     AttemptRunning,
+    GangResized,
     NodeQuarantined,
     NodeVerdict,
     short,
@@ -66,6 +67,8 @@ def marks(record: Record) -> tuple[Mark, ...]:
         match event.payload:
             case NodeQuarantined(node=node):
                 rows.append(Mark(at_s=now, kind="quarantine", label=f"node replaced: {short(node)}"))
+            case GangResized(attempt=number, nodes=nodes, of=node_count):
+                rows.append(Mark(at_s=now, kind="resized", label=f"attempt {number} on {nodes} of {node_count} nodes"))
             case CheckpointRefused(step=step, tier=tier):
                 rows.append(Mark(at_s=now, kind="refused", label=f"checkpoint of step {step} refused on {tier}"))
             case CheckpointFetched(step=step):

@@ -292,6 +292,9 @@ LIMITS_WINDOW = timedelta(hours=24)
 """Window in which the attempts of a failure class are counted against its limit in `recovery`."""
 
 
+SPARE_TIMEOUT = timedelta(minutes=10)
+
+
 class Recovery(Section):
     """Limits per failure class and the rules above them. Limits stop loops: they hold within 24 hours,
     not for the whole campaign, since each node is expected to fail once in `node_mtbf_hours`."""
@@ -325,6 +328,12 @@ class Recovery(Section):
     """Longest wait for nodes, at the first launch and for each replacement. Then the nodes are given back or the
     campaign stops. None: 45 minutes where waiting nodes bill; 4 hours in a reservation and 6 in a capacity block, which
     bill in any case and free a place only when EC2 has cleaned it."""
+    min_nodes: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
+    """Fewest nodes with which the gang goes on while a lost node has no successor: with the same global batch and order
+    of data, and with more nodes again once they are there. None: all of `nodes.count`."""
+    spare_timeout: Duration = Field(default=SPARE_TIMEOUT, exclude_if=lambda value: value == SPARE_TIMEOUT)
+    """Longest wait for a lost node's successor before the gang starts with fewer nodes, down to `min_nodes`. Below
+    `min_nodes` it waits for `capacity_timeout`."""
     blind_timeout: Duration = timedelta(hours=1)
     """Time without a writable record (S3, its KMS key) after which the gang is asked to commit and the GPU nodes are
     given back. An end that is due while the Kubernetes API cannot be reached waits as long."""

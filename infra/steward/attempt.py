@@ -6,7 +6,7 @@ import time
 from datetime import datetime
 
 from infra.cluster import attempts
-from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRunning
+from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRunning, GangResized
 from infra.record.payloads.checkpoints import TrainingStartedOver
 from infra.record.payloads.stages import Decision
 from infra.record.payloads.training import Held
@@ -44,6 +44,8 @@ class NewestAttempt:
         state = self._store.state()
         self.history = resume_state.history(state)
         self.number, self.in_flight = resume_state.in_flight(state)
+        self.nodes = resume_state.gang_nodes(state)
+        """Of its gang; 0: all of the spec's."""
         if self._observer.clocks.attempt not in (0, self.number):
             self._observer.begin_attempt(self.number)
         self.held_since: datetime | None = state.held_since
@@ -59,13 +61,25 @@ class NewestAttempt:
         self._steward.lease.check()
         config, files = f"train-a{action.attempt}", gangs.files(self._config, self._steward.nodes.facts(False))
         attempts.create_config(self._client, config, gangs.labels(self._config, action.attempt), files)
-        gang = gangs.gang(self._config, action.attempt, config)
+        gang = gangs.gang(self._config, action.attempt, config, action.nodes)
+        self._note_size(action)
         attempts.launch(self._client, gang, self._config.spec.cluster, self._steward.nodes.left_out)
         self.number, self.in_flight, self._running_recorded = action.attempt, True, False
+        self.nodes = action.nodes
         self._observer.begin_attempt(self.number)
         newest_step = self._steward.committed_step()
-        self._store.append(AttemptLaunched(attempt=self.number, jobset=self.job, committed_step=newest_step))
+        size = {"nodes": action.nodes} if action.nodes else {}
+        self._store.append(AttemptLaunched(attempt=self.number, jobset=self.job, committed_step=newest_step, **size))
         self._note_start_over(newest_step)
+
+    def _note_size(self, action: Launch) -> None:
+        """Record once that the attempt trains on another number of nodes than the one before."""
+        node_count = self._config.spec.nodes.count
+        sizes = [event.payload.nodes for event in self._store.events() if isinstance(event.payload, GangResized)]
+        nodes, previous_nodes = action.nodes or node_count, sizes[-1] if sizes else node_count
+        if nodes != previous_nodes:
+            change = {"nodes": nodes, "previous_nodes": previous_nodes, "of": node_count}
+            self._store.append(GangResized(attempt=action.attempt, why=action.why, **change))
 
     def _note_start_over(self, newest_step: int) -> None:
         """Record that the attempt begins at step 0 although an earlier one has trained."""
@@ -135,6 +149,7 @@ class NewestAttempt:
                 committed_at_end=self._steward.committed_step(),
                 began=not view.pods or any(pod.phase != "Pending" for pod in view.pods),
                 nothing_sound=any(pod.reason == NOTHING_SOUND for pod in view.pods),
+                **({"grows_to": action.grows_to} if action.grows_to else {}),
                 log=self._last_words(action, view),
                 stacks=stacks,
             )

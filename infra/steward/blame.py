@@ -140,11 +140,11 @@ def stranded_nodes(view: Observation) -> tuple[str, ...]:
 def unstarted_text(view: Observation) -> str:
     """Describe how many pods of the gang have not started, with the first one's reason; empty when all have."""
     waiting = [pod for pod in view.pods if pod.waits]
-    missing = max(0, view.nodes_wanted - len(view.pods))
+    missing = max(0, view.pods_wanted - len(view.pods))
     if not waiting:
-        return f"{missing} of {view.nodes_wanted} pods have not been made" if missing else ""
+        return f"{missing} of {view.pods_wanted} pods have not been made" if missing else ""
     pod, count = waiting[0], len(waiting) + missing
-    return f"{count} of {view.nodes_wanted} pods wait; {pod.node or pod.name}: {pod.waits}"
+    return f"{count} of {view.pods_wanted} pods wait; {pod.node or pod.name}: {pod.waits}"
 
 
 def lost_nodes(nodes: Iterable[NodeView], last_attempt: Attempt | None) -> dict[str, str]:

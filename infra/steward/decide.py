@@ -9,7 +9,6 @@ the cluster cannot be reached, until `Policy.blind_timeout` is over.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator
@@ -17,6 +16,8 @@ from pydantic import AfterValidator
 from infra.spec.sections import LIMITS_WINDOW
 from infra.steward import blame
 from infra.steward.foresight import leaving
+from infra.steward.rules import gang_size
+from infra.steward.rules.means import archive_uncovered, hold_until, out_of_means
 from infra.steward.seeing.views import (
     CONSEQUENCE,
     WORST_FIRST,
@@ -52,6 +53,8 @@ class Wait(Frozen):
 class Launch(Frozen):
     kind: Literal["launch"] = "launch"
     attempt: int
+    nodes: int = 0
+    """Of its gang; 0: all of the spec's."""
     why: Why
 
 
@@ -68,6 +71,8 @@ class EndAttempt(Frozen):
     """Node of the pod that failed first by its own fault; None if several did."""
     culprit: Culprit | None = None
     """The rank that the others waited for; None where nothing tells."""
+    grows_to: int = 0
+    """The attempt is sound, and so many nodes are there for the next one; 0: it is not ended for that."""
 
 
 class Replace(Frozen):
@@ -111,7 +116,10 @@ Action = Wait | Launch | EndAttempt | Replace | Hold | Finish | GiveBack
 def decide(view: Observation, policy: Policy, history: History) -> Action:
     """Return the next action, from the observation, the limits and the attempts so far."""
     repairs_left = _repairs_left(view, policy, history)
-    action = _decide_running(view, policy, repairs_left) if view.in_flight else _decide_between(view, policy, history)
+    if view.in_flight:
+        action = _decide_running(view, policy, repairs_left) or _decide_growth(view, policy, history)
+    else:
+        action = _decide_between(view, policy, history)
     cut_off = [outage for outage in view.unseen if outage.source in ("record", "cluster")]
     if not cut_off:
         return action
@@ -138,10 +146,17 @@ def _why_give_back(view: Observation, policy: Policy, due: bool) -> str | None:
     return None
 
 
-def _decide_running(view: Observation, policy: Policy, repairs_left: int) -> Action:
+def _decide_growth(view: Observation, policy: Policy, history: History) -> Action:
+    """End a gang that trains on fewer nodes than are there by now, else let it train on."""
+    size, reason = gang_size.growth(view, policy, history)
+    return EndAttempt(failure=FailureClass.INTERRUPTED, why=reason, grows_to=size) if size else Wait(why=reason)
+
+
+def _decide_running(view: Observation, policy: Policy, repairs_left: int) -> Action | None:
+    """Return what a running gang needs; None while all of its pods train."""
     if view.given_back:
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=view.given_back)
-    is_complete = len(view.pods) >= view.nodes_wanted
+    is_complete = len(view.pods) >= view.pods_wanted
     if view.pods and is_complete and all(pod.phase == "Succeeded" for pod in view.pods):
         words = blame.closing_words(view.pods)
         return Finish(outcome="done", why="every pod of the gang succeeded" + (f"; {words}" if words else ""))
@@ -177,7 +192,8 @@ def _decide_running(view: Observation, policy: Policy, repairs_left: int) -> Act
     interval = policy.interval_and_archive - policy.archive
     if drain := leaving.why_drain(view, interval, repairs_left, policy.repairs_per_hour):
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=drain)
-    return Wait(why=blame.unstarted_text(view) or "training")
+    start_text = blame.unstarted_text(view)
+    return Wait(why=start_text) if start_text else None
 
 
 def _decide_failed(view: Observation, policy: Policy, failed_pods: list[PodView]) -> Action:
@@ -237,8 +253,11 @@ def _decide_between(view: Observation, policy: Policy, history: History) -> Acti
         short = "; ".join([blame.short_of(view), *not_replaced])
         if not_replaced and sum(node.fit or node.suspected for node in view.nodes) >= view.nodes_wanted:
             return Launch(attempt=view.attempt + 1, why=f"{short}; pods run there all the same")
-        if view.since_short > policy.capacity_timeout:
-            reason = "; ".join([f"no capacity for {view.since_short}", short, *view.troubles])
+        short_for = gang_size.short_for(view, last_attempt)
+        if size := gang_size.smaller(view, policy, last_attempt):
+            return Launch(attempt=view.attempt + 1, nodes=size, why=f"{short}; the gang goes on with {size}")
+        if short_for > policy.capacity_timeout:
+            reason = "; ".join([f"no capacity for {short_for}", short, *view.troubles])
             return Finish(outcome="stopped", why=reason)
         return Wait(why=short)
     return Launch(attempt=view.attempt + 1, why="enough fit nodes")
@@ -249,7 +268,7 @@ def _hold(view: Observation, policy: Policy, last_attempt: Attempt) -> Action:
     reason = f"attempt {last_attempt.number} ended with a {last_attempt.failure} error: a retry would repeat it"
     if policy.on_stop == "teardown":
         return Finish(outcome="held", why=reason)
-    if stop := _archive_uncovered(view, policy):
+    if stop := archive_uncovered(view, policy):
         return Finish(outcome="held", why=f"{reason}; no longer held: {stop}")
     if view.held_since is None:
         return Hold(attempt=last_attempt.number, until=hold_until(view, policy, view.now), why=reason)
@@ -257,25 +276,6 @@ def _hold(view: Observation, policy: Policy, last_attempt: Attempt) -> Action:
         return Finish(outcome="held", why=f"{reason}; not relaunched within {policy.hold_for}")
     hold_end = hold_until(view, policy, view.held_since)
     return Wait(why=f"held until {hold_end.isoformat(timespec='seconds')}: {reason}")
-
-
-def hold_until(view: Observation, policy: Policy, hold_start: datetime) -> datetime:
-    """Return the earliest of the hold's end, the deadline less the archive, and the budget less the archive."""
-    ends = [hold_start + policy.hold_for, view.deadline - policy.archive]
-    if view.usd_per_hour > 0:
-        hours = float((policy.budget_usd - view.spent_usd) / view.usd_per_hour)
-        if hours < 24 * 365:
-            ends.append(view.now + timedelta(hours=hours) - policy.archive)
-    return min(ends)
-
-
-def _archive_uncovered(view: Observation, policy: Policy) -> str | None:
-    if view.now + policy.archive >= view.deadline:
-        return f"the deadline {view.deadline.isoformat()} leaves time for the archive only"
-    archive_usd = view.usd_per_hour * Decimal(policy.archive.total_seconds()) / 3600
-    if view.spent_usd + archive_usd >= policy.budget_usd:
-        return f"{view.spent_usd:.2f} of {policy.budget_usd} USD are spent: the rest is for the archive"
-    return None
 
 
 def _to_replace(view: Observation, policy: Policy, history: History, last_attempt: Attempt | None) -> Action | None:
@@ -328,14 +328,4 @@ def _class_exhausted(view: Observation, last_attempt: Attempt, policy: Policy, h
         return f"{losses} node losses {window_text}, {policy.node_replacements} allowed"
     if CONSEQUENCE[last_attempt.failure] is Consequence.RESTART and restarts > policy.process_restarts:
         return f"{restarts} restarts {window_text}, {policy.process_restarts} allowed"
-    return None
-
-
-def out_of_means(view: Observation, policy: Policy) -> str | None:
-    """Return why the money or time left does not cover one more interval and the archive; None when it does."""
-    if view.now + policy.interval_and_archive > view.deadline:
-        return f"the deadline {view.deadline.isoformat()} leaves no time for another interval and the archive"
-    interval_usd = view.usd_per_hour * Decimal(policy.interval_and_archive.total_seconds()) / 3600
-    if view.spent_usd + interval_usd > policy.budget_usd:
-        return f"{view.spent_usd:.2f} of {policy.budget_usd} USD are spent: the rest is for the archive"
     return None

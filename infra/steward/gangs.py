@@ -31,14 +31,15 @@ def files(config: StewardConfig, nodes: Iterable[NodeFacts]) -> dict[str, str]:
     return {**config.gang_files, **({TOPOLOGY_NAME: json.dumps(places)} if places else {})}
 
 
-def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
+def gang(config: StewardConfig, attempt: int, config_map: str, nodes: int = 0) -> GangJob:
+    """Return the gang of an attempt. `nodes`: their number; 0: all of the spec's."""
     return GangJob(
         name=job(config, attempt),
         campaign=config.spec.campaign,
         attempt=attempt,
         image=config.job_image or config.image,
         code_digest=config.code_digest,
-        nodes=config.spec.nodes.count,
+        nodes=nodes or config.spec.nodes.count,
         ranks_per_node=config.ranks_per_node,
         accelerators=config.accelerators,
         efa_interfaces=config.efa_interfaces,

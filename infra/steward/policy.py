@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from infra.cluster.steward_config import StewardConfig
-from infra.steward.decide import Action, EndAttempt, History, Launch, Observation, Policy, Replace, out_of_means
+from infra.plan.layout import gang_sizes
+from infra.steward.decide import Action, EndAttempt, History, Launch, Observation, Policy, Replace
+from infra.steward.rules.means import out_of_means
 
 
 def policy_of(config: StewardConfig) -> Policy:
@@ -21,6 +23,8 @@ def policy_of(config: StewardConfig) -> Policy:
         save_timeout=None if save_s is None else timedelta(seconds=save_s),
         startup_timeout=recovery.startup_timeout,
         capacity_timeout=config.spec.capacity_timeout,
+        gang_sizes=gang_sizes(config.spec, config.ranks_per_node),
+        spare_timeout=recovery.spare_timeout,
         blind_timeout=recovery.blind_timeout,
         undone_timeout=recovery.startup_timeout,
         budget_usd=config.spec.money.budget_usd,

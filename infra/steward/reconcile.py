@@ -6,14 +6,13 @@ It compares record and cluster before the first decision. Each act is idempotent
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 from lightkube import Client
 
 from infra.cluster import attempts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.cluster.standing.borrowed import GangNodes
-from infra.record.payloads.attempts import AttemptLaunched, NodeQuarantined
+from infra.record.payloads.attempts import AttemptLaunched, GangResized, NodeQuarantined
 from infra.record.store import CampaignStore
 from infra.steward.returns import Returns
 
@@ -31,19 +30,30 @@ def reconcile(
     committed_step: int,
 ) -> None:
     """Repair what is half done; `kind`: of the campaign's attempts."""
-    _record_launched(store, attempts.jobs(client, kind, campaign), committed_step)
+    _record_launched(client, store, kind, campaign, committed_step)
     _remove_ended(client, store, kind, campaign)
     _give_back(store, nodes, returns)
 
 
-def _record_launched(store: CampaignStore, present: Mapping[int, str], committed_step: int) -> None:
+def _record_launched(
+    client: Client, store: CampaignStore, kind: attempts.Kind, campaign: str, committed_step: int
+) -> None:
     """Record attempts that only Kubernetes knows: their steward was killed right after the launch."""
+    present = attempts.jobs(client, kind, campaign)
     known_numbers = {attempt.number for attempt in store.state().attempts}
     newest = max(known_numbers, default=0)
     for number, name in sorted(present.items()):
         if number > newest:
             log.info("attempt %d runs unrecorded as %s: it is recorded", number, name)
-            store.append(AttemptLaunched(attempt=number, jobset=name, committed_step=committed_step))
+            size = _size(store)
+            store.append(AttemptLaunched(attempt=number, jobset=name, committed_step=committed_step, **size))
+
+
+def _size(store: CampaignStore) -> dict[str, int]:
+    """Return the field with the nodes of the newest gang, as recorded before its launch; none where it has all."""
+    sizes = [event.payload for event in store.events() if isinstance(event.payload, GangResized)]
+    newest = sizes[-1] if sizes else None
+    return {"nodes": newest.nodes} if newest is not None and newest.nodes < newest.of else {}
 
 
 def _remove_ended(client: Client, store: CampaignStore, kind: attempts.Kind, campaign: str) -> None:

@@ -26,7 +26,14 @@ def to_attempt(record: AttemptRecord) -> Attempt:
         sick_nodes=record.ended.sick_nodes,
         first_failed=record.ended.first_failed,
         instances=record.ended.instances,
+        nodes=record.launched.nodes,
+        grows_to=record.ended.grows_to,
     )
+
+
+def gang_nodes(state: CampaignState) -> int:
+    """Return the number of nodes of the newest attempt; 0: all of the spec's, or none was launched."""
+    return state.attempts[-1].launched.nodes if state.attempts else 0
 
 
 def in_flight(state: CampaignState) -> tuple[int, bool]:

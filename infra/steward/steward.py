@@ -247,7 +247,10 @@ class Steward:
         acts = (*self.returns.refusals(), *self.silence.troubles())
         troubles = (*acts, *self.committed.troubles(), *self.copier.under_way())
         start = self.clock.monotonic()
-        view, action = self.lookout.look(policy, attempt.history, state, hold_start, troubles, self.trainer_events.loss)
+        loss = self.trainer_events.loss
+        view, action = self.lookout.look(
+            policy, attempt.history, state, hold_start, troubles, loss, gang_nodes=attempt.nodes
+        )
         look_s = self.clock.monotonic() - start
         self.silence.postpone()
         shared_every = self.config.train.checkpoint.shared_every if self.config.train else 1

@@ -21,6 +21,7 @@ from infra.steward.decide import (
     FailureClass,
     Finish,
     History,
+    Launch,
     NodeView,
     Observation,
     PodView,
@@ -93,13 +94,19 @@ def _row(way: Way, recovery: Recovery) -> EndingRow:
 
 
 def _words(actions: Sequence[Action]) -> str:
-    return ", then ".join(DEEDS[action.kind] for action in actions)
+    return ", then ".join(map(_deed, actions))
+
+
+def _deed(action: Action) -> str:
+    fewer = isinstance(action, Launch) and action.nodes
+    return DEEDS[action.kind] + (" with fewer nodes" if fewer else "")
 
 
 def _policy(recovery: Recovery, on_stop: Literal["hold", "teardown"] = "hold", least: str = "") -> Policy:
     """Return the policy of a spec of whose limits none is reached, but for `least`, which is as low as it may be."""
     shared = {name: value for name in Policy.model_fields if (value := getattr(recovery, name, None)) is not None}
-    fields: dict[str, Any] = {"capacity_timeout": timedelta(hours=1), **shared, **dict.fromkeys(LIMITS, _ENOUGH)}
+    waits = {"capacity_timeout": timedelta(hours=1), "gang_sizes": (1,)}
+    fields: dict[str, Any] = {**waits, **shared, **dict.fromkeys(LIMITS, _ENOUGH)}
     if least:  # an attempt without progress counts as one
         fields[least] = int(least == "attempts_without_progress")
     money = {"budget_usd": Decimal(_ENOUGH), "interval_and_archive": timedelta(hours=1)}
@@ -109,8 +116,9 @@ def _policy(recovery: Recovery, on_stop: Literal["hold", "teardown"] = "hold", l
 def _actions(way: Way, end: EndAttempt, policy: Policy) -> list[Action]:
     """Return what the steward does after the end of an attempt that committed nothing new, up to the next launch."""
     attempt = Attempt(
-        number=1, failure=end.failure, ended_at=_NOW, committed_at_launch=-1, committed_at_end=-1,
-        dead_nodes=end.dead_nodes, first_failed=end.first_failed,
+        number=1, failure=end.failure, ended_at=_NOW, committed_at_launch=-1,
+        committed_at_end=way.running.committed_step if end.grows_to else -1,
+        dead_nodes=end.dead_nodes, first_failed=end.first_failed, grows_to=end.grows_to,
     )  # fmt: skip
     history, view = History(attempts=(attempt,)), way.between
     actions = [decide(view, policy, history)]
@@ -131,6 +139,8 @@ def _ways(recovery: Recovery) -> Iterator[Way]:
         "a pod is silent for `heartbeat_timeout`, and Kubernetes, EC2 or a failed peer calls its node dead",
         {"pods": (_pod(0), _pod(1, silent_for=silent_for)), "nodes": (_node(0), _node(1, ready=None))},
     )
+    if recovery.min_nodes is not None:
+        yield from _resizing_ways(recovery)
     starts = {"step": 0, "since_launch": 2 * recovery.startup_timeout}
     yield _way(
         "a pod was never started on a node that is not Ready",
@@ -156,6 +166,19 @@ def _ways(recovery: Recovery) -> Iterator[Way]:
     yield _way("a stop is requested, such as by `bivouac down`", {}, {"stop_requested": True})
     yield _way("the money or the time left covers no other interval and the archive", {}, {"deadline": _NOW})
     yield _way("every pod succeeds", {"pods": (_pod(0, phase="Succeeded"), _pod(1, phase="Succeeded"))})
+
+
+def _resizing_ways(recovery: Recovery) -> Iterator[Way]:
+    """Yield the ways that `recovery.min_nodes` adds."""
+    yield _way(
+        "a node is lost, and for `spare_timeout` no other is there in its place (with `min_nodes`)",
+        {"pods": (_pod(0), _pod(1, silent_for=2 * recovery.heartbeat_timeout))},
+        {"nodes": (_node(0),), "since_short": 2 * recovery.spare_timeout},
+    )
+    yield _way(
+        "a gang with fewer nodes has room for more, at the next commit, once an hour at most",
+        {"gang_nodes": 1, "room_step": 9, "committed_step": 10, "pods": (_pod(0),)},
+    )
 
 
 def _way(label: str, running: dict[str, Any], always: dict[str, Any] | None = None) -> Way:

@@ -9,6 +9,7 @@ from infra.plan.checks import (
     builders,
     capacity,
     engine,
+    fewer_nodes,
     money,
     mounts,
     nccl,
@@ -39,7 +40,7 @@ RULES: tuple[Rule, ...] = (
     *rules_of("case", placement, network, builders, nodes, capacity),
     *BUILT_IN_RULES,
     *WORKLOAD_RULES,
-    *rules_of("case", nccl, storage, services, money, recovery, people),
+    *rules_of("case", nccl, storage, services, money, recovery, fewer_nodes, people),
 )
 STANDING_RULES: tuple[Rule, ...] = (
     *rules_of("case", standing),
@@ -65,6 +66,7 @@ STANDING_RULES: tuple[Rule, ...] = (
     money.cost_within_budget,
     money.cost_at_deadline,
     money.deadline_margin,
+    *rules_of("case", fewer_nodes),
     recovery.timeout_order,
     recovery.timeout_length,
     recovery.plausible_step_time,

@@ -20,7 +20,8 @@ MOST_CHANCE, SMALL_CHANCE = 0.05, 0.01
 
 def timeout_order(case: Case) -> Iterator[Draft]:
     """Timeouts ascend from the ranks to the deadline: heartbeat, collective and first step < hang < startup < deadline,
-    collective < save < deadline, capacity and blind < deadline. In another order the nearer one never heals."""
+    collective < save < deadline, spare < capacity, capacity and blind < deadline. In another order the nearer one never
+    heals."""
     for rung in rungs(case.spec):
         if not rung.stands:
             longest = duration.text(rung.wider.lasts)
@@ -169,5 +170,8 @@ def rungs(spec: Spec) -> Iterator[Rung]:
         yield Rung(save, deadline)
     if recovery.capacity_timeout is not None:
         yield Rung(Timeout("recovery.capacity_timeout", recovery.capacity_timeout), deadline)
+    if recovery.min_nodes is not None:
+        spare = Timeout("recovery.spare_timeout", recovery.spare_timeout)
+        yield Rung(spare, Timeout("recovery.capacity_timeout", spec.capacity_timeout))
     if "blind_timeout" in recovery.model_fields_set:
         yield Rung(Timeout("recovery.blind_timeout", recovery.blind_timeout), deadline)

@@ -124,9 +124,30 @@ class AttemptLaunched(Payload, kind="attempt.launched", watched=True):
     attempt: Whole
     jobset: str | None = None
     committed_step: Whole = -1
+    nodes: Whole = 0
+    """Of its gang; 0: all of the spec's."""
 
     def sentence(self) -> str:
-        return f"attempt {self.attempt} launched as {self.jobset} from step {max(self.committed_step, 0)}"
+        nodes = f" with {plural(self.nodes, 'node')}" if self.nodes else ""
+        return f"attempt {self.attempt} launched as {self.jobset} from step {max(self.committed_step, 0)}{nodes}"
+
+
+class GangResized(Payload, kind="gang.resized", notice=Change.NODE, watched=True):
+    """The next attempt trains on another number of nodes than the one before."""
+
+    attempt: Whole
+    nodes: Whole
+    previous_nodes: Whole
+    of: Whole
+    """Of the spec."""
+    why: str
+
+    def sentence(self) -> str:
+        change = "goes on with fewer nodes" if self.nodes < self.previous_nodes else "grows again"
+        return (
+            f"the gang {change}: attempt {self.attempt} has {self.nodes} of {self.of}, "
+            f"after {self.previous_nodes}: {self.why}"
+        )
 
 
 class AttemptRunning(Payload, kind="attempt.running"):
@@ -180,6 +201,8 @@ class AttemptEnded(Payload, kind="attempt.ended", watched=True):
     began: bool = True
     """False: no container of its pods has started."""
     nothing_sound: bool = False
+    grows_to: Whole = 0
+    """It was sound, and so many nodes were there for the next one; 0: it was not ended for that."""
     log: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
     """Names below the record of its ranks' stacks, where it hung."""

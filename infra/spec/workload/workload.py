@@ -115,6 +115,9 @@ class Workload(Section):
     """Processors, memory and shared memory of each pod."""
     estimates: Estimates
     """Steps, time and sizes, for plan and check."""
+    elastic: bool = Field(default=False, exclude_if=lambda value: not value)
+    """The job takes the number of its ranks from its launcher, keeps its global batch over any number, and goes on from
+    a checkpoint of another number. `recovery.min_nodes` needs it."""
     ends: Literal["estimated", "exact"] = "estimated"
     """When exit code 0 is the end: once the job has trained, or only once it has done `estimates.steps`."""
     host_network: bool = False

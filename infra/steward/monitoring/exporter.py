@@ -70,7 +70,7 @@ class Exporter:
                 if pod.phase == "Running" and pod.silent_for is not None
             },
             "nodes": {
-                "wanted": view.nodes_wanted,
+                "wanted": view.pods_wanted,
                 "there": len(view.nodes),
                 "fit": sum(node.fit for node in view.nodes),
             },

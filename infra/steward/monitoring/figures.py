@@ -107,14 +107,14 @@ def projected_usd(view: Observation, steps: int, step_s: float | None, archive: 
     return float(view.spent_usd) + float(view.usd_per_hour) * hours_left
 
 
-def peak(config: StewardConfig, statuses: Iterable[Status]) -> dict[str, float] | None:
+def peak(config: StewardConfig, nodes: int, statuses: Iterable[Status]) -> dict[str, float] | None:
     """Return device, dtype and number of the accelerators -> their dense peak in FLOP/s: what MFU is a part of. None
-    unless a rank tells MFU: without a known accelerator there is neither."""
+    unless a rank tells MFU: without a known accelerator there is neither. `nodes`: of the gang."""
     if config.train is None or config.train.peak_bf16_tflops is None:
         return None
     if not any(status.figures is not None and status.figures.mfu is not None for status in statuses):
         return None
-    count = config.ranks_per_node * config.spec.nodes.count
+    count = config.ranks_per_node * nodes
     return {f"{count} of {config.spec.nodes.instance_type}, bf16 dense": count * config.train.peak_bf16_tflops * 1e12}
 
 
@@ -126,7 +126,7 @@ def further_figures(
     left_s = lease.covers_until - time.clock_gettime(time.CLOCK_BOOTTIME)
     return {
         "projected_usd": projected_usd(view, config.steps, lookout.pace.measured_s, config.archive),
-        "peak": peak(config, lookout.observer.statuses.values()),
+        "peak": peak(config, view.pods_wanted, lookout.observer.statuses.values()),
         "source_errors": dict(lookout.sources.failures),
         "lease_left_s": max(0.0, left_s),
         "events_written": events_written,

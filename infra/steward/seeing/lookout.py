@@ -30,6 +30,7 @@ from infra.steward.decide import Action, History, Observation, Policy, Replace, 
 from infra.steward.foresight.announcements import Announcements
 from infra.steward.foresight.declines import Declines
 from infra.steward.policy import is_withheld
+from infra.steward.rules.gang_size import Room
 from infra.steward.seeing.observe import Observer
 from infra.steward.seeing.pace import Pace, interval_and_archive
 from infra.steward.seeing.sources import Away, Sources
@@ -106,6 +107,7 @@ class Live:
             "at": view.now.isoformat(),
             "attempt": view.attempt,
             "in_flight": view.in_flight,
+            "gang_nodes": view.pods_wanted,
             "step": step,
             "steps": self._steps,
             "step_seconds": self.pace.mean_s,
@@ -149,6 +151,7 @@ class Lookout:
         self.given_back = ""
         """Reason for which the GPU nodes were given back unrecorded; empty when they were not."""
         self.announcements, self._declines = Announcements(store), Declines(config.ranks_per_node)
+        self._room = Room()
         self.withheld: Action | None = None
         """What was decided in this turn, and is only said."""
         self._live, self._keeper = Live(store, config.steps, clock.monotonic), Keeper(store, clock)
@@ -170,8 +173,10 @@ class Lookout:
         held_since: datetime | None,
         troubles: tuple[str, ...],
         loss: float | None,
+        gang_nodes: int = 0,
     ) -> tuple[Observation, Action]:
-        """Observe and decide. `state`: attempt, whether it is in flight, newest committed step. Raises `LeaseLost`."""
+        """Observe and decide. `state`: attempt, whether it is in flight, newest committed step. `gang_nodes`: nodes of
+        that attempt; 0: all of the spec's. Raises `LeaseLost`."""
         self._prove()
         now = self._clock.monotonic()
         if now >= self._stop_next or self.sources.away("record"):
@@ -179,14 +184,15 @@ class Lookout:
                 self._stop = self.sources.ask("record", self._stop_asked)
                 self._stop_next = now + _ASK_STOP_S
         attempt, in_flight, newest_step = state
-        view = self.observer.observe(attempt, in_flight, newest_step, self._stop, held_since)
+        size = gang_nodes if in_flight else 0
+        view = self.observer.observe(attempt, in_flight, newest_step, self._stop, held_since, size)
         all_troubles = (*troubles, *map(str, view.unseen), *filter(None, [self._clock.disagreement()]))
         more = {"given_back": self.given_back, "notice_steps": dict(self.announcements.steps)}
         view = view.model_copy(update={"troubles": all_troubles, **more})
         if self.sources.away("AWS"):
             view = self.announcements.remember(view)
         declines = self._declines.note(view, self.observer.statuses, self._clock.monotonic())
-        view = self.announcements.with_news(view, self.observer.statuses, declines)
+        view = self._room.note(self.announcements.with_news(view, self.observer.statuses, declines), policy)
         if (step_s := self._live.pace.measured_s) is not None:
             policy = policy.model_copy(update={"interval_and_archive": interval_and_archive(self._config, step_s)})
         self.interval_and_archive = policy.interval_and_archive

@@ -103,17 +103,19 @@ class Observer:
         committed_step: int,
         stop_requested: bool,
         held_since: datetime | None = None,
+        gang_nodes: int = 0,
     ) -> Observation:
+        """Return what is seen now. `gang_nodes`: of the attempt in flight; 0: all of the spec's."""
         facts = self._node_looks.look(bool(self.clocks.quiet))
         queued = self._queue_words(attempt) if in_flight else ""
         is_vanished = queued == attempts.VANISHED
-        rate = self._rate(facts, is_queued=bool(queued))
+        node_count = self.config.spec.nodes.count
+        rate = self._rate(facts, gang_nodes or node_count, is_queued=bool(queued))
         self._meter(rate)
         if queued:
             self.begin_attempt(attempt)
             self.agents = {}
         pods = self._pods(attempt) if in_flight and not queued else ()
-        node_count = self.config.spec.nodes.count
         views = self._node_views(facts or ())
         now = self.clock.monotonic()
         if facts is not None and not self.sources.away("cluster"):
@@ -132,6 +134,7 @@ class Observer:
             pods=pods,
             nodes=views,
             nodes_wanted=node_count,
+            gang_nodes=gang_nodes,
             since_launch=self._lasts(self.clocks.launched, now, pods),
             since_step=self._lasts(self.clocks.stepped, now, pods),
             step=self.clocks.step,
@@ -256,16 +259,16 @@ class Observer:
             for node in facts
         )
 
-    def _rate(self, facts: tuple[NodeFacts, ...] | None, is_queued: bool) -> Decimal:
+    def _rate(self, facts: tuple[NodeFacts, ...] | None, gang_nodes: int, is_queued: bool) -> Decimal:
         """Return USD per hour now: every GPU instance that is not gone bills, fit or not; all of them if unknown. A
-        gang that waits in a queue holds no node."""
+        gang that waits in a queue holds no node, and one on borrowed nodes as many as it has pods."""
         billing = self.config.spec.nodes.count
         if is_queued:
             billing = self.nodes_billing = 0
         elif facts is not None:
             billing = sum(node.instance_state != "gone" for node in facts)
             if self.config.spec.borrows_nodes:  # spare nodes are others' until a pod is on them
-                billing = min(billing, self.config.spec.nodes.count)
+                billing = min(billing, gang_nodes)
             self.nodes_billing = billing
         return self.config.base_usd_per_hour + (0 if self._prepaid else billing) * self.config.node_usd_per_hour
 

@@ -102,6 +102,10 @@ class Policy(Frozen, extra="ignore"):
     """Time without a finished step while the gang saves, evaluates or finishes; None: twice `hang_timeout`."""
     startup_timeout: timedelta
     capacity_timeout: timedelta
+    gang_sizes: tuple[int, ...] = ()
+    """Numbers of nodes, fewer than all, with which the gang may train; the largest first."""
+    spare_timeout: timedelta = timedelta(minutes=10)
+    """Longest wait for a lost node's successor, if the gang may train with fewer."""
     blind_timeout: timedelta = timedelta(hours=1)
     """Time after which the gang commits and the GPU nodes are given back unrecorded, rather than bill until the
     deadline: the record cannot be written, or an end is due and the cluster cannot be reached."""
@@ -191,6 +195,12 @@ class Observation(Frozen, extra="ignore"):
     pods: tuple[PodView, ...] = ()
     nodes: tuple[NodeView, ...] = ()
     nodes_wanted: int = 0
+    """Nodes of the whole gang, by the spec."""
+    gang_nodes: int = 0
+    """Nodes of the attempt in flight; 0: all that are wanted."""
+    room_step: int | None = None
+    """Newest committed step when fit nodes began to suffice for a larger gang than that in flight; None: they do
+    not."""
     since_launch: timedelta = timedelta()
     since_step: timedelta = timedelta()
     """Time since the gang's slowest step last rose, or since launch."""
@@ -218,6 +228,11 @@ class Observation(Frozen, extra="ignore"):
     notice_steps: dict[str, int] = {}
     """Instance -> newest committed step when the cloud's notice for it was recorded."""
 
+    @property
+    def pods_wanted(self) -> int:
+        """Return the number of pods of the attempt in flight."""
+        return self.gang_nodes or self.nodes_wanted
+
     def lasts(self, source: Source) -> timedelta | None:
         """Return how long a source has not answered; None while it does."""
         return next((outage.lasts for outage in self.unseen if outage.source == source), None)
@@ -236,6 +251,10 @@ class Attempt(Frozen, extra="ignore"):
     """Those of them that answered, and computed wrongly."""
     first_failed: str | None = None
     """The node of the one pod whose own failure came before all others; None without such a pod."""
+    nodes: int = 0
+    """Its nodes; 0: all of the spec's."""
+    grows_to: int = 0
+    """It was ended to go on with so many nodes; 0: it was not."""
     instances: dict[str, str] = {}
     """Instances of those nodes, if known: a later node of the same name is another one."""
 
@@ -267,5 +286,6 @@ class History(Frozen, extra="ignore"):
         return count
 
     def count(self, start: datetime, *failures: FailureClass) -> int:
-        """Return the number of attempts that ended after `start` with one of `failures`."""
-        return sum(attempt.failure in failures and attempt.ended_at > start for attempt in self.attempts)
+        """Return the number of attempts that ended after `start` with one of `failures`, and not to grow."""
+        failures_since = [attempt for attempt in self.attempts if attempt.ended_at > start and not attempt.grows_to]
+        return sum(attempt.failure in failures for attempt in failures_since)

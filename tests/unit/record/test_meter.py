@@ -64,6 +64,11 @@ UP = (began(0, Stage.PROVISION), ended(15, Stage.PROVISION), began(30, Stage.PRE
             2 + 40,
             82,
         ),
+        (
+            (*UP, (45, "nodes.counted", {"nodes": 3, "of": 4}), (45, "attempt.launched", {"attempt": 2, "nodes": 3})),
+            2 + 35,
+            62,
+        ),
         ((*UP, (45, "nodes.counted", {"nodes": 5, "of": 4}), (45, "attempt.launched", {"attempt": 2})), 47, 102),
         ((*UP, (45, "archive.begun", {"nodes": 1, "of": 4})), 2 + 25, 22),
         ((*UP, (45, "nodes.at-zero", {})), 2 + 20, 2),

@@ -108,7 +108,7 @@ class FakeCluster:
             raise answer(422, self.refused)
         self.writes.append(f"create {name}")
         self.jobs[name] = document
-        for index in range(PODS):
+        for index in range(_parallelism(document)):
             self.pods[f"{name}-{index}"] = pod(f"{name}-{index}", index, document.metadata.labels)
 
     def end(self, name: str, told: dict[str, Any] | str) -> None:
@@ -150,6 +150,10 @@ class FakeCluster:
     def _weather(self) -> None:
         if self.away:
             raise httpx2.ConnectError("connection refused")
+
+
+def _parallelism(document: Any) -> int:
+    return int(document.to_dict()["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"])
 
 
 def pod(name: str, index: int, labels: dict[str, str], phase: str = "Running") -> Pod:

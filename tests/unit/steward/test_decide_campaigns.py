@@ -19,6 +19,7 @@ from infra.steward.decide import (
     Action,
     Attempt,
     EndAttempt,
+    FailureClass,
     Finish,
     History,
     Hold,
@@ -154,6 +155,128 @@ def test_every_campaign_ends_within_its_limits(faults: list[str]) -> None:
     turn_usd, archive_usd = (RATE * Decimal(span.total_seconds()) / 3600 for span in (TURN, RESERVE))
     assert campaign.spent - turn_usd + archive_usd <= LIMITS.budget_usd, "it is seen a turn late at most"
     assert view.now + RESERVE <= view.deadline + TURN
+
+
+ELASTIC = LIMITS.model_copy(
+    update={"gang_sizes": (3, 2), "spare_timeout": timedelta(minutes=6), "capacity_timeout": timedelta(minutes=30),
+            "node_replacements": 20, "repairs_per_hour": 20, "process_restarts": 4}
+)  # fmt: skip
+WHOLE, FEWEST = 4, 2
+TURNS = ("none", "commits", "commits", "loses a node", "a node comes", "a node comes", "process")
+DEADLINE = timedelta(hours=24)
+
+
+@dataclass
+class ElasticCampaign:
+    """A gang of four nodes that may train with three or two; nodes die, and successors come, as drawn."""
+
+    now: datetime = NOW
+    nodes: list[int] = field(default_factory=lambda: list(range(WHOLE)))
+    made: int = WHOLE
+    attempt: int = 0
+    gang: list[int] = field(default_factory=list)
+    """Nodes of the attempt in flight; empty between attempts."""
+    dead: int | None = None
+    committed: int = -1
+    committed_at_launch: int = -1
+    room_step: int | None = None
+    short_since: datetime | None = None
+    past: list[Attempt] = field(default_factory=list)
+
+    @property
+    def in_flight(self) -> bool:
+        return bool(self.gang)
+
+    def view(self, turn: str) -> Observation:
+        pods = [pod(index, node=f"node-{name}") for index, name in enumerate(self.gang)]
+        if turn == "loses a node" and self.gang:
+            self.dead = self.gang[-1]
+            pods[-1] = pod(len(pods) - 1, node=f"node-{self.dead}", silent_for=timedelta(minutes=1))
+        if turn == "process" and self.gang:
+            pods[0] = pod(0, node=f"node-{self.gang[0]}", phase="Failed", exit_code=70, ended_at=self.now)
+        fit = len(self.nodes) - (self.dead is not None)
+        self.short_since = None if fit >= WHOLE else self.short_since or self.now
+        has_room = self.in_flight and len(self.gang) < min(fit, WHOLE)
+        self.room_step = None if not has_room else self.committed if self.room_step is None else self.room_step
+        return seen(
+            now=self.now, deadline=NOW + DEADLINE, spent_usd=Decimal(0), usd_per_hour=Decimal(0), attempt=self.attempt,
+            in_flight=self.in_flight, pods=tuple(pods), committed_step=self.committed, nodes_wanted=WHOLE,
+            gang_nodes=len(self.gang) if len(self.gang) < WHOLE else 0, room_step=self.room_step,
+            nodes=tuple(node(name, ready=None if name == self.dead else True) for name in self.nodes),
+            since_short=None if self.short_since is None else self.now - self.short_since,
+        )  # fmt: skip
+
+    def apply(self, action: Action) -> None:
+        match action:
+            case Launch(attempt=number, nodes=nodes):
+                self.attempt, self.gang = number, self.nodes[: nodes or WHOLE]
+                self.committed_at_launch = self.committed
+            case EndAttempt(failure=failure, dead_nodes=dead, grows_to=size):
+                self.past.append(
+                    Attempt(
+                        number=self.attempt, failure=failure, ended_at=self.now, dead_nodes=dead, grows_to=size,
+                        committed_at_launch=self.committed_at_launch, committed_at_end=self.committed,
+                        nodes=len(self.gang) if len(self.gang) < WHOLE else 0,
+                    )
+                )  # fmt: skip
+                self.gang, self.room_step = [], None
+            case Replace(nodes=names):
+                self.nodes = [name for name in self.nodes if f"node-{name}" not in names]
+                self.dead = None
+
+    def pass_time(self, turn: str) -> None:
+        self.now += TURN
+        self.committed += 10 * (self.in_flight and turn == "commits")
+        if turn == "a node comes" and len(self.nodes) < WHOLE:
+            self.nodes.append(self.made)
+            self.made += 1
+
+
+@settings(max_examples=80)
+@given(st.lists(st.sampled_from(TURNS), max_size=150))
+def test_a_gang_that_may_be_smaller_never_flaps_nor_ends_for_want_of_nodes_it_can_do_without(turns: list[str]) -> None:
+    campaign, grown = ElasticCampaign(), list[datetime]()
+    for number in range(MOST_TURNS * 2):
+        turn = turns[number] if number < len(turns) else "commits"
+        view = campaign.view(turn)
+        action = decide(view, ELASTIC, History(attempts=tuple(campaign.past)))
+        fit = sum(one.ready is True for one in view.nodes)
+        match action:
+            case Launch(nodes=nodes):
+                size = nodes or WHOLE
+                assert FEWEST <= size <= fit, "never below the minimum, nor beyond the nodes that are there"
+                last = campaign.past[-1] if campaign.past else None
+                same = last is not None and 0 < last.nodes <= size
+                waited = view.since_short or timedelta()
+                assert size == WHOLE or same or waited > ELASTIC.spare_timeout, "a successor has its time to come"
+                assert size == min(fit, WHOLE), "no node stays idle that the gang could have"
+            case EndAttempt(grows_to=size) if size:
+                assert len(campaign.gang) < size <= fit
+                assert not grown or view.now - grown[-1] >= timedelta(hours=1), "once an hour at most"
+                assert campaign.committed > campaign.committed_at_launch, "only what is committed is left"
+                grown.append(view.now)
+            case Finish(why=why) if "no capacity" in why:
+                assert fit < FEWEST, why
+            case Finish(why=why):
+                assert "restarts within" in why or "newer checkpoint" in why or "deadline" in why, why
+        if isinstance(action, Finish):
+            break
+        campaign.apply(action)
+        campaign.pass_time(turn)
+    else:
+        raise AssertionError("it does not end")
+
+
+def test_growing_counts_against_no_limit_of_restarts() -> None:
+    grown = [
+        Attempt(number=number, failure=FailureClass.INTERRUPTED, ended_at=NOW, committed_at_launch=number,
+                committed_at_end=number + 1, nodes=2, grows_to=4)
+        for number in range(1, 9)
+    ]  # fmt: skip
+    view = seen(in_flight=False, pods=(), attempt=8)
+    assert isinstance(decide(view, ELASTIC, History(attempts=tuple(grown))), Launch)
+    ended = tuple(attempt.model_copy(update={"grows_to": 0}) for attempt in grown)
+    assert isinstance(decide(view, ELASTIC, History(attempts=ended)), Finish)
 
 
 known = st.sampled_from([True, None])

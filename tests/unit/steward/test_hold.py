@@ -16,7 +16,8 @@ from infra.record.events import CampaignState, Event, Stage
 from infra.record.meter import read
 from infra.record.payloads.training import Held
 from infra.spec.campaign import Spec
-from infra.steward.decide import EndAttempt, FailureClass, Finish, History, Hold, Observation, Wait, decide, hold_until
+from infra.steward.decide import EndAttempt, FailureClass, Finish, History, Hold, Observation, Wait, decide
+from infra.steward.rules.means import hold_until
 from tests.built_in import training_of
 from tests.root import ROOT
 from tests.unit.record.cost_lines import line, lines

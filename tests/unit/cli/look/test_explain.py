@@ -68,6 +68,21 @@ def test_an_error_of_the_user_holds_or_ends_as_the_spec_says() -> None:
     assert held.startswith("holds the warm cluster") and ended == "archives what is sound and ends the training"
 
 
+@pytest.mark.parametrize(
+    ("words", "failure", "follows", "limits"),
+    [
+        ("for `spare_timeout`", "node", "starts the next attempt with fewer nodes", REPLACES[:2]),
+        ("room for more", "interrupted", "starts the next attempt", ()),
+    ],
+)
+def test_a_gang_that_may_be_smaller_has_two_ways_more(
+    words: str, failure: str, follows: str, limits: tuple[str, ...]
+) -> None:
+    (row,) = [row for row in rows(Recovery(min_nodes=1)) if words in row.how]
+    assert (row.failure, row.follows, row.limits) == (failure, follows, limits)
+    assert len(rows(Recovery(min_nodes=1))) == len(rows(Recovery())) + 2
+
+
 def test_every_class_and_every_exit_code_is_in_the_table() -> None:
     table = rows(Recovery())
     assert {row.failure for row in table} == {*FailureClass, None}

@@ -156,10 +156,11 @@ def test_the_denominator_is_told_where_mfu_is() -> None:
         train=SimpleNamespace(peak_bf16_tflops=989.0), ranks_per_node=8,
         spec=SimpleNamespace(nodes=SimpleNamespace(count=2, instance_type="p5.48xlarge")),
     )  # fmt: skip
-    assert peak(config, [status(None), status(0.4)]) == {"16 of p5.48xlarge, bf16 dense": 16 * 989e12}
-    assert peak(config, [status(None)]) is None and peak(config, []) is None
+    assert peak(config, 2, [status(None), status(0.4)]) == {"16 of p5.48xlarge, bf16 dense": 16 * 989e12}
+    assert peak(config, 1, [status(0.4)]) == {"8 of p5.48xlarge, bf16 dense": 8 * 989e12}, "a smaller gang's"
+    assert peak(config, 2, [status(None)]) is None and peak(config, 2, []) is None
     config.train = None
-    assert peak(config, [status(0.4)]) is None, "a job of one's own has no formula of ours"
+    assert peak(config, 2, [status(0.4)]) is None, "a job of one's own has no formula of ours"
 
 
 def test_what_nobody_looks_for_in_a_view_is_exported_beside_it() -> None:

@@ -33,7 +33,9 @@ class Observer:
         self.sources, self.looks = given[-1], 0
         self.clocks = Clocks.begin(0, 0.0)
 
-    def observe(self, attempt: int, in_flight: bool, committed: int, stop: bool, held: Any) -> Observation:
+    def observe(
+        self, attempt: int, in_flight: bool, committed: int, stop: bool, held: Any, gang_nodes: int
+    ) -> Observation:
         self.looks += 1
         return Observation(
             now=NOON, deadline=NOON + timedelta(hours=4), spent_usd=Decimal(1), usd_per_hour=Decimal(14),

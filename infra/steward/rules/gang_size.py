@@ -1,0 +1,75 @@
+"""The number of nodes of the next gang, where `recovery.min_nodes` lets it train with fewer than all. Pure.
+
+A gang starts with fewer nodes once a lost node had no successor for `recovery.spare_timeout`. It grows again right
+after a commit, at most once within `GROWTH_EVERY`, so that nodes that come and go do not restart it for ever.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from infra.steward.foresight.leaving import leaving_nodes
+from infra.steward.seeing.views import Attempt, History, Observation, Policy
+
+GROWTH_EVERY = timedelta(hours=1)
+"""Shortest time between two ends of an attempt for a larger gang: each costs one restart."""
+
+
+def short_for(view: Observation, last_attempt: Attempt | None) -> timedelta:
+    """Return how long the next gang has lacked nodes: after one that trained with fewer, since its end."""
+    lasts = view.since_short or timedelta()
+    if last_attempt is not None and last_attempt.nodes:
+        return min(lasts, view.now - last_attempt.ended_at)
+    return lasts
+
+
+def smaller(view: Observation, policy: Policy, last_attempt: Attempt | None) -> int:
+    """Return the number of nodes with which the gang starts although some are lacking; 0 while it waits for them. It
+    does not wait where as many are fit as the last attempt had."""
+    size = _largest(policy, sum(node.fit for node in view.nodes))
+    lost_none = last_attempt is not None and 0 < last_attempt.nodes <= size
+    return size if lost_none or short_for(view, last_attempt) > policy.spare_timeout else 0
+
+
+def room(view: Observation, policy: Policy) -> int:
+    """Return the larger number of nodes with which the gang in flight could train; 0 for none. A node that is foretold
+    to go does not count."""
+    if not view.in_flight or not view.gang_nodes:
+        return 0
+    leaving = leaving_nodes(view)
+    fit_count = sum(node.fit and node not in leaving for node in view.nodes)
+    size = view.nodes_wanted if fit_count >= view.nodes_wanted else _largest(policy, fit_count)
+    return size if size > view.gang_nodes else 0
+
+
+def growth(view: Observation, policy: Policy, history: History) -> tuple[int, str]:
+    """Return the number of nodes for which the gang in flight is ended now, 0 for none, and why."""
+    size = room(view, policy)
+    if not size or view.room_step is None:
+        return 0, "training" if not view.gang_nodes else f"training with {view.gang_nodes} of {view.nodes_wanted} nodes"
+    words = f"{size} nodes are fit, and the gang has {view.gang_nodes}"
+    growths = [attempt.ended_at for attempt in history.attempts if attempt.grows_to]
+    if growths and view.now < (next_at := growths[-1] + GROWTH_EVERY):
+        return 0, f"training; {words}: it grows from {next_at:%H:%M} UTC on, once an hour"
+    if view.committed_step <= view.room_step:
+        return 0, f"training; {words}: it grows after its next commit"
+    return size, f"{words}; step {view.committed_step} is committed since"
+
+
+def _largest(policy: Policy, fit_count: int) -> int:
+    return max((size for size in policy.gang_sizes if size <= fit_count), default=0)
+
+
+class Room:
+    """Keeps since which commit there is room for a larger gang. A steward that starts waits for one more."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+
+    def note(self, view: Observation, policy: Policy) -> Observation:
+        """Return a view with the commit since which there is room; a look without room begins anew."""
+        if not room(view, policy):
+            self._step = None
+        elif self._step is None:
+            self._step = view.committed_step
+        return view.model_copy(update={"room_step": self._step})

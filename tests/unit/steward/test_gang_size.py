@@ -1,0 +1,162 @@
+"""A gang goes on with fewer nodes where no successor comes, and grows again: each rule on both of its sides."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from infra.cluster.cloud_notice import CloudNotice
+from infra.steward.decide import (
+    Action,
+    Attempt,
+    EndAttempt,
+    FailureClass,
+    Finish,
+    History,
+    Launch,
+    Observation,
+    Replace,
+    Wait,
+    decide,
+)
+from infra.steward.rules.gang_size import GROWTH_EVERY, Room
+from tests.unit.steward.test_decide import NOW, POLICY, node, pod, seen
+
+MINUTE, TICK = timedelta(minutes=1), timedelta(microseconds=1)
+ELASTIC = POLICY.model_copy(
+    update={"gang_sizes": (3, 2), "spare_timeout": 10 * MINUTE, "capacity_timeout": 45 * MINUTE}
+)  # fmt: skip
+
+
+def attempt(nodes: int = 0, failure: FailureClass = FailureClass.NODE, **changes: Any) -> Attempt:
+    base = {"number": 1, "failure": failure, "ended_at": NOW - MINUTE, "committed_at_launch": 10,
+            "committed_at_end": 20, "nodes": nodes}  # fmt: skip
+    return Attempt.model_validate({**base, **changes})
+
+
+def lacking(fit: int, since: timedelta, last: Attempt | None = None, policy: Any = ELASTIC) -> Action:
+    """Decide between attempts, with so many of four nodes fit."""
+    view = seen(
+        in_flight=False, pods=(), nodes_wanted=4, nodes=tuple(node(index) for index in range(fit)), since_short=since
+    )
+    return decide(view, policy, History(attempts=(last or attempt(),)))
+
+
+def test_a_successor_has_its_time_to_come_before_the_gang_gets_smaller() -> None:
+    assert isinstance(lacking(3, ELASTIC.spare_timeout), Wait)
+    action = lacking(3, ELASTIC.spare_timeout + TICK)
+    assert isinstance(action, Launch) and (action.attempt, action.nodes) == (2, 3)
+    assert "3 of 4 nodes are fit" in action.why and "goes on with 3" in action.why
+
+
+def test_it_takes_the_largest_number_that_divides_and_never_one_below_the_minimum() -> None:
+    sizes = ELASTIC.model_copy(update={"gang_sizes": (2,)})
+    fewer = lacking(3, 11 * MINUTE, policy=sizes)
+    assert isinstance(fewer, Launch) and fewer.nodes == 2
+    assert isinstance(lacking(1, 45 * MINUTE), Wait)
+    over = lacking(1, 45 * MINUTE + TICK)
+    assert isinstance(over, Finish) and over.outcome == "stopped" and "no capacity" in over.why
+
+
+def test_without_a_minimum_the_wait_for_nodes_ends_as_it_always_did() -> None:
+    whole = ELASTIC.model_copy(update={"gang_sizes": ()})
+    assert isinstance(lacking(3, 45 * MINUTE, policy=whole), Wait)
+    assert isinstance(lacking(3, 45 * MINUTE + TICK, policy=whole), Finish)
+
+
+def test_a_smaller_gang_that_fails_without_losing_a_node_starts_again_at_once() -> None:
+    again = lacking(3, timedelta(hours=9), attempt(3, FailureClass.PROCESS))
+    assert isinstance(again, Launch) and again.nodes == 3
+    more = lacking(3, timedelta(hours=9), attempt(2, FailureClass.PROCESS))
+    assert isinstance(more, Launch) and more.nodes == 3, "what is there is taken: the restart is paid for"
+
+
+@pytest.mark.parametrize(("ago", "nodes"), [(10 * MINUTE, 0), (10 * MINUTE + TICK, 2)])
+def test_a_smaller_gang_that_loses_a_node_waits_anew_though_nodes_have_been_short_for_long(
+    ago: timedelta, nodes: int
+) -> None:
+    action = lacking(2, timedelta(hours=9), attempt(3, ended_at=NOW - ago))
+    assert (action.nodes if isinstance(action, Launch) else 0) == nodes
+    assert not isinstance(lacking(1, timedelta(hours=9), attempt(3, ended_at=NOW - 45 * MINUTE)), Finish)
+    assert isinstance(lacking(1, timedelta(hours=9), attempt(3, ended_at=NOW - 45 * MINUTE - TICK)), Finish)
+
+
+def smaller(**changes: Any) -> Observation:
+    """Two of four nodes train, and all four are fit."""
+    base: dict[str, Any] = {
+        "nodes_wanted": 4, "gang_nodes": 2, "room_step": 20, "committed_step": 40,
+        "nodes": tuple(node(index) for index in range(4)), "since_short": None,
+    }  # fmt: skip
+    return seen(**{**base, **changes})
+
+
+def test_a_smaller_gang_is_whole_with_as_many_pods_as_it_was_launched_with() -> None:
+    ended = tuple(pod(index, phase="Succeeded") for index in range(2))
+    assert isinstance(decide(smaller(pods=ended), ELASTIC, History()), Finish)
+    assert not isinstance(decide(smaller(pods=ended[:1]), ELASTIC, History()), Finish)
+    early = decide(smaller(pods=(pod(0, step=0),), room_step=None), ELASTIC, History())
+    assert early == Wait(why="1 of 2 pods have not been made")
+
+
+def test_it_grows_after_the_next_commit_and_not_before() -> None:
+    action = decide(smaller(), ELASTIC, History())
+    assert isinstance(action, EndAttempt) and (action.failure, action.grows_to) == (FailureClass.INTERRUPTED, 4)
+    assert action.why == "4 nodes are fit, and the gang has 2; step 40 is committed since"
+    wait = decide(smaller(committed_step=20), ELASTIC, History())
+    assert isinstance(wait, Wait) and "it grows after its next commit" in wait.why
+    alone = decide(smaller(room_step=None, nodes=(node(0), node(1))), ELASTIC, History())
+    assert alone == Wait(why="training with 2 of 4 nodes")
+
+
+def test_it_grows_to_a_number_between_where_not_all_are_there() -> None:
+    action = decide(smaller(nodes=tuple(node(index) for index in range(3))), ELASTIC, History())
+    assert isinstance(action, EndAttempt) and action.grows_to == 3
+    only_two = ELASTIC.model_copy(update={"gang_sizes": (2,)})
+    assert isinstance(decide(smaller(nodes=tuple(node(index) for index in range(3))), only_two, History()), Wait)
+
+
+def test_it_grows_once_an_hour_at_most() -> None:
+    def after(ago: timedelta) -> Action:
+        return decide(smaller(), ELASTIC, History(attempts=(attempt(2, ended_at=NOW - ago, grows_to=4), attempt(2))))
+
+    assert isinstance(after(GROWTH_EVERY), EndAttempt)
+    wait = after(GROWTH_EVERY - TICK)
+    assert isinstance(wait, Wait) and "it grows from 00:00 UTC on, once an hour" in wait.why
+
+
+def test_a_node_that_is_foretold_to_go_is_no_reason_to_grow() -> None:
+    due = CloudNotice(code="instance-stop", due=NOW + timedelta(hours=1))
+    going = (node(0), node(1), node(2, cloud_notice=due), node(3, cloud_notice=due))
+    assert isinstance(decide(smaller(nodes=going), ELASTIC, History()), Wait)
+
+
+FAILED = (pod(0), pod(1, phase="Failed", exit_code=70))
+
+
+@pytest.mark.parametrize("trouble", [{"stop_requested": True}, {"since_step": timedelta(hours=1)}, {"pods": FAILED}])
+def test_what_ends_a_gang_anyway_is_told_before_its_growth(trouble: dict[str, Any]) -> None:
+    action = decide(smaller(**trouble), ELASTIC, History())
+    assert isinstance(action, EndAttempt) and not action.grows_to
+
+
+def test_a_whole_gang_never_grows() -> None:
+    assert decide(smaller(gang_nodes=0, pods=tuple(pod(index) for index in range(4))), ELASTIC, History()) == Wait(
+        why="training"
+    )
+
+
+def test_a_dead_node_of_a_smaller_gang_is_replaced_as_any_other() -> None:
+    dead = attempt(2, dead_nodes=("node-1",), instances={"node-1": "i-1"})
+    view = seen(in_flight=False, pods=(), nodes_wanted=4, nodes=(node(0), node(1, ready=None)), since_short=MINUTE)
+    action = decide(view, ELASTIC, History(attempts=(dead,)))
+    assert isinstance(action, Replace) and action.nodes == ("node-1",)
+
+
+def test_room_counts_from_the_commit_at_which_it_was_seen_and_a_look_without_it_begins_anew() -> None:
+    room = Room()
+    few, all_four = (node(0), node(1)), tuple(node(index) for index in range(4))
+    looks = [(20, few), (20, all_four), (40, all_four), (40, few), (60, all_four)]
+    steps = [room.note(smaller(committed_step=step, nodes=nodes), ELASTIC).room_step for step, nodes in looks]
+    assert steps == [None, 20, 20, None, 60]
