@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -47,8 +48,24 @@ def stop_threads(processes: Collection[int], fields: Mapping[str, str]) -> int:
     return len(processes)
 
 
+def change_weights(processes: Collection[int], fields: Mapping[str, str]) -> int:
+    """Change bits of the weights in the memory of the processes, as `weights.py` has it."""
+    names = ("width", "keep", "set", "toggle", "values", "seconds")
+    for pid in processes:
+        _begin("weights.py", pid, *(fields[name] for name in names), flags=("-I",))
+    return len(processes)
+
+
+def change_tokens(processes: Collection[int], fields: Mapping[str, str]) -> int:
+    """Replace the tokens that the processes read, for `seconds`."""
+    for pid in processes:
+        _begin("tokens.py", pid, fields["seconds"])
+    return len(processes)
+
+
 HARMS: dict[str, Callable[[Collection[int], Mapping[str, str]], int]] = {
     "fill": fill, "delay-opens": delay_opens, "starve": starve, "stop-threads": stop_threads,
+    "change-weights": change_weights, "change-tokens": change_tokens,
 }  # fmt: skip
 
 
@@ -63,17 +80,19 @@ def _containers(processes: Collection[int], folder: str) -> list[int]:
     return list(containers.values())
 
 
-def _command(program: str, *arguments: object) -> list[str]:
-    return [sys.executable, "-I", "-S", str(_FOLDER / program), *map(str, arguments)]
+def _command(program: str, *arguments: object, flags: tuple[str, ...] = ("-I", "-S")) -> list[str]:
+    return [sys.executable, *flags, str(_FOLDER / program), *map(str, arguments)]
 
 
 def _finish(program: str, *arguments: object) -> None:
     subprocess.run(_command(program, *arguments), check=True, capture_output=True, timeout=_WITHIN_S)
 
 
-def _begin(program: str, *arguments: object) -> None:
+def _begin(program: str, *arguments: object, flags: tuple[str, ...] = ("-I", "-S")) -> None:
     """Start a program that harms while it runs, and wait until it does. Raises `OSError` where it cannot."""
-    process = subprocess.Popen(_command(program, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = _command(program, *arguments, flags=flags)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
     if not process.stdout.readline():
         raise OSError(process.stderr.read().decode(errors="replace").strip()[-500:])
+    threading.Thread(target=process.wait, name=program, daemon=True).start()
