@@ -22,6 +22,7 @@ from urllib.parse import parse_qs
 
 from infra.rehearsal.aws.world import SiteMachine, Which, World
 
+_ANNOUNCED_AFTER_S = 0.5
 Answer = tuple[int, dict[str, Any]]
 HANDS: dict[str, Callable[[SiteMachine], None]] = {
     "kill": lambda machine: machine.kill(),
@@ -88,10 +89,14 @@ def _schedule_event(world: World, fields: Mapping[str, str]) -> Answer:
     due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=float(fields["seconds"]))
     event = {"Code": code, "Description": "The instance is running on degraded hardware", "NotBefore": due}
     event |= {"InstanceEventId": f"instance-event-{secrets.token_hex(9)[:17]}"}
-    world.scheduled_events[instance_id] = [event]
     row = {"Code": code, "Description": event["Description"], "EventId": event["InstanceEventId"], "State": "active"}
     row |= {"NotBefore": f"{due:%-d %b %Y %H:%M:%S} GMT"}
-    _write_leaf(world, instance_id, "events/maintenance/scheduled", [row])
+
+    def announce() -> None:
+        world.scheduled_events[instance_id] = [event]
+        _write_leaf(world, instance_id, "events/maintenance/scheduled", [row])
+
+    world.schedule_once(_ANNOUNCED_AFTER_S, announce)  # whoever asks for it notes the moment before anybody sees it
     return HTTPStatus.OK, {"instance": instance_id, "time": due.isoformat()}
 
 

@@ -152,9 +152,9 @@ class Machine:
         threading.Thread(target=_throttle, args=(busiest, seconds, share), name="throttle", daemon=True).start()
 
     def harm(self, kind: str, fields: Mapping[str, str]) -> int:
-        """Harm processes or containers as `harm/hands.py` has it, and return how many. Raises `LookupError` for another
-        kind."""
-        processes = self._processes(fields.get("process", ""), "busiest") if "process" in fields else self._tree()
+        """Harm processes or containers as `harm/hands.py` has it, and return how many: of all, or the busiest process
+        with `which: busiest`. Raises `LookupError` for another kind."""
+        processes = self._processes("", "busiest") if fields.get("which") == "busiest" else self._tree()
         return HARMS[kind](processes, fields)
 
     def freeze(self) -> None:

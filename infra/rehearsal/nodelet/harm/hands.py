@@ -12,25 +12,18 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
-_WITHIN_S = 60.0
 _SCARCE_BYTES = 2**20
 
 
 def fill(processes: Collection[int], fields: Mapping[str, str]) -> int:
     """Leave `folder` without room in every container that may write there. One that starts later has room again."""
-    containers = _containers(processes, fields["folder"])
-    for pid in containers:
-        _finish("fill.py", pid, fields["folder"])
-    return len(containers)
+    return _each("folders.py", _containers(processes, fields["folder"]), fields["folder"])
 
 
 def delay_opens(processes: Collection[int], fields: Mapping[str, str]) -> int:
-    """Let each file of `folder` be opened `each` seconds late, for `seconds`, in every container that may write
-    there."""
+    """Let each file of `folder` be opened `each` seconds late, for `seconds`, in the same containers."""
     containers = _containers(processes, fields["folder"])
-    for pid in containers:
-        _begin("opens.py", pid, fields["folder"], fields["each"], fields["seconds"])
-    return len(containers)
+    return _each("folders.py", containers, fields["folder"], fields["each"], fields["seconds"])
 
 
 def starve(processes: Collection[int], fields: Mapping[str, str]) -> int:
@@ -43,24 +36,18 @@ def starve(processes: Collection[int], fields: Mapping[str, str]) -> int:
 
 def stop_threads(processes: Collection[int], fields: Mapping[str, str]) -> int:
     """Stop all threads of the processes but their first, for `seconds`."""
-    for pid in processes:
-        _begin("threads.py", pid, fields["seconds"])
-    return len(processes)
+    return _each("threads.py", processes, fields["seconds"])
 
 
 def change_weights(processes: Collection[int], fields: Mapping[str, str]) -> int:
     """Change bits of the weights in the memory of the processes, as `weights.py` has it."""
     names = ("width", "keep", "set", "toggle", "values", "seconds")
-    for pid in processes:
-        _begin("weights.py", pid, *(fields[name] for name in names), flags=("-I",))
-    return len(processes)
+    return _each("weights.py", processes, *(fields[name] for name in names), flags=("-I",))
 
 
 def change_tokens(processes: Collection[int], fields: Mapping[str, str]) -> int:
     """Replace the tokens that the processes read, for `seconds`."""
-    for pid in processes:
-        _begin("tokens.py", pid, fields["seconds"])
-    return len(processes)
+    return _each("tokens.py", processes, fields["seconds"])
 
 
 HARMS: dict[str, Callable[[Collection[int], Mapping[str, str]], int]] = {
@@ -80,19 +67,14 @@ def _containers(processes: Collection[int], folder: str) -> list[int]:
     return list(containers.values())
 
 
-def _command(program: str, *arguments: object, flags: tuple[str, ...] = ("-I", "-S")) -> list[str]:
-    return [sys.executable, *flags, str(_FOLDER / program), *map(str, arguments)]
-
-
-def _finish(program: str, *arguments: object) -> None:
-    subprocess.run(_command(program, *arguments), check=True, capture_output=True, timeout=_WITHIN_S)
-
-
-def _begin(program: str, *arguments: object, flags: tuple[str, ...] = ("-I", "-S")) -> None:
-    """Start a program that harms while it runs, and wait until it does. Raises `OSError` where it cannot."""
-    command = _command(program, *arguments, flags=flags)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None and process.stderr is not None
-    if not process.stdout.readline():
-        raise OSError(process.stderr.read().decode(errors="replace").strip()[-500:])
-    threading.Thread(target=process.wait, name=program, daemon=True).start()
+def _each(program: str, processes: Collection[int], *arguments: str, flags: tuple[str, ...] = ("-I", "-S")) -> int:
+    """Start a program that harms each process, wait until it does, and return how many. Raises `OSError` where it
+    cannot."""
+    for pid in processes:
+        command = [sys.executable, *flags, str(_FOLDER / program), str(pid), *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None and process.stderr is not None
+        if not process.stdout.readline():
+            raise OSError(process.stderr.read().decode(errors="replace").strip()[-500:])
+        threading.Thread(target=process.wait, name=program, daemon=True).start()
+    return len(processes)

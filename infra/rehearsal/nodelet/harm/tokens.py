@@ -23,12 +23,12 @@ def main(pid: int, seconds: float) -> None:
         sys.exit("it has mapped no data")
     contents = [os.pread(file, os.fstat(file).st_size, 0) for file in files]
     try:
-        for file, content in zip(files, contents):
+        for file, content in zip(files, contents, strict=True):
             os.pwrite(file, bytes(len(content)), 0)
         print(f"{len(files)} files", flush=True)
         time.sleep(seconds)
     finally:
-        for file, content in zip(files, contents):
+        for file, content in zip(files, contents, strict=True):
             os.pwrite(file, content, 0)
 
 
