@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
@@ -37,6 +38,13 @@ say = lambda fault, kind: moments.open("a").write(json.dumps({"fault": fault, "k
     "at": datetime.datetime.now(datetime.timezone.utc).isoformat()}) + "\\n")
 with (folder / "started").open("a") as file:
     file.write(verb + "\\n")
+if verb == "down" and "destroy-interrupted" in faults:
+    number = faults.index("destroy-interrupted")
+    say(number, "due")
+    while f'"fault":{number},"kind":"struck"' not in moments.read_text():
+        time.sleep(0.02)
+    (folder / "record.made").replace(folder / "record.json.gz")
+    sys.exit(0)
 if verb == "down":
     (folder / "stop").touch()
     sys.exit(0)
@@ -48,6 +56,8 @@ elif moments.exists() and '"driver-ended"' in moments.read_text():
     say(0, "recovered")
 else:
     for number, name in enumerate(faults):
+        if name == "destroy-interrupted":
+            break
         if name in ("driver-killed", "two-drivers"):
             say(number, "due")
             while name == "driver-killed" or '"struck"' not in moments.read_text():
@@ -59,6 +69,9 @@ else:
             (folder / "record.json.gz").write_bytes((folder / "record.of-training").read_bytes())
             sys.exit(77)
         say(number, "recovered")
+        if name == "budget-reached":
+            (folder / "record.made").replace(folder / "record.json.gz")
+            sys.exit(0)
 while faults and not (folder / "stop").exists():
     time.sleep(0.02)
 (folder / "record.made").replace(folder / "record.json.gz")
@@ -133,6 +146,21 @@ def test_a_second_driver_is_started_beside_the_first_and_must_be_refused(site: P
     (result,) = Conductor(Drill("drill", ("two-drivers",)), lambda _: None).run()
     assert started(folder) == ["run", "run", "down"]
     assert not result.driver_ended and ("second driver" in " ".join(result.problems)) is drives
+
+
+def test_a_campaign_that_a_fault_ends_is_ended_by_nobody_else(site: Path) -> None:
+    (result,) = Conductor(Drill("drill", ("budget-reached",)), lambda _: None).run()
+    assert started(site / "results" / "123456789012-us-east-1" / "drill") == ["run"]
+    assert result.fault == "budget-reached" and not result.driver_ended
+    assert (0, "stopping") not in moments_in(site / "cache" / "sites" / campaigns.SITE, "drill")
+
+
+def test_a_driver_is_killed_in_the_teardown_and_whoever_ends_the_campaign_goes_on(site: Path) -> None:
+    conductor = Conductor(Drill("drill", ("steward-killed", "destroy-interrupted")), lambda _: None)
+    results = conductor.run()
+    assert started(site / "results" / "123456789012-us-east-1" / "drill") == ["run", "down"], "no other driver starts"
+    assert conductor._driver.poll() == -signal.SIGKILL
+    assert [result.fault for result in results] == ["steward-killed", "destroy-interrupted"]
 
 
 def test_a_drill_that_is_interrupted_ends_its_campaign(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
