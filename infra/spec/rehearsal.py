@@ -28,6 +28,8 @@ class Fault(Section):
             raise ValueError("give either `kill_node` or `kill_rank` or `fault`")
         if self.fault is not None and self.fault not in scenarios():
             raise ValueError(f"no fault of this name; there are {', '.join(scenarios())}")
+        if self.fault is not None and (reason := scenarios()[self.fault].absent_because):
+            raise ValueError(f"a rehearsal cannot strike with {self.fault}: {reason}")
         return self
 
     @property

@@ -31,6 +31,9 @@ def drill_command(
         return _list(console, as_json)
     if unknown := sorted(set(names or ()) - scenarios().keys()):
         raise UserError("no drill of this name", seen=", ".join(unknown), cure=f"one of {', '.join(scenarios())}")
+    if refused := {name: scenarios()[name].absent_because for name in names or () if scenarios()[name].absent_because}:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+        raise UserError("a rehearsal cannot strike with it", seen=reasons, cure="leave it out")
     if not names and not draws and page is None:
         if report is not None:
             return _report(report, console, as_json)
@@ -68,11 +71,18 @@ def _list(console: Console, as_json: bool) -> int:
 
 
 def _expected(scenario: Scenario) -> str:
+    if scenario.absent_because:
+        return f"not struck in a rehearsal: {scenario.absent_because}"
     expect = scenario.expect
     end_text = f"the attempt ends ({expect.failure})" if expect.failure else "the attempt ends"
     parts = [end_text if expect.attempts else "the attempt goes on", *expect.events]
     parts.append(f"alert {expect.alert}" if expect.alert else "no alert that pages")
     if expect.seen_within_s is not None:
         parts.append(f"seen within {expect.seen_within_s:.0f} s")
-    parts.append(f"a new step is committed within {expect.committed_within_s:.0f} s")
+    if expect.outcome is not None:
+        parts.append(f"the training ends as {expect.outcome} within {expect.ends_within_s:.0f} s")
+    elif expect.committed_within_s is None:
+        parts.append(f"nothing is left within {expect.ends_within_s:.0f} s")
+    else:
+        parts.append(f"a new step is committed within {expect.committed_within_s:.0f} s")
     return ", ".join(parts)

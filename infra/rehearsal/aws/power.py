@@ -1,9 +1,9 @@
 """Routes that switch off, freeze or disconnect a machine, or signal processes on it, without EC2's knowledge.
 
 `/_site/<hand>?instance=<id>` acts on a machine; `/_site/slow` also takes `seconds` and `share`,
-`/_site/spot` takes `seconds`.
-`/_site/fill?folder=<path>` leaves a folder of containers without room, on every machine without `instance`, and answers
-404 if none has it.
+`/_site/spot` takes `seconds`, `/_site/event` also a `code` of a scheduled event of EC2.
+`/_site/harm?kind=<of nodelet/harm/hands.py>` harms processes or containers, on every machine without `instance`, and
+answers 404 if there are none.
 `/_site/signal?process=<part of a command line>&which=all|top|busiest&signal=KILL` takes every machine without
 `instance`, and answers 404 if no process is hit.
 """
@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from urllib.parse import parse_qs
 
 from infra.rehearsal.aws.world import SiteMachine, Which, World
 
+_ANNOUNCED_AFTER_S = 0.5
 Answer = tuple[int, dict[str, Any]]
 HANDS: dict[str, Callable[[SiteMachine], None]] = {
     "kill": lambda machine: machine.kill(),
@@ -38,7 +40,8 @@ def install(world: World) -> None:
         world.routes[f"/_site/{name}"] = _route(world, hand)
     world.routes["/_site/slow"] = lambda query, body: _slow(world, _fields(query))
     world.routes["/_site/spot"] = lambda query, body: _take_spot(world, _fields(query))
-    world.routes["/_site/fill"] = lambda query, body: _fill(world, _fields(query))
+    world.routes["/_site/event"] = lambda query, body: _schedule_event(world, _fields(query))
+    world.routes["/_site/harm"] = lambda query, body: _harm(world, _fields(query))
     world.routes["/_site/signal"] = lambda query, body: _signal(world, _fields(query))
     world.routes["/_site/machines"] = lambda query, body: (200, {"machines": _machines(world)})
 
@@ -70,24 +73,53 @@ def _take_spot(world: World, fields: Mapping[str, str]) -> Answer:
     if machine is None:
         return _missing(world, instance_id)
     due = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    leaf = world.work / "machines" / instance_id / "metadata" / "meta-data" / "spot" / "instance-action"
-    leaf.parent.mkdir(parents=True, exist_ok=True)
-    partial = leaf.with_suffix(".partial")
-    partial.write_text(json.dumps({"action": "terminate", "time": due}))
-    partial.replace(leaf)
+    _write_leaf(world, instance_id, "spot/instance-action", {"action": "terminate", "time": due})
     taking = threading.Timer(seconds, machine.kill)
     taking.daemon = True
     taking.start()
     return HTTPStatus.OK, {"instance": instance_id, "time": due}
 
 
-def _fill(world: World, fields: Mapping[str, str]) -> Answer:
+def _schedule_event(world: World, fields: Mapping[str, str]) -> Answer:
+    """Announce a scheduled event of an instance, in its metadata and in DescribeInstanceStatus. Nothing happens then.
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/viewing_scheduled_events.html"""
+    instance_id, code = fields.get("instance", ""), fields.get("code", "instance-retirement")
+    if instance_id not in world.machines:
+        return _missing(world, instance_id)
+    due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=float(fields["seconds"]))
+    event = {"Code": code, "Description": "The instance is running on degraded hardware", "NotBefore": due}
+    event |= {"InstanceEventId": f"instance-event-{secrets.token_hex(9)[:17]}"}
+    row = {"Code": code, "Description": event["Description"], "EventId": event["InstanceEventId"], "State": "active"}
+    row |= {"NotBefore": f"{due:%-d %b %Y %H:%M:%S} GMT"}
+
+    def announce() -> None:
+        world.scheduled_events[instance_id] = [event]
+        _write_leaf(world, instance_id, "events/maintenance/scheduled", [row])
+
+    world.schedule_once(_ANNOUNCED_AFTER_S, announce)  # whoever asks for it notes the moment before anybody sees it
+    return HTTPStatus.OK, {"instance": instance_id, "time": due.isoformat()}
+
+
+def _write_leaf(world: World, instance_id: str, path: str, content: Any) -> None:
+    leaf = world.work / "machines" / instance_id / "metadata" / "meta-data" / path
+    leaf.parent.mkdir(parents=True, exist_ok=True)
+    partial = leaf.with_suffix(".partial")
+    partial.write_text(json.dumps(content))
+    partial.replace(leaf)
+
+
+def _harm(world: World, fields: Mapping[str, str]) -> Answer:
     instance_id = fields.get("instance")
     if instance_id is not None and instance_id not in world.machines:
         return _missing(world, instance_id)
     machines = list(world.machines.values()) if instance_id is None else [world.machines[instance_id]]
-    hits = sum(machine.fill(fields.get("folder", "")) for machine in machines if machine.alive())
-    return (HTTPStatus.OK if hits else HTTPStatus.NOT_FOUND), {"containers": hits}
+    try:
+        hits = sum(machine.harm(fields.get("kind", ""), fields) for machine in machines if machine.alive())
+    except LookupError as error:
+        return HTTPStatus.BAD_REQUEST, {"message": f"no such kind or no field: {error}"}
+    except OSError as error:
+        return HTTPStatus.CONFLICT, {"message": str(error)}
+    return (HTTPStatus.OK if hits else HTTPStatus.NOT_FOUND), {"harmed": hits}
 
 
 def _signal(world: World, fields: Mapping[str, str]) -> Answer:

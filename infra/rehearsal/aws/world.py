@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ class SiteMachine(Protocol):
     def kill_rank(self) -> None: ...
     def signal(self, process: str, selection: Which, number: signal.Signals) -> int: ...
     def slow(self, seconds: float, share: float) -> None: ...
-    def fill(self, folder: str) -> int: ...
+    def harm(self, kind: str, fields: Mapping[str, str]) -> int: ...
     def freeze(self) -> None: ...
     def thaw(self) -> None: ...
     def link(self, is_up: bool) -> None: ...
@@ -207,6 +207,8 @@ class World:
     """An Auto Scaling group replaces an instance whose status check has failed for so long."""
     machines: dict[str, SiteMachine] = field(default_factory=dict)
     """By instance ID. Terminated instances are removed."""
+    scheduled_events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Instance ID -> the events that EC2 announces for it, as DescribeInstanceStatus has them."""
     control_planes: dict[str, SiteControlPlane] = field(default_factory=dict)
     """By cluster name."""
     clusters: dict[str, Any] = field(default_factory=dict)

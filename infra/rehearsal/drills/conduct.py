@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -14,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +20,7 @@ from infra.errors import PermanentError
 from infra.folders import results_folder, results_root, site_dir
 from infra.record.payloads.stages import Certified
 from infra.rehearsal.drills import page as drills_page
+from infra.rehearsal.drills.drill_campaigns import Drill, named_drills, random_drill
 from infra.rehearsal.drills.history import NEWEST, append_results
 from infra.rehearsal.drills.judge import REFUSED, DrillResult, judge
 from infra.rehearsal.drills.moments import Moment, Moments, moments_in, note
@@ -42,54 +39,6 @@ _MOST_STARTS = 6
 """Times that the drill runs the same command, if the driver gives up again and again."""
 _STARTS_WITHIN_S = 3600.0
 """Time from the drill's begin, or the last recovery, to the next strike."""
-_SMALL: dict[str, Any] = {
-    "data.max_files": 100, "data.max_epochs": 10_000,
-    "training.model.width": 64, "training.model.context": 64, "training.model.vocabulary": 1024,
-    "training.steps": 60_000, "training.evaluate_every": 60_000, "training.step_seconds_estimate": 0.05,
-    "checkpoint.every_steps": 20,
-    "recovery.restarts_in_place": 50, "recovery.process_restarts": 50, "recovery.node_replacements": 50,
-    "recovery.repairs_per_hour": 100,
-}  # fmt: skip
-"""What differs from the stock rehearsal: it trains until all faults have struck, and no limit ends it before."""
-_BETWEEN = 30
-"""Steps by which each fault at least follows the one before."""
-
-
-class Drill(NamedTuple):
-    """One campaign with its faults, in the order of their strikes."""
-
-    campaign: str
-    names: tuple[str, ...]
-    gaps: tuple[int, ...] = ()
-    """Steps between the strikes, at least; empty: `_BETWEEN`."""
-
-    def document(self) -> dict[str, Any]:
-        """Return its spec as YAML content."""
-        document: dict[str, Any] = yaml.safe_load(files("infra.campaigns").joinpath("rehearsal.yaml").read_text())
-        gaps = self.gaps or (_BETWEEN,) * len(self.names)
-        steps = itertools.accumulate(gaps, initial=_BETWEEN)
-        next(steps)  # nothing strikes before the first checkpoint
-        faults = [{"fault": name, "after_step": step} for name, step in zip(self.names, steps, strict=True)]
-        spot = {"nodes.capacity": "spot"} if any(scenarios()[name].spot for name in self.names) else {}
-        for path, value in {**_SMALL, **spot, "campaign": self.campaign, "rehearsal.faults": faults}.items():
-            section: dict[str, Any] = document
-            *parents, field = path.split(".")
-            for parent in parents:
-                section = section.setdefault(parent, {})
-            section[field] = copy.deepcopy(value)
-        return document
-
-
-def named_drill(names: Sequence[str], seed: int, prefix: str = "drill") -> Drill:
-    """Return the campaign with these faults, in an order drawn by the seed."""
-    return Drill(f"{prefix}-named", tuple(random.Random(seed).sample(names, k=len(names))))
-
-
-def random_drill(count: int, seed: int, prefix: str = "drill") -> Drill:
-    """Return a campaign with `count` faults that it survives, drawn by the seed, with gaps as a Poisson process has."""
-    chance = random.Random(seed)
-    gaps = tuple(1 + round(chance.expovariate(1 / _BETWEEN)) for _ in range(count))
-    return Drill(f"{prefix}-random", tuple(chance.choices(list(scenarios()), k=count)), gaps)
 
 
 class Conductor:
@@ -117,25 +66,32 @@ class Conductor:
         return self._results_of(self._record())
 
     def _end_campaign(self) -> None:
-        """End the campaign unless it has ended, and the driver; say what to do if that fails."""
+        """End the campaign unless it has ended or does so by itself, and the driver; say what to do if that fails."""
         campaign = self._drill.campaign
+        if self._drill.ends_itself:
+            self._await_end(self._driver)
         if not self._is_certified():
             self._say(f"{campaign}: ending the campaign")
             stopping = Moment(fault=len(self._drill.names) - 1, kind="stopping", at=datetime.now(UTC))
             note(self._site, campaign, stopping)
-            ending = self._start("down", campaign, "--yes")
-            try:
-                code: int | None = ending.wait(_STOPS_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                ending.send_signal(signal.SIGINT)
-                code = None
-            if code:
+            if self._await_end(self._start("down", campaign, "--yes")):
                 self._say(f"{campaign}: it may still run: bivouac down {campaign} --yes")
         try:
             self._driver.wait(_STOPS_WITHIN_S)
         except subprocess.TimeoutExpired:
             self._driver.send_signal(signal.SIGINT)
             self._driver.wait()
+
+    def _await_end(self, command: subprocess.Popen[bytes]) -> int | None:
+        """Wait for a command that ends the campaign, and return its exit code; None if it had to be interrupted.
+        Faults of the teardown strike meanwhile."""
+        deadline = time.monotonic() + _STOPS_WITHIN_S
+        while (code := command.poll()) is None and time.monotonic() < deadline:
+            self._look()
+            time.sleep(_EVERY_S)
+        if code is None:
+            command.send_signal(signal.SIGINT)
+        return code
 
     def _is_certified(self) -> bool:
         """Return whether the record says that nothing is left; False if there is none."""
@@ -153,16 +109,9 @@ class Conductor:
         """Wait until all faults are overcome, or the campaign has ended; the driver may be another then."""
         noticed_at, starts = time.monotonic(), 1
         while True:
-            moments = moments_in(self._site, self._drill.campaign)
-            for (number, kind), moment in moments.items():
-                if (number, kind) not in self._moments:
-                    self._say(f"{self._drill.campaign}: {self._drill.names[number]} {kind} at step {moment.step}")
-                    noticed_at = time.monotonic()
-            self._moments = moments
-            for number in range(len(self._drill.names)):
-                if (number, "due") in moments and (number, "struck") not in moments:
-                    self._strike_driver(number, moments[number, "due"])
-            is_over = all((number, "recovered") in moments for number in range(len(self._drill.names)))
+            if self._look():
+                noticed_at = time.monotonic()
+            is_over = all((number, "recovered") in self._moments for number in self._drill.training_numbers)
             if is_over or time.monotonic() - noticed_at > self._patience_s():
                 break
             if self._driver.poll() is not None:
@@ -170,6 +119,18 @@ class Conductor:
                     break
                 self._driver, starts = self._start("run", str(self._spec)), starts + 1
             time.sleep(_EVERY_S)
+
+    def _look(self) -> bool:
+        """Strike the driver where that is due, and return whether there are new moments."""
+        moments = moments_in(self._site, self._drill.campaign)
+        fresh = {key: moment for key, moment in moments.items() if key not in self._moments}
+        for (number, kind), moment in fresh.items():
+            self._say(f"{self._drill.campaign}: {self._drill.names[number]} {kind} at step {moment.step}")
+        self._moments = moments
+        for number in range(len(self._drill.names)):
+            if (number, "due") in moments and (number, "struck") not in moments:
+                self._strike_driver(number, moments[number, "due"])
+        return bool(fresh)
 
     def _note_end_of_driver(self) -> bool:
         """Note that the driver gave up in the middle of a campaign; return False if there is nothing to go on with: no
@@ -184,7 +145,7 @@ class Conductor:
 
     def _patience_s(self) -> float:
         """Return how long the drill waits for the next moment."""
-        numbers = range(len(self._drill.names))
+        numbers = self._drill.training_numbers
         open_scenarios = [
             scenarios()[self._drill.names[number]]
             for number in numbers
@@ -192,7 +153,8 @@ class Conductor:
         ]
         if not open_scenarios:
             return _STARTS_WITHIN_S
-        return open_scenarios[0].lasts_s + open_scenarios[0].expect.committed_within_s + _PATIENCE_S
+        expect = open_scenarios[0].expect
+        return open_scenarios[0].lasts_s + (expect.committed_within_s or expect.ends_within_s) + _PATIENCE_S
 
     def _strike_driver(self, number: int, due: Moment) -> None:
         """Kill the driver, as a lost laptop does, and start the same command again; or start it a second time."""
@@ -202,7 +164,8 @@ class Conductor:
         else:
             self._driver.send_signal(signal.SIGKILL)
             self._driver.wait()
-            self._driver = self._start("run", str(self._spec))
+            if scenarios()[self._drill.names[number]].stage == "training":
+                self._driver = self._start("run", str(self._spec))  # else `bivouac down` waits, and goes on
         note(self._site, self._drill.campaign, struck)
         campaigns.note_struck(self._site, self._drill.campaign, number)
 
@@ -273,7 +236,7 @@ def drill(names: Sequence[str], draws: int, seed: int, page: Path | None, say: C
     """Run the drills one after the other in one site, those of these names and one with so many drawn faults; keep
     their results, and write those of all drills to `page`."""
     path, results, prefix = results_root() / NEWEST, list[DrillResult](), f"drill-{datetime.now(UTC):%H%M%S}"
-    drills = [named_drill(names, seed, prefix)] if names else []
+    drills = named_drills(names, seed, prefix)
     drills += [random_drill(draws, seed, prefix)] if draws else []
     for campaign_drill in drills:
         say(f"{campaign_drill.campaign}: {', '.join(campaign_drill.names)}")

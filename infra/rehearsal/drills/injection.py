@@ -11,10 +11,11 @@ from typing import Any
 
 from infra.record.events import Event
 from infra.record.payloads.attempts import AttemptEnded, AttemptRestartedInPlace
+from infra.record.payloads.training import TrainingFinished
 from infra.rehearsal.drills.moments import Moment, MomentKind, Moments
 from infra.spec.drills.scenarios import Hand, Scenario
 
-_ANSWERED_WITHIN_S = 30.0
+_ANSWERED_WITHIN_S = 120.0
 Live = Mapping[str, Any]
 
 
@@ -27,7 +28,7 @@ class Injection:
     def strike(self, number: int, scenario: Scenario, live: Live) -> Moment:
         """Strike, or say that it is time to, if the hand is outside of the site. Raises `OSError` where a hand is
         refused, and `LookupError` while the gang has no such pod."""
-        step, rate, places = int(live["step"]), float(live["usd_per_hour"]), self._places(live)
+        step, rate, places = int(live["step"]), float(live["usd_per_hour"]), self._places(live, scenario)
         answers = [self._lay(hand, places) for hand in scenario.hands]
         kind: MomentKind = "struck" if scenario.driver is None else "due"
         return Moment(
@@ -45,6 +46,8 @@ class Injection:
         """Return the next of `caught-up` and `recovered`, once the record has the expected events and the figures show
         it; else None."""
         struck, end = moments[number, "struck"], moments[number, "over"]
+        if scenario.expect.committed_within_s is None:
+            return self._progress_of_end(number, scenario, struck)
         looked_at = datetime.fromisoformat(live["at"])
         if not live["in_flight"] or looked_at <= end.at:
             return None
@@ -66,7 +69,18 @@ class Injection:
                 return Moment(fault=number, kind=kind, at=looked_at, step=step) if is_new else None
         return None
 
-    def _places(self, live: Live) -> dict[str, str]:
+    def _progress_of_end(self, number: int, scenario: Scenario, struck: Moment) -> Moment | None:
+        """Return `recovered` once the training has ended; of a fault of the teardown the record says the rest."""
+        if scenario.stage == "teardown":
+            return None
+        events = [event for event in self._read_events() if event.at > struck.at]
+        ends = [event for event in events if isinstance(event.payload, TrainingFinished)]
+        return Moment(fault=number, kind="recovered", at=ends[0].at, step=struck.step) if ends else None
+
+    def _places(self, live: Live, scenario: Scenario) -> dict[str, str]:
+        values = [value for hand in (*scenario.hands, *scenario.undo) for value in hand.query.values()]
+        if not {"{first}", "{last}"} & set(values):  # a gang that is over has no nodes
+            return {"campaign": self._campaign}
         instances = {node["name"]: str(node["instance"]) for node in live["nodes"]}
         pods = sorted(live["pods"], key=lambda pod: int(pod["index"]))
         if not pods or any(pod["node"] not in instances for pod in pods):

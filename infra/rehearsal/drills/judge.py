@@ -62,6 +62,8 @@ class DrillResult(Frozen, extra="ignore"):  # another version may have kept it
     """Until a step was trained that had not been trained before."""
     committed_s: float | None = None
     """Until such a step was committed."""
+    ended_s: float | None = None
+    """Until the training has ended of itself, or, of a fault of the teardown, until nothing was left."""
     lost_steps: int = 0
     """Steps that were trained again."""
     lost_usd: Decimal = Decimal(0)
@@ -83,6 +85,8 @@ def judge(
     struck."""
     struck = moments[number, "struck"]
     bounds = [moment.at for (_, kind), moment in moments.items() if kind in ("struck", "stopping")]
+    if scenario.stage == "teardown":
+        bounds = []  # they strike together
     window_end = min((bound for bound in bounds if bound > struck.at), default=None)
     window = [event for event in events if struck.at < event.at and (window_end is None or event.at < window_end)]
     ends = [event.payload for event in window if isinstance(event.payload, AttemptEnded) and event.payload.failure]
@@ -93,6 +97,7 @@ def judge(
         if isinstance(event.payload, AlertFired)
     }
     caught_up, new_commit = moments.get((number, "caught-up")), moments.get((number, "recovered"))
+    is_end = scenario.expect.committed_within_s is None
     lost_s = _seconds(struck, caught_up.at) if caught_up is not None and (ends or _restarts(window)) else 0.0
     result = DrillResult(
         fault=fault, campaign=campaign, day=f"{struck.at:%Y-%m-%d}", step=struck.step,
@@ -103,7 +108,8 @@ def judge(
         attempts=len(ends), failure=ends[0].failure if ends else None,
         driver_ended=(number, "driver-ended") in moments,
         caught_up_s=None if caught_up is None else _seconds(struck, caught_up.at),
-        committed_s=None if new_commit is None else _seconds(struck, new_commit.at),
+        committed_s=None if is_end or new_commit is None else _seconds(struck, new_commit.at),
+        ended_s=_ended_s(struck, window, scenario) if is_end else None,
         lost_steps=_lost_steps(struck, window),
         lost_usd=(Decimal(struck.usd_per_hour) * Decimal(lost_s) / 3600).quantize(_CENT),
         left=_left(events),
@@ -127,6 +133,8 @@ def _problems(expect: Expectation, result: DrillResult, kinds: set[str], pages: 
         yield f"unexpected event {', '.join(unexpected_kinds)}"
     if result.driver_ended and not expect.driver_ends:
         yield "the driver gave up"
+    if expect.outcome is not None and result.action != f"ended as {expect.outcome}":
+        yield f"the training {result.action}, its end as {expect.outcome} expected"
     if expect.alert is not None and expect.alert not in result.alerts:
         yield f"the alert {expect.alert} has not fired"
     quiet = _OF_SEVERAL | {expect.alert, *expect.tolerated} | (_OF_RESTARTS if expect.attempts else frozenset())
@@ -135,6 +143,7 @@ def _problems(expect: Expectation, result: DrillResult, kinds: set[str], pages: 
     for name, seconds, limit_s in (
         ("seen", result.sign_s, expect.seen_within_s),
         ("committed again", result.committed_s, expect.committed_within_s),
+        ("ended", result.ended_s, expect.ends_within_s or None),
     ):
         if limit_s is not None and (seconds is None or seconds > limit_s):
             yield f"{name} {'never' if seconds is None else f'after {seconds:.0f} s'}, within {limit_s:.0f} s expected"
@@ -153,6 +162,9 @@ def _is_sign(event: Event, expect: Expectation) -> bool:
 def _action(window: Sequence[Event]) -> str:
     """Return what was done, the strongest first."""
     kinds = {type(event.payload) for event in window}
+    outcomes = [event.payload.outcome for event in window if isinstance(event.payload, TrainingFinished)]
+    if outcomes:
+        return f"ended as {outcomes[0]}"
     if Held in kinds:
         return "held"
     if NodeQuarantined in kinds:
@@ -163,8 +175,7 @@ def _action(window: Sequence[Event]) -> str:
         return "restarted in place"
     if DriverTookOver in kinds:
         return "driver took over"
-    outcomes = [event.payload.outcome for event in window if isinstance(event.payload, TrainingFinished)]
-    return f"ended as {outcomes[0]}" if outcomes and outcomes[0] != "stopped" else "went on"
+    return "went on"
 
 
 def _restarts(window: Sequence[Event]) -> bool:
@@ -176,6 +187,12 @@ def _lost_steps(struck: Moment, window: Sequence[Event]) -> int:
     last_step = max([struck.step, *(step for step in steps if step is not None)])
     resumed_steps = [event.payload.step for event in window if isinstance(event.payload, CheckpointRestored)]
     return max(0, last_step - (resumed_steps[0] or 0)) if resumed_steps else 0
+
+
+def _ended_s(struck: Moment, window: Sequence[Event], scenario: Scenario) -> float | None:
+    kind = Certified if scenario.stage == "teardown" else TrainingFinished
+    moments = (event.at for event in window if isinstance(event.payload, kind))
+    return next((_seconds(struck, moment) for moment in moments), None)
 
 
 def _left(events: Sequence[Event]) -> tuple[str, ...] | None:

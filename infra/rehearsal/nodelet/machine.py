@@ -11,12 +11,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import infra
 from infra.errors import PermanentError
+from infra.rehearsal.nodelet.harm.hands import HARMS
 from infra.rehearsal.nodelet.pods.sandbox import Bind, RootSpec, isolation_command, python_path
 from infra.rehearsal.site import network
 
@@ -25,7 +27,6 @@ UPLINK = "uplink"
 ENTERED = ("net", "uts", "ipc", "mount")
 LOCAL_DISK = "/mnt/k8s-disks/0"
 START_WITHIN_S, END_WITHIN_S = 60.0, 60.0
-_FILL = Path(__file__).parent / "pods" / "fill.py"
 _WATCHED_S = 1.0
 _THROTTLED_EVERY_S = 0.1
 Which = Literal["all", "top", "busiest"]
@@ -150,19 +151,11 @@ class Machine:
         (busiest,) = self._processes("", "busiest")
         threading.Thread(target=_throttle, args=(busiest, seconds, share), name="throttle", daemon=True).start()
 
-    def fill(self, folder: str) -> int:
-        """Leave this folder without room in every container that may write there, and return in how many. A container
-        that starts later has room again."""
-        containers = dict[str, int]()
-        for pid in sorted(self._tree()):
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                mounts = map(str.split, Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
-                if any(fields[4] == folder and "rw" in fields[5].split(",") for fields in mounts):
-                    containers.setdefault(os.readlink(f"/proc/{pid}/ns/mnt"), pid)
-        for pid in containers.values():
-            command = [sys.executable, "-I", "-S", str(_FILL), str(pid), folder]
-            subprocess.run(command, check=True, capture_output=True, timeout=END_WITHIN_S)
-        return len(containers)
+    def harm(self, kind: str, fields: Mapping[str, str]) -> int:
+        """Harm processes or containers as `harm/hands.py` has it, and return how many: of all, or the busiest process
+        with `which: busiest`. Raises `LookupError` for another kind."""
+        processes = self._processes("", "busiest") if fields.get("which") == "busiest" else self._tree()
+        return HARMS[kind](processes, fields)
 
     def freeze(self) -> None:
         """Stop every process where it is; the kernel still answers for the machine's addresses."""

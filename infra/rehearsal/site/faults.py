@@ -18,7 +18,9 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
+from infra.record.events import Stage
 from infra.record.payloads.attempts import AttemptEnded, AttemptRestartedInPlace
+from infra.record.payloads.stages import StageStarted
 from infra.record.store import LIVE, CampaignStore
 from infra.rehearsal.drills.injection import Injection
 from infra.rehearsal.drills.moments import Moments, moments_in, note
@@ -49,7 +51,7 @@ def strike(folder: Path, endpoint: str, campaign: dict[str, Any], store: Campaig
                 _advance(folder, endpoint, campaign, number, store, moments)
                 continue
             live = None if number in struck else _ready(campaign["faults"], number, store, struck, moments)
-            if live is not None and _inject(endpoint, live, fault):
+            if live is not None and _is_due(live, fault, store) and _inject(endpoint, live, fault):
                 note_struck(folder, campaign["campaign"], number)
         except (BotoCoreError, ClientError, HTTPException, LookupError, OSError, TypeError, ValueError) as error:
             print(f"not injected yet: {type(error).__name__}: {error}", flush=True)
@@ -65,7 +67,8 @@ def _advance(
     struck, moment = moments.get((number, "struck")), None
     if struck is None:
         live = _ready(faults, number, store, struck_in(folder, name), moments)
-        if (number, "due") not in moments and live is not None and _is_due(live, faults[number]):
+        is_due = _is_torn_down if scenario.stage == "teardown" else _is_due
+        if (number, "due") not in moments and live is not None and is_due(live, faults[number], store):
             moment = injection.strike(number, scenario, live)
     elif (number, "over") not in moments:
         moment = injection.undo(number, scenario, struck)
@@ -82,13 +85,18 @@ def _ready(
     faults: list[dict[str, Any]], number: int, store: CampaignStore, struck: dict[int, datetime], moments: Moments
 ) -> dict[str, Any] | None:
     """Return the campaign's live figures once the faults after earlier steps have struck and are overcome."""
-    preceding = [n for n, fault in enumerate(faults) if fault["after_step"] < faults[number]["after_step"]]
+    earlier = [n for n, fault in enumerate(faults) if fault["after_step"] < faults[number]["after_step"]]
+    preceding = [n for n in earlier if not _is_of_teardown(faults[n])]  # which strike together
     if not set(preceding) <= set(struck):
         return None
     names = {n for n in preceding if faults[n].get("fault")}
     if any((n, "recovered") not in moments for n in names):
         return None
     return _live(store, max((struck[n] for n in preceding if n not in names), default=None))
+
+
+def _is_of_teardown(fault: dict[str, Any]) -> bool:
+    return bool(fault.get("fault")) and scenarios()[fault["fault"]].stage == "teardown"
 
 
 def _live(store: CampaignStore, moment: datetime | None) -> dict[str, Any] | None:
@@ -100,14 +108,18 @@ def _live(store: CampaignStore, moment: datetime | None) -> dict[str, Any] | Non
     return live if overcome and datetime.fromisoformat(live["at"]) > min(overcome) else None
 
 
-def _is_due(live: dict[str, Any], fault: dict[str, Any]) -> bool:
+def _is_due(live: dict[str, Any], fault: dict[str, Any], store: CampaignStore) -> bool:
     return bool(live["in_flight"]) and int(live["step"]) >= int(fault["after_step"])
 
 
+def _is_torn_down(live: dict[str, Any], fault: dict[str, Any], store: CampaignStore) -> bool:
+    """Return whether the record says that the teardown has begun."""
+    payloads = [event.payload for event in store.events()]
+    return any(isinstance(payload, StageStarted) and payload.stage is Stage.TEARDOWN for payload in payloads)
+
+
 def _inject(endpoint: str, live: dict[str, Any], fault: dict[str, Any]) -> bool:
-    """Inject the fault if it is due; return True once it is done."""
-    if not _is_due(live, fault):
-        return False
+    """Inject the fault; return True once it is done."""
     hand, index = ("kill", fault["kill_node"]) if fault["kill_rank"] is None else ("kill-rank", fault["kill_rank"])
     node = next((pod["node"] for pod in live["pods"] if pod["index"] == index), None)
     instance = next((n["instance"] for n in live["nodes"] if n["name"] == node), None)

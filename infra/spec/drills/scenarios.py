@@ -41,8 +41,12 @@ class Expectation(Frozen):
     """The driver may give up, and says to run the same command again."""
     seen_within_s: float | None = None
     """None: nothing of it is in the record."""
-    committed_within_s: float
-    """Until a step is committed that was not trained before."""
+    committed_within_s: float | None = None
+    """Until a step is committed that was not trained before; None: it ends the training, or strikes after that."""
+    outcome: str | None = None
+    """How the training ends of itself; None: it goes on."""
+    ends_within_s: float = 0.0
+    """Until the training has ended of itself, or after a strike at the teardown, until nothing is left."""
 
 
 class Scenario(Frozen):
@@ -57,8 +61,12 @@ class Scenario(Frozen):
     lasts_s: float = 0.0
     """Time after which `undo` follows."""
     undo: tuple[Hand, ...] = ()
-    spot: bool = False
-    """It strikes spot nodes: a drill with it buys such."""
+    stage: Literal["training", "teardown"] = "training"
+    """When it strikes: after a step of the training, or once the teardown has begun."""
+    spec: Mapping[str, Any] = {}
+    """Fields of the spec, by their path, without which it cannot strike: a drill with it has them."""
+    absent_because: str = ""
+    """Why a rehearsal cannot strike with it; empty where it can."""
     nodes: int = 0
     """GPU nodes that are to be replaced."""
     expect: Expectation
@@ -67,6 +75,16 @@ class Scenario(Frozen):
     def restarts(self) -> bool:
         """Return whether processes of the gang start again."""
         return bool(self.expect.attempts) or AGAIN in self.expect.events
+
+    @property
+    def ends_campaign(self) -> bool:
+        """Return whether the campaign is over after it, so that no other fault can follow."""
+        return self.expect.outcome is not None
+
+    @property
+    def goes_on(self) -> bool:
+        """Return whether it strikes a training that then goes on, so that others can follow."""
+        return self.stage == "training" and not self.ends_campaign and not self.absent_because
 
     @property
     def leaves_events(self) -> bool:

@@ -154,6 +154,31 @@ def test_what_is_expected_in_the_record_is_waited_for(site: FaultySite) -> None:
     assert site.look(90, fault, committed=80) == [] and (0, "caught-up") in moments_in(site.folder, "two")
 
 
+def test_a_fault_of_the_teardown_waits_until_that_has_begun_and_needs_no_gang(
+    site: FaultySite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = named("dependency-violation", 20), named("destroy-interrupted", 30)
+    assert site.look(40, first, second) == []
+    site.store.append(payload_of("stage.started", {"stage": "archive"}))
+    assert site.look(40, first, second) == []
+    site.store.append(payload_of("stage.started", {"stage": "teardown"}))
+    monkeypatch.setitem(PODS, "pods", [])
+    assert site.look(40, first, second, in_flight=False) == ["/_site/faults?"]
+    assert {(0, "struck"), (1, "due")} <= moments_in(site.folder, "two").keys(), "they strike together"
+
+
+def test_a_fault_that_ends_the_training_is_over_with_it(site: FaultySite) -> None:
+    fault = named("user-error", 20)
+    assert len(site.look(25, fault)) == 1
+    site.ahead = timedelta(seconds=5)
+    for step in (25, 60, 90):
+        site.look(step, fault, committed=step)
+    assert (0, "recovered") not in moments_in(site.folder, "two"), "it trains on"
+    site.store.append(payload_of("training.finished", {"outcome": "held", "why": ""}))
+    site.look(90, fault, in_flight=False)
+    assert (0, "recovered") in moments_in(site.folder, "two")
+
+
 def test_a_driver_is_left_to_whoever_conducts_the_drill(site: FaultySite) -> None:
     fault = named("driver-killed", 20)
     assert site.look(25, fault) == site.look(26, fault) == []

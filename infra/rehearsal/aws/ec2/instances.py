@@ -164,3 +164,4 @@ def install(world: World) -> None:
     wrap(InstanceBackend, "run_instances", instances.run)
     wrap(InstanceBackend, "terminate_instances", instances.terminate)
     Instance.instance_status = property(instances.status)  # type: ignore[assignment, arg-type]
+    Instance.events = property(lambda instance: world.scheduled_events.get(instance.id, []))  # type: ignore[attr-defined]

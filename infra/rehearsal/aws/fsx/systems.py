@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from infra.rehearsal.aws.fsx.repositories import Repositories
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend, tag_list, wrap
 from infra.rehearsal.aws.s3.kms import OF_FSX
 from infra.rehearsal.aws.world import World
+from infra.spec.names import CAMPAIGN_TAG
 
 CREATION_S = 1.0
 DELETION_S = 1.0
@@ -248,6 +250,18 @@ class Lustre:
             self.world.schedule_once(self.world.takes("file system deleted", DELETION_S), lambda: self._go(file_system))
         return {"FileSystemId": file_system.file_system_id, "Lifecycle": file_system.lifecycle}
 
+    def lose(self, campaign: str) -> tuple[int, dict[str, Any]]:
+        """Delete a campaign's file systems behind its back; 404 if it has none."""
+        with self.world.lock:
+            lost_ids = [
+                file_system.file_system_id
+                for file_system in self.file_systems.values()
+                if self.tags_of(file_system.resource_arn).get(CAMPAIGN_TAG) == campaign
+            ]
+            for file_system_id in lost_ids:
+                self.delete_file_system({"FileSystemId": file_system_id})
+        return (HTTPStatus.OK if lost_ids else HTTPStatus.NOT_FOUND), {"file_systems": lost_ids}
+
     def _back_up(self, file_system: FileSystem) -> None:
         associations = self.repositories.associations_of(file_system.file_system_id)
         if associations or file_system.lustre["DeploymentType"].startswith("SCRATCH"):
@@ -304,6 +318,7 @@ def install(world: World) -> None:
     add_backend(world, FSxResponse, lustre)
     add_backend(world, FSxResponse, lustre.repositories)
     world.schedule_every(2.0, lustre.repositories.reconcile)
+    world.routes["/_site/lost-file-systems"] = lambda query, body: lustre.lose(query.removeprefix("campaign="))
 
     def iter_tagged_resources(moto: Callable[..., Any], backend: FSxBackend) -> Iterator[TaggedResource]:
         yield from moto(backend)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import signal
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra.cluster.cloud_notice import scheduled
 from infra.rehearsal.aws import power, troubles
 from infra.rehearsal.aws.fsx import damage
 from infra.rehearsal.aws.world import World
@@ -32,8 +36,10 @@ class SignalledMachine:
     def slow(self, seconds: float, share: float) -> None:
         self.asked.append((seconds, share))
 
-    def fill(self, folder: str) -> int:
-        self.asked.append((folder,))
+    def harm(self, kind: str, fields: Mapping[str, str]) -> int:
+        if kind != "fill":
+            raise LookupError(kind)
+        self.asked.append((kind, fields["folder"]))
         return self.hits
 
 
@@ -75,15 +81,38 @@ def test_a_signal_goes_to_one_machine_or_to_all_and_none_hit_is_an_error(world: 
     assert world.routes["/_site/slow"]("instance=i-3&seconds=4&share=0.5", b"")[0] == HTTPStatus.NOT_FOUND
 
 
-def test_a_folder_is_filled_on_one_machine_or_on_all_and_none_that_has_it_is_an_error(world: World) -> None:
+def test_a_scheduled_event_is_announced_in_metadata_and_status_as_the_steward_reads_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines: dict[str, Any] = {"i-1": SignalledMachine(0)}
+    world.machines = machines
+    power.install(world)
+    announced = list[Any]()
+    monkeypatch.setattr(world, "schedule_once", lambda delay_s, function: announced.append(function))
+    ask = world.routes["/_site/event"]
+    assert ask("instance=i-2&seconds=60", b"")[0] == HTTPStatus.NOT_FOUND
+    status, answer = ask("instance=i-1&code=system-reboot&seconds=3600", b"")
+    assert status == HTTPStatus.OK and not world.scheduled_events, "whoever asks hears of it first"
+    announced.pop()()
+    notice = scheduled({"Events": world.scheduled_events["i-1"]})
+    assert notice is not None and (notice.code, notice.due.isoformat()) == ("system-reboot", answer["time"])
+    leaf = world.work / "machines/i-1/metadata/meta-data/events/maintenance/scheduled"
+    (row,) = json.loads(leaf.read_text())
+    assert (row["Code"], row["State"]) == ("system-reboot", "active")
+    assert datetime.strptime(row["NotBefore"], "%d %b %Y %H:%M:%S GMT").replace(tzinfo=UTC) == notice.due
+
+
+def test_harm_comes_to_one_machine_or_to_all_and_none_that_has_it_is_an_error(world: World) -> None:
     machines: dict[str, Any] = {"i-1": SignalledMachine(2), "i-2": SignalledMachine(0)}
     world.machines = machines
     power.install(world)
-    ask = world.routes["/_site/fill"]
-    assert ask("instance=i-1&folder=/disk", b"") == (HTTPStatus.OK, {"containers": 2})
-    assert machines["i-1"].asked == [("/disk",)] and machines["i-2"].asked == []
-    assert ask("folder=/disk", b"")[0] == HTTPStatus.OK and machines["i-2"].asked == [("/disk",)]
-    assert ask("instance=i-2&folder=/disk", b"")[0] == ask("instance=i-3&folder=/disk", b"")[0] == HTTPStatus.NOT_FOUND
+    ask = world.routes["/_site/harm"]
+    assert ask("instance=i-1&kind=fill&folder=/disk", b"") == (HTTPStatus.OK, {"harmed": 2})
+    assert machines["i-1"].asked == [("fill", "/disk")] and machines["i-2"].asked == []
+    assert ask("kind=fill&folder=/disk", b"")[0] == HTTPStatus.OK and machines["i-2"].asked == [("fill", "/disk")]
+    for instance in ("i-2", "i-3"):
+        assert ask(f"instance={instance}&kind=fill&folder=/disk", b"")[0] == HTTPStatus.NOT_FOUND
+    assert ask("kind=burn", b"")[0] == ask("kind=fill", b"")[0] == HTTPStatus.BAD_REQUEST
 
 
 def test_one_program_beside_the_control_plane_is_frozen_alone(world: World) -> None:

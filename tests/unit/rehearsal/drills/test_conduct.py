@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
@@ -19,7 +20,8 @@ from infra.plan.survey import survey
 from infra.record.events import Event
 from infra.record.payloads import payload_of
 from infra.rehearsal.drills import conduct, history
-from infra.rehearsal.drills.conduct import Conductor, Drill, drill, random_drill, remember
+from infra.rehearsal.drills.conduct import Conductor, drill, remember
+from infra.rehearsal.drills.drill_campaigns import Drill, random_drill
 from infra.rehearsal.drills.judge import DrillResult
 from infra.rehearsal.drills.moments import moments_in
 from infra.rehearsal.site import campaigns
@@ -36,6 +38,13 @@ say = lambda fault, kind: moments.open("a").write(json.dumps({"fault": fault, "k
     "at": datetime.datetime.now(datetime.timezone.utc).isoformat()}) + "\\n")
 with (folder / "started").open("a") as file:
     file.write(verb + "\\n")
+if verb == "down" and "destroy-interrupted" in faults:
+    number = faults.index("destroy-interrupted")
+    say(number, "due")
+    while f'"fault":{number},"kind":"struck"' not in moments.read_text():
+        time.sleep(0.02)
+    (folder / "record.made").replace(folder / "record.json.gz")
+    sys.exit(0)
 if verb == "down":
     (folder / "stop").touch()
     sys.exit(0)
@@ -47,6 +56,8 @@ elif moments.exists() and '"driver-ended"' in moments.read_text():
     say(0, "recovered")
 else:
     for number, name in enumerate(faults):
+        if name == "destroy-interrupted":
+            break
         if name in ("driver-killed", "two-drivers"):
             say(number, "due")
             while name == "driver-killed" or '"struck"' not in moments.read_text():
@@ -58,6 +69,9 @@ else:
             (folder / "record.json.gz").write_bytes((folder / "record.of-training").read_bytes())
             sys.exit(77)
         say(number, "recovered")
+        if name == "budget-reached":
+            (folder / "record.made").replace(folder / "record.json.gz")
+            sys.exit(0)
 while faults and not (folder / "stop").exists():
     time.sleep(0.02)
 (folder / "record.made").replace(folder / "record.json.gz")
@@ -134,6 +148,21 @@ def test_a_second_driver_is_started_beside_the_first_and_must_be_refused(site: P
     assert not result.driver_ended and ("second driver" in " ".join(result.problems)) is drives
 
 
+def test_a_campaign_that_a_fault_ends_is_ended_by_nobody_else(site: Path) -> None:
+    (result,) = Conductor(Drill("drill", ("budget-reached",)), lambda _: None).run()
+    assert started(site / "results" / "123456789012-us-east-1" / "drill") == ["run"]
+    assert result.fault == "budget-reached" and not result.driver_ended
+    assert (0, "stopping") not in moments_in(site / "cache" / "sites" / campaigns.SITE, "drill")
+
+
+def test_a_driver_is_killed_in_the_teardown_and_whoever_ends_the_campaign_goes_on(site: Path) -> None:
+    conductor = Conductor(Drill("drill", ("steward-killed", "destroy-interrupted")), lambda _: None)
+    results = conductor.run()
+    assert started(site / "results" / "123456789012-us-east-1" / "drill") == ["run", "down"], "no other driver starts"
+    assert conductor._driver.poll() == -signal.SIGKILL
+    assert [result.fault for result in results] == ["steward-killed", "destroy-interrupted"]
+
+
 def test_a_drill_that_is_interrupted_ends_its_campaign(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     conductor = Conductor(Drill("drill", ("steward-killed",)), lambda _: None)
 
@@ -163,7 +192,7 @@ def test_drawn_faults_are_the_seeds_and_their_gaps_differ(site: Path) -> None:
     steps = [fault["after_step"] for fault in random_drill(6, 3).document()["rehearsal"]["faults"]]
     assert steps == sorted(set(steps)) and len({b - a for a, b in itertools.pairwise(steps)}) > 1
     drawn = random_drill(400, 1).names
-    assert set(drawn) == set(scenarios())
+    assert set(drawn) == {name for name, scenario in scenarios().items() if scenario.goes_on}
     report = drill([], 3, 2, None, lambda _: None)
     assert not report.missed and [result.fault for result in report.results] == list(random_drill(3, 2).names)
 

@@ -158,3 +158,38 @@ def test_the_table_takes_the_place_of_the_last_one_and_leaves_the_rest_of_the_pa
     path.write_text("no place")
     with pytest.raises(UserError, match="no place for the table"):
         page.write(path, [])
+
+
+ENDING = Scenario(what="", expect=Expectation(attempts=1, failure="user", outcome="held", ends_within_s=60))
+HELD = [
+    (4, "attempt.ended", {"attempt": 1, "failure": "user", "step": 124, "detail": "a NameError"}),
+    (5, "training.finished", {"outcome": "held", "why": "a retry would repeat it"}),
+]
+
+
+def test_a_fault_that_ends_the_training_is_told_with_its_end_and_needs_no_commit() -> None:
+    kinds = ("training.finished", "certified")
+    ours = [event for event in events(*HELD) if event.kind in kinds or "a NameError" in event.sentence()]
+    result = judged(ENDING, ours, moments(committed_s=None))
+    assert result.problems == () and result.action == "ended as held"
+    assert (result.ended_s, result.committed_s) == (5.0, None)
+    assert page.lines(result)[-1] == "  left: nothing" and "  end: after 5.0 s" in page.lines(result)
+    assert "| end 5 |" in page.table([result])
+
+
+def test_a_training_that_does_not_end_or_ends_otherwise_is_a_problem() -> None:
+    went_on = judged(ENDING, events(), moments())
+    assert "the training node replaced, its end as held expected" in went_on.problems
+    assert "ended never, within 60 s expected" in went_on.problems
+    stopped = events((5, "training.finished", {"outcome": "stopped", "why": "no capacity"}))
+    assert "the training ended as stopped, its end as held expected" in judged(ENDING, stopped, moments()).problems
+
+
+def test_faults_of_the_teardown_strike_together_and_are_judged_by_the_certificate() -> None:
+    scenario = Scenario(what="", stage="teardown", expect=Expectation(events=("driver.took-over",), ends_within_s=950))
+    both = events((20, "driver.took-over", {"holder": "b", "previous": "a"}))
+    record = [event for event in both if event.kind in ("driver.took-over", "certified")]
+    result = judged(scenario, record, moments(other_s=1))
+    assert (result.ended_s, result.sign_s) == (900.0, 20.0) and result.problems == ()
+    late = scenario.model_copy(update={"expect": Expectation(ends_within_s=800)})
+    assert judged(late, record, moments()).problems == ("ended after 900 s, within 800 s expected",)

@@ -1,0 +1,80 @@
+"""Harms processes of a machine from outside: no memory, threads that stop, folders without room or that answer late."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+_SCARCE_BYTES = 2**20
+
+
+def fill(processes: Collection[int], fields: Mapping[str, str]) -> int:
+    """Leave `folder` without room in every container that may write there. One that starts later has room again."""
+    return _each("folders.py", _containers(processes, fields["folder"]), fields["folder"])
+
+
+def delay_opens(processes: Collection[int], fields: Mapping[str, str]) -> int:
+    """Let each file of `folder` be opened `each` seconds late, for `seconds`, in the same containers."""
+    containers = _containers(processes, fields["folder"])
+    return _each("folders.py", containers, fields["folder"], fields["each"], fields["seconds"])
+
+
+def starve(processes: Collection[int], fields: Mapping[str, str]) -> int:
+    """Give the processes no more memory than they have: what they ask for is refused, as in a full cgroup or GPU."""
+    for pid in processes:
+        _, hard_bytes = resource.prlimit(pid, resource.RLIMIT_AS)
+        resource.prlimit(pid, resource.RLIMIT_AS, (_SCARCE_BYTES, hard_bytes))
+    return len(processes)
+
+
+def stop_threads(processes: Collection[int], fields: Mapping[str, str]) -> int:
+    """Stop all threads of the processes but their first, for `seconds`."""
+    return _each("threads.py", processes, fields["seconds"])
+
+
+def change_weights(processes: Collection[int], fields: Mapping[str, str]) -> int:
+    """Change bits of the weights in the memory of the processes, as `weights.py` has it."""
+    names = ("width", "keep", "set", "toggle", "values", "seconds")
+    return _each("weights.py", processes, *(fields[name] for name in names), flags=("-I",))
+
+
+def change_tokens(processes: Collection[int], fields: Mapping[str, str]) -> int:
+    """Replace the tokens that the processes read, for `seconds`."""
+    return _each("tokens.py", processes, fields["seconds"])
+
+
+HARMS: dict[str, Callable[[Collection[int], Mapping[str, str]], int]] = {
+    "fill": fill, "delay-opens": delay_opens, "starve": starve, "stop-threads": stop_threads,
+    "change-weights": change_weights, "change-tokens": change_tokens,
+}  # fmt: skip
+
+
+def _containers(processes: Collection[int], folder: str) -> list[int]:
+    """Return one process of each container that may write to a folder that is mounted there."""
+    containers = dict[str, int]()
+    for pid in sorted(processes):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            mounts = map(str.split, Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
+            if any(fields[4] == folder and "rw" in fields[5].split(",") for fields in mounts):
+                containers.setdefault(os.readlink(f"/proc/{pid}/ns/mnt"), pid)
+    return list(containers.values())
+
+
+def _each(program: str, processes: Collection[int], *arguments: str, flags: tuple[str, ...] = ("-I", "-S")) -> int:
+    """Start a program that harms each process, wait until it does, and return how many. Raises `OSError` where it
+    cannot."""
+    for pid in processes:
+        command = [sys.executable, *flags, str(_FOLDER / program), str(pid), *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None and process.stderr is not None
+        if not process.stdout.readline():
+            raise OSError(process.stderr.read().decode(errors="replace").strip()[-500:])
+        threading.Thread(target=process.wait, name=program, daemon=True).start()
+    return len(processes)
