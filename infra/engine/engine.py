@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pulumi import automation as auto
+from pulumi.automation._stack import StackInitMode
 
 from infra.engine.adoption import (
     Failed,
@@ -27,7 +31,7 @@ from infra.engine.command import LeashedCommand
 from infra.engine.failures import EngineFailed, OperationWatch
 from infra.engine.locks import unlock
 from infra.engine.refusal import refuse_loss
-from infra.engine.state_copy import backend, passphrase, provider, stack_settings, stored_state
+from infra.engine.state_copy import backend, deployment_of, passphrase, provider, stack_settings, stored_state
 from infra.errors import PermanentError
 from infra.kinds import kind_of_type
 from infra.record.lease import Lease
@@ -39,6 +43,24 @@ from infra.stack.program import program, unprotect
 
 LATE_S = 10.0
 """Time after an engine's death until its last request is carried out and listed."""
+
+_NO_SUMMARY = auto.UpdateSummary("", datetime.min, "", {}, {}, "")
+
+
+class EngineStack(auto.Stack):
+    """A stack whose operations end without a start of the CLI for a summary that nobody reads."""
+
+    def info(self, show_secrets: bool = True) -> auto.UpdateSummary:
+        return _NO_SUMMARY
+
+
+class EngineWorkspace(auto.LocalWorkspace):
+    """A workspace that asks for outputs once. The SDK asks a second time, to know which of them are secret."""
+
+    def stack_outputs(self, stack_name: str) -> auto.OutputMap:
+        words = ["stack", "output", "--json", "--show-secrets", "--stack", stack_name]
+        values = json.loads(self._run_pulumi_cmd_sync(words).stdout)
+        return {name: auto.OutputValue(value, secret=True) for name, value in values.items()}
 
 
 class Engine:
@@ -58,15 +80,16 @@ class Engine:
         self.work.mkdir(parents=True, exist_ok=True)
         settings = stack_settings(stored_state(self.context.store, name))
         try:
-            options = auto.LocalWorkspaceOptions(
+            workspace = EngineWorkspace(
                 work_dir=str(self.work),
+                program=program,
                 pulumi_command=LeashedCommand(self.leases, self.context.spec.campaign, self.context.progress.note),
-                project_settings=auto.ProjectSettings(name=PROJECT, runtime="python"),
+                project_settings=auto.ProjectSettings(name=PROJECT, runtime="python", main=os.getcwd()),
                 env_vars=passphrase() | self.backend,
                 secrets_provider=provider(key_arn, self.context.account.region),
                 stack_settings={name: auto.StackSettings._deserialize(settings)} if settings else None,
             )
-            stack = auto.create_or_select_stack(name, project_name=PROJECT, program=program, opts=options)
+            stack = EngineStack(name, workspace, StackInitMode.CREATE_OR_SELECT)
             stack.set_all_config({key: auto.ConfigValue(value) for key, value in config.items()})
         except FileNotFoundError as error:
             raise PermanentError("there is no Pulumi engine", seen=error, cure="see `bivouac doctor`") from error
@@ -110,6 +133,8 @@ class Engine:
 
     def _come_to_life(self, stack: auto.Stack) -> dict[str, str]:
         """Wait for what AWS still creates and record what is ready; return urn -> type and name of the rest."""
+        if not any(resource.get("initErrors") for resource in self._deployment(stack).get("resources", ())):
+            return {}
         resources = (stack.export_stack().deployment or {}).get("resources", [])
         unseen = {resource["urn"]: resource for resource in resources if resource.get("initErrors")}
         names = {
@@ -144,7 +169,12 @@ class Engine:
     def resources(self, stack: auto.Stack) -> int:
         """Return the number of resources in the state. Raises `EngineFailed`."""
         with _converted_errors("a look at the state", stack):
-            return len((stack.export_stack().deployment or {}).get("resources", []))
+            return len(self._deployment(stack).get("resources", ()))
+
+    def _deployment(self, stack: auto.Stack) -> Mapping[str, Any]:
+        """Return the stored deployment with its secrets encrypted: S3 answers it without a start of the engine."""
+        document = stored_state(self.context.store, stack.name)
+        return (stack.export_stack().deployment or {}) if document is None else deployment_of(document)
 
     def _unprotect(self, stack: auto.Stack) -> None:
         """Lift the protection: the caller has seen that nothing is lost with what holds state."""
@@ -155,11 +185,11 @@ class Engine:
     def _resolve(self, stack: auto.Stack, on_failure: Failed = refuse) -> None:
         """Resolve what a killed engine left pending: adopt what AWS carried out, and refresh it. `on_failure` is called
         for a creation of which nobody can say whether it was carried out."""
+        if not self._deployment(stack).get("pending_operations"):
+            return
         export = stack.export_stack()
         deployment = export.deployment or {}
-        pending = deployment.get("pending_operations")
-        if not pending:
-            return
+        pending = deployment["pending_operations"]
         account, say = self.context.account, self.context.progress
         ids = self._adopt(deployment, on_failure)
         rules = remove_rules(account, deployment, self.context.guard, on_failure)

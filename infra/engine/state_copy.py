@@ -46,8 +46,7 @@ def provider(key_arn: str | None, region: str) -> str | None:
 
 def stack_settings(document: Mapping[str, Any] | None) -> dict[str, str]:
     """Return what `Pulumi.STACK.yaml` has to say for the engine to open a stored checkpoint file on any machine."""
-    latest = ((document or {}).get("checkpoint") or {}).get("latest") or {}
-    entry = latest.get("secrets_providers") or {}
+    entry = deployment_of(document).get("secrets_providers") or {}
     if entry.get("type") != "cloud":
         return {}
     return {"secretsprovider": entry["state"]["url"], "encryptedkey": entry["state"]["encryptedkey"]}
@@ -61,6 +60,11 @@ def stored_state(store: CampaignStore, stack: str) -> dict[str, Any] | None:
     """Return the S3 backend's checkpoint file; None when there is no bucket or no such stack."""
     body = store.get(f".pulumi/stacks/{PROJECT}/{stack}.json")
     return None if body is None else json.loads(body)
+
+
+def deployment_of(document: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the deployment in a checkpoint file: resources and pending operations, secrets encrypted."""
+    return ((document or {}).get("checkpoint") or {}).get("latest") or {}
 
 
 @contextmanager

@@ -6,12 +6,14 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pulumi
 import pytest
 from pulumi.automation import CommandError
 
 from infra.engine import engine as engine_module
+from infra.engine.command import LeashedCommand
 from infra.engine.engine import Engine
 from infra.engine.state_copy import state_copy, stored_state
 from infra.session.context import Context
@@ -64,6 +66,22 @@ def test_the_operator_opens_it_on_another_machine(context: Context, camped: Camp
     with acting(camped, *OPERATOR):
         engine = Engine(context, tmp_path)
         assert engine.up(engine.stack(STACK, {})) == {"word": SECRET}
+
+
+def test_an_up_starts_the_cli_once_to_work_and_once_for_the_outputs(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start costs a quarter of a second. The rest stands in the stored state."""
+    engine, starts = Engine(context, tmp_path), list[tuple[str, ...]]()
+    stack, run = engine.stack(STACK, {}), LeashedCommand.run
+
+    def count(command: LeashedCommand, words: list[str], *rest: Any, **more: Any) -> Any:
+        starts.append(tuple(word for word in words[:2] if not word.startswith("-")))
+        return run(command, words, *rest, **more)
+
+    monkeypatch.setattr(LeashedCommand, "run", count)
+    assert engine.clear_broken(stack) == () and engine.up(stack) == {"word": SECRET}
+    assert engine.resources(stack) == 1 and starts == [("up",), ("stack", "output")]
 
 
 def test_a_pull_requests_preview_opens_it_by_its_own_right(context: Context, camped: CampaignSite) -> None:
