@@ -24,6 +24,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "trees of ranks": ("rank0/step_{}.pt", "rank1/step_{}.pt"),
     "files of ranks": ("ckpt_step{}_rank0.pt", "ckpt_step{}_rank1.pt"),
     "batches of Composer": ("ep0-ba{}-rank0.pt", "ep0-ba{}-rank1.pt"),
+    "two roles of a rank": ("ckpt_step{}_rank0_model.pt", "ckpt_step{}_rank0_optim.pt"),
     "two models": ("generator/step-{}/m.pt", "discriminator/step-{}/m.pt"),
 }
 
@@ -191,3 +192,19 @@ def test_the_tops_of_a_tree_are_its_folders_and_the_files_beside_them() -> None:
     file = TreeFile("a", 0o644)
     tree = Tree(".", "folder", {"a/b": file, "c": file, "d/e/f": file}, folders=["a", "a/x", "d/e"], part=True)
     assert tree.tops == ["a", "c", "d/e"]
+
+
+def test_trees_of_a_framework_keep_the_step_of_their_names_however_little_the_job_tells(job: WatchedJob) -> None:
+    job.at(1), job.at(2)
+    for part in ("model", "optim"):
+        dcp(job.folder / f"{part}/step-50000")
+    assert job.look() == [(50000, ".")]
+
+
+@pytest.mark.parametrize("name", ["weights/model.pt", "optimizer/optimizer.pt", "weights/more.pt"])
+def test_the_step_of_parts_without_a_number_is_in_the_content_of_any_file(name: str, job: WatchedJob) -> None:
+    job.at(7)
+    for other in ("weights/model.pt", "weights/more.pt", "optimizer/optimizer.pt"):
+        saved(job.folder / other)
+    saved(job.folder / name, global_step=10)
+    assert [step for step, _ in job.look()] == [10]
