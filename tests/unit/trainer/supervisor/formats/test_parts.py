@@ -197,8 +197,8 @@ def test_the_tops_of_a_tree_are_its_folders_and_the_files_beside_them() -> None:
 def test_trees_of_a_framework_keep_the_step_of_their_names_however_little_the_job_tells(job: WatchedJob) -> None:
     job.at(1), job.at(2)
     for part in ("model", "optim"):
-        dcp(job.folder / f"{part}/step-50000")
-    assert job.look() == [(50000, ".")]
+        dcp(job.folder / f"{part}/step-50000000")
+    assert job.look() == [(50_000_000, ".")]
 
 
 @pytest.mark.parametrize("name", ["weights/model.pt", "optimizer/optimizer.pt", "weights/more.pt"])
