@@ -340,6 +340,32 @@ def test_files_that_were_written_within_seconds_are_one_checkpoint(job: WatchedJ
     assert [root for _, root in job.look()] == ["weights"]
 
 
+def test_files_of_two_epochs_that_overlap_are_one_checkpoint(job: WatchedJob) -> None:
+    for name, seconds in (("netG_0", 0), ("netD_0", 15), ("netG_1", 16), ("netD_1", 31)):
+        _written(job.folder / f"weights/{name}.pt", -seconds)
+    assert [root for _, root in job.look()] == ["weights"]
+
+
+def test_files_of_steps_are_each_one_beside_a_file_without_a_number(job: WatchedJob) -> None:
+    for name in ("average", "net_10", "net_20"):
+        saved(job.folder / f"weights/{name}.pt")
+    assert job.look() == [(10, "weights/net_10.pt"), (20, "weights/net_20.pt")]
+
+
+def test_files_of_one_folder_with_other_steps_in_them_are_each_one(job: WatchedJob) -> None:
+    saved(job.folder / "saved/best.pt", step=10), saved(job.folder / "saved/last.pt", step=30)
+    assert job.look() == [(10, "saved/best.pt"), (30, "saved/last.pt")]
+
+
+@pytest.mark.parametrize(("name", "is_done"), [("step-10", True), ("newest", False)])
+def test_a_marker_ends_a_folder_with_a_step_and_one_that_is_written_again_has_to_rest(
+    name: str, is_done: bool, job: WatchedJob
+) -> None:
+    job.recogniser.settles_at_once = False
+    job.at(10), put(job.folder / name / "state"), put(job.folder / name / "DONE", "")
+    assert bool(job.look()) == is_done
+
+
 def test_a_file_without_a_step_from_before_this_attempt_is_not_sealed(job: WatchedJob) -> None:
     _written(job.folder / "model.pt", 60)
     job.at(10)
