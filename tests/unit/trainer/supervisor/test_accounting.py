@@ -331,3 +331,19 @@ def test_where_nothing_is_sealed_and_files_of_state_lie_there_the_job_may_tell_i
     saved(node.own / "gpt.pt")
     account = node.end()
     assert (account.files, account.fits) == (1, "client")
+
+
+def test_a_link_that_leads_out_is_unrecognised_also_alone(tmp_path: Path) -> None:
+    node = JobNode(tmp_path)
+    put(tmp_path / "elsewhere", "the model")
+    node.own.mkdir(parents=True), (node.own / "weights").symlink_to(tmp_path / "elsewhere")
+    account = node.end()
+    assert (account.files, account.bytes, account.entries) == (1, 0, ("weights",))
+
+
+def test_what_is_being_removed_is_known_beside_every_series(tmp_path: Path) -> None:
+    node = JobNode(tmp_path, "marker")
+    for number, name in enumerate(("a/step-20", "b/step-30", "c/step-40")):
+        put(node.own / name / "state"), put(node.own / name / "DONE", "")
+        put(node.own / f"{name[0]}/step-1{number}/state", age_s=60)  # its marker went first
+    assert node.end().files == 0 and len(seal.committed(node.tier)) == 3
