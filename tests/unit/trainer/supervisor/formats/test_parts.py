@@ -10,7 +10,7 @@ from tests.worlds.checkpoint_files import WatchedJob, dcp, half, safetensors, sa
 from tests.worlds.supervisor_tier import put
 from trainer.contract.tree import Tree, TreeFile
 from trainer.supervisor import seal
-from trainer.supervisor.formats import Finished, forget_later
+from trainer.supervisor.formats import Finished, forget_later, is_begun
 from trainer.supervisor.formats import recognise as looks
 
 SETS: dict[str, tuple[str, ...]] = {
@@ -208,3 +208,10 @@ def test_the_step_of_parts_without_a_number_is_in_the_content_of_any_file(name: 
         saved(job.folder / other)
     saved(job.folder / name, global_step=10)
     assert [step for step, _ in job.look()] == [10]
+
+
+def test_a_part_that_another_node_waits_for_is_found_among_all_others(job: WatchedJob) -> None:
+    for step in (10, 20):
+        half(saved(job.folder / f"step-{step}/m.pt"))
+    roots = [job.folder / f"step-{step}" for step in (10, 20, 30)]
+    assert [is_begun("auto", job.folder, root, 20) for root in roots] == [False, True, False]

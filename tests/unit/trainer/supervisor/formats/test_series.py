@@ -388,7 +388,7 @@ def test_a_folder_that_holds_nothing_newer_than_the_restored_file_is_not_sealed_
 
 def test_a_series_keeps_its_steps_beside_what_is_downloaded_into_it(job: WatchedJob) -> None:
     job.recogniser.planned_steps = 60
-    saved(job.folder / "model_10000000.pth")
+    saved(job.folder / "model_90000000.pth")
     job.look()
     job.at(10), job.at(20)
     saved(job.folder / "model_18.pth")
