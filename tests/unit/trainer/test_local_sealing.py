@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +177,31 @@ def test_a_relaunch_may_change_the_tier_and_the_job_goes_on_in_the_other_folder(
     shared.look()
     assert shared.committed == 20
     assert TwoNodes(tmp_path, attempt=3).resume() == ["step-20", "step-20"]
+
+
+def test_a_node_that_could_not_give_its_part_tries_again_only_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, start = TwoNodes(tmp_path), time.monotonic()
+    pair.put(0, "step-10/__0_0.distcp"), pair.put(1, "step-10/__1_0.distcp"), pair.put(0, "step-10/.metadata")
+    with monkeypatch.context() as full:
+        full.setattr(pair.nodes[1].far, "send", _no_room)
+        assert pair.look(0, 1, 1, 1, 0) == []
+    assert len(pair.refusals(1)) == 1
+    pair.nodes[1].put_off.clear()  # the while is over
+    assert pair.look(1, 0) == [10]
+    (committed,) = pair.jobs[0].of("committed")
+    assert 0 <= committed["seconds"] <= round(time.monotonic() - start, 3)
+
+
+def _no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_is_unrecognised_on_a_nodes_disk_is_on_the_shared_tier_at_the_end(tmp_path: Path) -> None:
+    pair = TwoNodes(tmp_path)
+    for rank, node in enumerate(pair.nodes):
+        pair.put(rank, "notes.bin", b"of %d" % rank)
+        node.finish(0)
+    places = sorted((pair.tier / "own").glob("*/notes.bin"))
+    assert [path.read_bytes() for path in places] == [b"of 0", b"of 1"]

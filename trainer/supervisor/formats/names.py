@@ -121,6 +121,11 @@ def same_step(name: str) -> re.Pattern[str] | None:
     return re.compile(before + name[start:end] + after + r"\Z")
 
 
+def may_be_first_rank(name: str) -> bool:
+    """Return whether a name ends as the first of each rank's files does: `ckpt_30_0.pt`."""
+    return bool(_FIRST_RANK.search(name))
+
+
 def number_in_family(pattern: re.Pattern[str], name: str) -> int | None:
     match = pattern.match(name)
     return _digits(match.group(1)) if match else None

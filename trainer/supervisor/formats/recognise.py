@@ -193,9 +193,11 @@ class Recogniser:
     def _counts_epochs(self, checkpoint: Finished, sealed_step: int) -> bool:
         """Return whether a plain number counts less than steps, as of `weights/net_3.pt`: it is the largest of its
         series, was written once the job had told a step beyond the sealed one, and no other series has steps."""
-        if not checkpoint.plain or checkpoint.ordinal < 0 or checkpoint.face in self._sealed:
+        if not checkpoint.plain or checkpoint.ordinal < 0 or self._counted - {series(checkpoint.face)}:
             return False
-        if self._counted - {series(checkpoint.face)} or versions.has_larger_kin(checkpoint):
+        if checkpoint.face in self._sealed or not self.is_of_attempt(checkpoint.face):
+            return False
+        if versions.has_larger_kin(checkpoint):
             return False
         return self._heard_before(written_at(version_of(checkpoint)), -1) > sealed_step
 

@@ -19,6 +19,7 @@ from trainer.contract.sealed import MANIFEST, serialize, step_folder
 from trainer.contract.tree import path_of
 from trainer.supervisor import activity, ends, formats, seal
 from trainer.supervisor.formats import Finished
+from trainer.supervisor.formats.names import may_be_first_rank
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
 from trainer.supervisor.sealing.copying import side_by_side
@@ -145,8 +146,10 @@ class LocalSealing(Sealing):
             manifest = self.far.get(f"{step_folder(checkpoint.step)}/{MANIFEST}")
             sealing = seal.next_sealing(manifest, f"attempt-{self.place.attempt:04d}")
             pending = _Begun(time.monotonic(), self.job.tokens, self.job.loss, version)
-            root = os.path.relpath(os.path.realpath(str(checkpoint.root)), os.path.realpath(str(self.folder)))
-            part = [str(path.relative_to(checkpoint.root)) for path in checkpoint.files]
+            folder, part = checkpoint.root, [str(path.relative_to(checkpoint.root)) for path in checkpoint.files]
+            if not part and may_be_first_rank(folder.name) and folder.is_file():  # the other ranks' lie elsewhere
+                folder, part = folder.parent, [folder.name]
+            root = os.path.relpath(os.path.realpath(str(folder)), os.path.realpath(str(self.folder)))
             self._begun[checkpoint.step] = pending
             names = [file.name for path in files for file in formats.files_of(path)]
             self.parts.ask(Asked(checkpoint.step, root, names, sealing, part))

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.worlds.checkpoint_files import saved
 from tests.worlds.supervisor_tier import JobNode, put, torch_file
 from trainer.contract import UNRECOGNISED_NAME, Status, entry_path
 from trainer.supervisor import accounting, seal
+from trainer.supervisor.formats import Finished
 
 
 def test_what_another_format_would_know_is_counted_and_told_with_that_format(tmp_path: Path) -> None:
@@ -308,3 +310,40 @@ def test_the_seconds_between_seals_are_the_save_interval(tmp_path: Path, monkeyp
     now[0] += 541
     accounts.look(40)
     assert len(node.unrecognised()) == 2, "again after another seal, and by the longest interval"
+
+
+@pytest.mark.parametrize(("names", "files"), [(("model",), 0), (("model", "opt"), 2)])
+def test_an_older_checkpoint_of_another_run_is_known_by_its_series_if_all_of_it_is(
+    names: tuple[str, ...], files: int, tmp_path: Path
+) -> None:
+    node = JobNode(tmp_path)
+    restored = saved(node.own / "run-2/model_20.pt")
+    node.job.sealing.recogniser.note_restored(Finished(20, restored))
+    node.job.sealing.committed = 20
+    for name in names:
+        path = saved(node.own / f"run-1/{name}_10.pt")
+        os.utime(path, (time.time() - 60,) * 2)
+    assert node.end().files == files
+
+
+def test_where_nothing_is_sealed_and_files_of_state_lie_there_the_job_may_tell_its_checkpoints(tmp_path: Path) -> None:
+    node = JobNode(tmp_path)
+    saved(node.own / "gpt.pt")
+    account = node.end()
+    assert (account.files, account.fits) == (1, "client")
+
+
+def test_a_link_that_leads_out_is_unrecognised_also_alone(tmp_path: Path) -> None:
+    node = JobNode(tmp_path)
+    put(tmp_path / "elsewhere", "the model")
+    node.own.mkdir(parents=True), (node.own / "weights").symlink_to(tmp_path / "elsewhere")
+    account = node.end()
+    assert (account.files, account.bytes, account.entries) == (1, 0, ("weights",))
+
+
+def test_what_is_being_removed_is_known_beside_every_series(tmp_path: Path) -> None:
+    node = JobNode(tmp_path, "marker")
+    for number, name in enumerate(("a/step-20", "b/step-30", "c/step-40")):
+        put(node.own / name / "state"), put(node.own / name / "DONE", "")
+        put(node.own / f"{name[0]}/step-1{number}/state", age_s=60)  # its marker went first
+    assert node.end().files == 0 and len(seal.committed(node.tier)) == 3

@@ -169,3 +169,26 @@ def test_each_signal_asks_the_job_to_stop_in_a_thread_also_after_a_failure() -> 
         os.kill(os.getpid(), number)
         until(partial(has_heard, stops, count), f"signal {count} was heard")
     assert stops == [(signal.SIGTERM, "signals"), (signal.SIGINT, "signals"), (signal.SIGTERM, "signals")]
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_a_forked_rank_passes_its_own_signal_on_to_nobody() -> None:
+    stops: list[tuple[int, str]] = []
+    life.stop_on_signals(SimpleNamespace(stop=lambda number: stops.append((number, ""))))  # type: ignore[arg-type]
+    child = os.fork()
+    if not child:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.kill(os.getpid(), signal.SIGINT)
+    until(partial(has_heard, stops, 1), "the signal was heard")
+    assert stops == [(signal.SIGINT, "")], "the child's would have come first"
+
+
+def test_a_scratch_folder_that_is_gone_already_is_no_other_end(pod: Pod) -> None:
+    def refuse(run: Path) -> Any:
+        run.rmdir()
+        raise ValueError("no such launcher")
+
+    assert life.live(refuse, lambda error: ends.End(ends.USER, f"no job: {error}")) == int(ExitCode.USER)
+    assert "no such launcher" in pod.messages[0]["detail"]

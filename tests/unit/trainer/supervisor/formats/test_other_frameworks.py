@@ -197,6 +197,12 @@ def test_a_jobs_own_file_of_trackers_name_stays(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint").exists()
 
 
+def test_a_model_of_trackers_name_is_unrecognised(tmp_path: Path) -> None:
+    node = JobNode(tmp_path)
+    tensorflow(node.own / "other", 10, 1), saved(node.own / "checkpoint")
+    assert node.end().entries == ("checkpoint",)
+
+
 def test_tensorflows_tracker_is_accounted_for(tmp_path: Path) -> None:
     node = JobNode(tmp_path)
     tensorflow(node.own, 10, 1)

@@ -10,7 +10,7 @@ from tests.worlds.checkpoint_files import WatchedJob, dcp, half, safetensors, sa
 from tests.worlds.supervisor_tier import put
 from trainer.contract.tree import Tree, TreeFile
 from trainer.supervisor import seal
-from trainer.supervisor.formats import Finished, forget_later
+from trainer.supervisor.formats import Finished, forget_later, is_begun
 from trainer.supervisor.formats import recognise as looks
 
 SETS: dict[str, tuple[str, ...]] = {
@@ -24,6 +24,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "trees of ranks": ("rank0/step_{}.pt", "rank1/step_{}.pt"),
     "files of ranks": ("ckpt_step{}_rank0.pt", "ckpt_step{}_rank1.pt"),
     "batches of Composer": ("ep0-ba{}-rank0.pt", "ep0-ba{}-rank1.pt"),
+    "two roles of a rank": ("ckpt_step{}_rank0_model.pt", "ckpt_step{}_rank0_optim.pt"),
     "two models": ("generator/step-{}/m.pt", "discriminator/step-{}/m.pt"),
 }
 
@@ -191,3 +192,26 @@ def test_the_tops_of_a_tree_are_its_folders_and_the_files_beside_them() -> None:
     file = TreeFile("a", 0o644)
     tree = Tree(".", "folder", {"a/b": file, "c": file, "d/e/f": file}, folders=["a", "a/x", "d/e"], part=True)
     assert tree.tops == ["a", "c", "d/e"]
+
+
+def test_trees_of_a_framework_keep_the_step_of_their_names_however_little_the_job_tells(job: WatchedJob) -> None:
+    job.at(1), job.at(2)
+    for part in ("model", "optim"):
+        dcp(job.folder / f"{part}/step-50000000")
+    assert job.look() == [(50_000_000, ".")]
+
+
+@pytest.mark.parametrize("name", ["weights/model.pt", "optimizer/optimizer.pt", "weights/more.pt"])
+def test_the_step_of_parts_without_a_number_is_in_the_content_of_any_file(name: str, job: WatchedJob) -> None:
+    job.at(7)
+    for other in ("weights/model.pt", "weights/more.pt", "optimizer/optimizer.pt"):
+        saved(job.folder / other)
+    saved(job.folder / name, global_step=10)
+    assert [step for step, _ in job.look()] == [10]
+
+
+def test_a_part_that_another_node_waits_for_is_found_among_all_others(job: WatchedJob) -> None:
+    for step in (10, 20):
+        half(saved(job.folder / f"step-{step}/m.pt"))
+    roots = [job.folder / f"step-{step}" for step in (10, 20, 30)]
+    assert [is_begun("auto", job.folder, root, 20) for root in roots] == [False, True, False]

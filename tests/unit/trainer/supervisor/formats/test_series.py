@@ -12,7 +12,7 @@ from tests.worlds.checkpoint_files import WatchedJob, half, huggingface, saved
 from tests.worlds.checkpoint_files import job as job
 from tests.worlds.supervisor_tier import JobNode, put
 from trainer.supervisor import seal
-from trainer.supervisor.formats import forget_later
+from trainer.supervisor.formats import forget_later, recognise
 from trainer.supervisor.formats.names import STEP, Number, number_of
 from trainer.supervisor.formats.tree import Finished
 
@@ -338,3 +338,68 @@ def test_files_that_were_written_within_seconds_are_one_checkpoint(job: WatchedJ
     for layer in range(3):
         _written(job.folder / f"weights/net_{layer}.pt", -5 * layer)
     assert [root for _, root in job.look()] == ["weights"]
+
+
+def test_files_of_two_epochs_that_overlap_are_one_checkpoint(job: WatchedJob) -> None:
+    for name, seconds in (("netG_0", 0), ("netD_0", 15), ("netG_1", 16), ("netD_1", 31)):
+        _written(job.folder / f"weights/{name}.pt", -seconds)
+    assert [root for _, root in job.look()] == ["weights"]
+
+
+def test_files_of_steps_are_each_one_beside_a_file_without_a_number(job: WatchedJob) -> None:
+    for name in ("average", "net_10", "net_20"):
+        saved(job.folder / f"weights/{name}.pt")
+    assert job.look() == [(10, "weights/net_10.pt"), (20, "weights/net_20.pt")]
+
+
+def test_files_of_one_folder_with_other_steps_in_them_are_each_one(job: WatchedJob) -> None:
+    saved(job.folder / "saved/best.pt", step=10), saved(job.folder / "saved/last.pt", step=30)
+    assert job.look() == [(10, "saved/best.pt"), (30, "saved/last.pt")]
+
+
+@pytest.mark.parametrize(("name", "is_done"), [("step-10", True), ("newest", False)])
+def test_a_marker_ends_a_folder_with_a_step_and_one_that_is_written_again_has_to_rest(
+    name: str, is_done: bool, job: WatchedJob
+) -> None:
+    job.recogniser.settles_at_once = False
+    job.at(10), put(job.folder / name / "state"), put(job.folder / name / "DONE", "")
+    assert bool(job.look()) == is_done
+
+
+def test_a_file_without_a_step_from_before_this_attempt_is_not_sealed(job: WatchedJob) -> None:
+    _written(job.folder / "model.pt", 60)
+    job.at(10)
+    assert job.look() == []
+    saved(job.folder / "model.pt", more=1)
+    assert job.look() == [(10, "model.pt")]
+
+
+def test_a_folder_that_holds_nothing_newer_than_the_restored_file_is_not_sealed_as_a_later_step(
+    job: WatchedJob,
+) -> None:
+    for rank in (2, 3):
+        _written(job.folder / f"weights/net_{rank}.pt", 0)
+    job.recogniser.note_restored(Finished(400, job.folder / "weights/net_3.pt"))
+    job.committed = 400
+    os.utime(job.folder / "weights/net_2.pt", (time.time() - 0.5,) * 2)
+    job.at(410)
+    assert job.look(ranks=2) == []
+
+
+def test_a_series_keeps_its_steps_beside_what_is_downloaded_into_it(job: WatchedJob) -> None:
+    job.recogniser.planned_steps = 60
+    saved(job.folder / "model_90000000.pth")
+    job.look()
+    job.at(10), job.at(20)
+    saved(job.folder / "model_18.pth")
+    assert job.look() == [(18, "model_18.pth")], "not the step that was told last"
+
+
+def test_a_job_that_tells_few_steps_may_be_far_beyond_the_last_one(
+    job: WatchedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    job.recogniser.hear(10, now - 1.0), job.recogniser.hear(110, now)
+    saved(job.folder / "ckpt_7500.pt")
+    monkeypatch.setattr(recognise.time, "time", lambda: now)
+    assert job.look() == [(7500, "ckpt_7500.pt")], "64 times 110, and ten times the 100 between two lines"

@@ -143,6 +143,29 @@ def test_a_table_that_does_not_answer_ends_the_meeting_with_its_time(
     assert not decision.go and decision.why == "the agent of pod 0 does not answer"
 
 
+def test_a_supervisor_that_reached_the_table_late_is_counted_with_those_that_are_there(
+    two: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, refusals = two[1]._ask, iter([TimeoutError("no answer")])
+
+    def ask_late(*given: object, **more: object) -> dict[str, object]:
+        for error in refusals:
+            raise error
+        return ask(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(two[1], "_ask", ask_late)
+    two[1].longest_s = 0.0
+    decision = two[1].decide(0, word(1, **DIED), lambda: False)
+    assert decision.why == "1 of 2 agents met within 0 s"
+
+
+def test_no_generation_is_skipped(two: Gathering) -> None:
+    far = {"generation": 2, "pod": 1, "address": "a", "over": False, "word": None, "proposes": "", "wait_s": 0}
+    two[0]._ask(0)
+    with pytest.raises(ValueError, match="no generation of this attempt: 2"):
+        two[0].table.take(far)
+
+
 FAR = {"generation": 7, "pod": 1, "address": "a", "over": False, "word": None, "proposes": "", "wait_s": 0}
 NO_MESSAGES = ("{}", "[", "3", '{"generation": 0, "pod": 1, "address": "a", "over": false}', json.dumps(FAR))
 

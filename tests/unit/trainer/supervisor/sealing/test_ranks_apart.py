@@ -52,6 +52,11 @@ def test_of_files_that_tell_no_step_none_is_sealed_without_the_others(pair: TwoN
     assert pair.look(0, 1, 0, 1, 0) == []
 
 
+def test_a_folder_of_each_rank_is_part_of_one_checkpoint(pair: TwoNodes) -> None:
+    _save(pair, 10, "rank{rank}/ckpt_{number}.pt", (10, 10))
+    assert pair.look(0, 1, 0, 1, 0) == [10] and _names(pair, 10) == {"rank0/ckpt_10.pt", "rank1/ckpt_10.pt"}
+
+
 def test_another_ranks_file_is_found_by_the_number_of_the_step(pair: TwoNodes) -> None:
     _save(pair, 2560, "ckpt_{number}_rank{rank}.pt", (10, 8))
     half(pair.nodes[1].folder / "ckpt_2560_rank1.pt")
@@ -61,9 +66,24 @@ def test_another_ranks_file_is_found_by_the_number_of_the_step(pair: TwoNodes) -
     assert _names(pair, step) == {"ckpt_2560_rank0.pt", "ckpt_2560_rank1.pt"}
 
 
-def test_a_file_alone_is_no_step_where_the_other_node_writes_such_ones(pair: TwoNodes) -> None:
-    _save(pair, 10, "ckpt_{number}_{rank}.pt", (10, 10))
-    assert pair.look(0, 1, 0, 1, 0) == []
+def test_a_rank_that_no_word_names_is_known_by_the_step_beside_it(tmp_path: Path, pair: TwoNodes) -> None:
+    for number in (10, 20):
+        _save(pair, number, "ckpt_{number}_{rank}.pt", (number, number))
+        half(pair.nodes[1].folder / f"ckpt_{number}_1.pt")
+        assert number not in pair.look(0, 1, 0, 1, 0), "it is being written"
+        saved(pair.nodes[1].folder / f"ckpt_{number}_1.pt")
+        assert pair.look(0, 1, 0, 1, 0)[0] == number
+        assert _names(pair, number) == {f"ckpt_{number}_0.pt", f"ckpt_{number}_1.pt"}
+    again = TwoNodes(tmp_path, "auto", 2)
+    again.resume()
+    for node in again.nodes:
+        assert {path.name for path in node.folder.glob("ckpt_20_*")} == {"ckpt_20_0.pt", "ckpt_20_1.pt"}
+
+
+def test_a_file_with_an_epoch_of_0_is_a_step_alone_where_only_node_0_writes(pair: TwoNodes) -> None:
+    pair.nodes[0].recogniser.hear(10, time.time() - 1.0)
+    saved(pair.nodes[0].folder / "ckpt_10_0.pt")
+    assert pair.look(0, 1, 0, 1) == [10] and _names(pair, 10) == {"ckpt_10_0.pt"}
 
 
 def test_where_only_rank_0_writes_each_step_is_sealed_also_after_two_restarts(tmp_path: Path, pair: TwoNodes) -> None:
