@@ -46,7 +46,10 @@ def print_findings(console: Console, file: Path, findings: tuple[Finding, ...]) 
 
 def _has_credentials() -> bool:
     """Return whether environment or files name AWS credentials, without the third of a second that botocore takes."""
-    variables = {"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"}
+    names = ("ACCESS_KEY_ID", "CONFIG_FILE", "PROFILE", "SHARED_CREDENTIALS_FILE", "WEB_IDENTITY_TOKEN_FILE")
+    # Builds and containers of AWS's get theirs from an address.
+    addresses = ("CONTAINER_CREDENTIALS_FULL_URI", "CONTAINER_CREDENTIALS_RELATIVE_URI")
+    variables = {f"AWS_{name}" for name in (*names, *addresses)}
     files = (Path(os.path.expanduser(f"~/.aws/{name}")) for name in ("credentials", "config"))
     return bool(variables & os.environ.keys()) or any(file.is_file() for file in files)
 

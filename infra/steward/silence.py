@@ -13,7 +13,7 @@ from infra.aws.account import Account
 from infra.aws.schedules import at_expression, change_schedule
 from infra.clock import Clock
 from infra.cluster.steward_config import LONGEST_SILENCE
-from infra.errors import LeaseUnproven
+from infra.errors import LeaseUnproven, first_line
 from infra.record.lease import Lease
 from infra.spec.names import Names
 from infra.steward.seeing.sources import PASSING
@@ -46,11 +46,9 @@ class SilenceSchedules:
             return
         moment = self._clock.now() + LONGEST_SILENCE
         if self._change({"ScheduleExpression": at_expression(moment), "State": "ENABLED"}):
-            self._fires_at, self._next = moment, now + EVERY_S
-        elif self._trouble:
-            self._next = now + (EVERY_S if self._fires_at is None else RETRY_S)
-        else:
-            self._next = inf  # a campaign that is older than its schedules
+            self._fires_at = moment
+        is_urgent = self._trouble and self._fires_at is not None
+        self._next = now + (RETRY_S if is_urgent else EVERY_S)
 
     def switch_off(self) -> None:
         """Let nobody be told of a silence once the GPU nodes are at zero for good. Raises `LeaseLost`. A refusal is
@@ -67,17 +65,16 @@ class SilenceSchedules:
         return (f"the schedule that ends the GPU nodes of a silent steward is not postponed, {when}: {self._trouble}",)
 
     def _change(self, changes: dict[str, str]) -> bool:
+        """Return whether any is there and was changed: a campaign that is older than them has none."""
         try:
-            client = self._account.client("scheduler")
-            is_whole = all(
-                [change_schedule(client, name, changes, self._check) for name in self._names.silence_schedules]
-            )
+            client, names = self._account.client("scheduler"), self._names.silence_schedules
+            changed = [change_schedule(client, name, changes, self._check) for name in names]
         except PASSING as error:
-            self._trouble = f"{type(error).__name__}: {error}"[:200]
+            self._trouble = first_line(error)
             log.warning("the schedules of the steward's silence are not changed: %s", self._trouble)
             return False
         self._trouble = ""
-        return is_whole
+        return any(changed)
 
     def _check(self) -> None:
         """Raise `LeaseLost` if another steward has the campaign. A lease that nobody can prove is no reason to let the

@@ -187,10 +187,11 @@ def version_probe(component: str, version: str | None, target: str, cure: str | 
     """Compare versions by whole parts: `580` matches 580.159.03, `2.30.4` matches 2.30.4 but not 2.30.40. `target` with
     `AT_LEAST` is a floor."""
     name = f"version {component}"
-    if version is None:
-        return blind(name, "its version is unknown", target)
+    if version is None or not _numbers(version):
+        return blind(name, "its version is unknown" + (f": {version}" if version else ""), target)
     if target.startswith(AT_LEAST):
-        fits = _numbers(version) >= _numbers(target)
+        floor = _numbers(target)
+        fits = _numbers(version) + [0] * len(floor) >= floor
         cure = "name a newer AMI in image.nodes, or write `nodes: eks` for AWS's newest, or `nodes: bake`"
     else:
         fits = [*_parts(version)][: len(_parts(target))] == _parts(target)

@@ -106,6 +106,13 @@ def test_an_older_campaign_has_none_and_a_refusal_is_not_taken_for_none() -> Non
         launch_budget.postpone(context(Scheduler("unreachable"), timedelta(days=2)))
 
 
+def test_borrowed_nodes_have_no_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_budget, "environment", lambda spec: SimpleNamespace(makes_cluster=False))
+    scheduler = Scheduler("AccessDeniedException")
+    launch_budget.postpone(context(scheduler, timedelta(days=2)))
+    assert scheduler.asked == []
+
+
 def test_reserved_nodes_bill_until_the_deadline_in_any_case_and_are_not_ended_before() -> None:
     scheduler = Scheduler()
     reserved = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,8 @@ def printed(*rules: str) -> str:
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("ACCESS_KEY_ID", "PROFILE", "SHARED_CREDENTIALS_FILE", "WEB_IDENTITY_TOKEN_FILE"):
-        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
 
 
 def test_old_prices_are_one_line_a_day_and_no_finding_of_the_spec(tmp_path: Path) -> None:
@@ -47,7 +48,12 @@ def test_a_cache_that_cannot_be_written_hides_nothing(tmp_path: Path) -> None:
     assert printed("price-age") == printed("price-age") != printed()
 
 
-@pytest.mark.parametrize("there", ["AWS_PROFILE", "AWS_ACCESS_KEY_ID", ".aws/config", ".aws/credentials", ""])
+IN_A_BUILD, IN_A_POD = (f"AWS_CONTAINER_CREDENTIALS_{kind}_URI" for kind in ("RELATIVE", "FULL"))
+
+
+@pytest.mark.parametrize(
+    "there", ["AWS_PROFILE", "AWS_ACCESS_KEY_ID", IN_A_BUILD, IN_A_POD, ".aws/config", ".aws/credentials", ""]
+)
 def test_a_refresh_is_offered_where_credentials_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
 ) -> None:

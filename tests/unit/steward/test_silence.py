@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -87,6 +88,10 @@ def test_at_its_end_both_are_off_and_stay_off_with_the_next_steward(guarded: Ste
     assert guarded.aws.desired == 0 and fires_at(guarded) is fires_at(guarded, NOTICE) is None
     assert guarded.run(5), "a pod that Kubernetes starts again"
     assert fires_at(guarded) is None
+    assert guarded.steward is not None
+    guarded.time.go(60 * MINUTE)
+    guarded.steward.silence.postpone()
+    assert fires_at(guarded) is None
 
 
 @pytest.mark.parametrize("armed", [True, False], ids=["later", "from the first time on"])
@@ -123,12 +128,47 @@ def test_a_refusal_after_a_success_is_said_with_the_time_at_which_aws_acts_and_t
     assert "not postponed" not in guarded.live()["why"]
 
 
-def test_a_campaign_that_is_older_than_the_schedules_asks_for_them_once(story: StewardRun) -> None:
+def looks(story: StewardRun, minutes: float) -> list[str]:
+    """What the steward asks Scheduler about in so many minutes."""
     asked = list[str]()
     look = story.aws.get_schedule
     story.aws.get_schedule = lambda *, Name: (asked.append(Name), look(Name=Name))[1]  # type: ignore[method-assign]
-    assert not story.run(30)
-    assert asked == [NODES, NOTICE] and story.live()["why"] == "training"
+    assert not story.run(minutes)
+    return asked
+
+
+def test_a_campaign_that_is_older_than_the_schedules_trains_without(story: StewardRun) -> None:
+    assert looks(story, 30) == [NODES, NOTICE] * 3
+    assert story.live()["why"] == "training"
+
+
+@pytest.mark.parametrize("lost", [NODES, NOTICE])
+def test_where_somebody_has_removed_one_the_other_is_postponed_all_the_same(guarded: StewardRun, lost: str) -> None:
+    del guarded.aws.schedules[lost]
+    assert not guarded.run(60)
+    moment = fires_at(guarded, NODES if lost == NOTICE else NOTICE)
+    assert moment is not None and moment - guarded.time.wall() > LONGEST_SILENCE - QUARTER - timedelta(minutes=1)
+
+
+def test_an_endpoint_that_a_vpc_lacks_is_asked_no_more_often_than_one_that_answers(guarded: StewardRun) -> None:
+    guarded.aws.no_scheduler = "AccessDeniedException"
+    assert looks(guarded, 30) == [NODES] * 3
+
+
+def test_an_armed_schedule_that_cannot_be_postponed_is_tried_each_minute(guarded: StewardRun) -> None:
+    start, asked, look = guarded.time(), list[float](), guarded.aws.get_schedule
+
+    def get_schedule(*, Name: str) -> dict[str, Any]:
+        asked.append((guarded.time() - start) / MINUTE)
+        return look(Name=Name)
+
+    def turn() -> None:
+        guarded.aws.no_scheduler = "ThrottlingException" if guarded.time() > start + MINUTE else ""
+
+    guarded.aws.get_schedule = get_schedule  # type: ignore[method-assign]
+    assert not guarded.run(20, turn)
+    first, *gaps = [later - sooner for sooner, later in itertools.pairwise(asked[1:])]
+    assert 12 < first < 13 and len(gaps) >= 6 and all(0.9 < gap < 1.3 for gap in gaps)
 
 
 def test_while_s3_is_away_the_stewards_own_bound_ends_the_nodes_and_not_aws(guarded: StewardRun) -> None:

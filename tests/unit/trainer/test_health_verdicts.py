@@ -151,6 +151,19 @@ def test_another_driver_than_the_baked_one_is_told_with_the_file_that_decides() 
     assert gpus.version_probe("nccl", None, "2.28.9").verdict is Verdict.BLIND
 
 
+@pytest.mark.parametrize("target", [">= 580", "580.159.03"])
+@pytest.mark.parametrize("words", ["", "N/A", "[Unknown Error]"])
+def test_a_driver_that_does_not_tell_its_version_is_none_that_is_too_old(words: str, target: str) -> None:
+    assert gpus.version_probe("driver", words, target).verdict is Verdict.BLIND
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"), [("2.4", True), ("2.4.0g", True), ("3.0", True), ("2.3.9", False), ("2", False)]
+)
+def test_a_floor_is_met_by_the_same_version_with_fewer_parts(version: str, fits: bool) -> None:
+    assert gpus.version_probe("efa", version, ">= 2.4.0").ok is fits
+
+
 def test_a_kernel_log_that_nobody_wrote_is_none_without_errors() -> None:
     assert verdicts(tools(log=""))["xid"].verdict is Verdict.BLIND
 
