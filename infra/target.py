@@ -114,10 +114,11 @@ def fetch_source(spec: Spec, progress: Callable[[str], None], *, patient: bool =
     from infra.plan import git_source
     from infra.spec.workload.git_reference import GitSource
 
-    if spec.workload is not None and isinstance(spec.workload.source, GitSource):
-        progress(f"source: {spec.workload.source}")
+    source = spec.runtime.source
+    if isinstance(source, GitSource):
+        progress(f"source: {source}")
         try:
-            git_source.fetch(spec.workload.source)
+            git_source.fetch(source)
         except UserError as error:
             if not patient:
                 raise
@@ -128,9 +129,10 @@ def _choose_packages(spec: Spec, progress: Callable[[str], None]) -> None:
     """Let pip choose a job's packages while it reaches a registry: no way leads out of a site, which takes them from
     the cache."""
     from infra.plan import git_source
+    from infra.spec.workload.workload import Workload
 
-    job = git_source.local(None if spec.workload is None else spec.workload.on(spec.target))
-    if job is None or job.requirements is None or job.source is None:
+    job = git_source.local(spec.runtime)
+    if not isinstance(job, Workload) or job.requirements is None or job.source is None:
         return
     from infra.data.requirements import image_python, resolve
 

@@ -152,10 +152,10 @@ def images(context: Context, own_image: node_image.NodeImage | None = None, forc
 
 def _job_image(context: Context) -> str | None:
     """Return the workload's own image by digest, None if the trainer image is the job's."""
-    if context.spec.job_image is None:
+    if context.spec.runtime.image is None:
         return None
     login = pull_secret.login(context.account, context.spec)
-    image = find_job_image(context.account, context.spec.job_image, login)
+    image = find_job_image(context.account, context.spec.runtime.image, login)
     context.progress.note(f"the job's image: {image}")
     return image
 

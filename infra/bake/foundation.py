@@ -137,7 +137,7 @@ def _zones(context: Context) -> tuple[str, str] | None:
 def _given_mounts(context: Context) -> dict[str, Any]:
     """Return `mount_names` and `mount_groups` of the existing file systems that the job mounts. What is recorded never
     changes, so a teardown needs no answer about them."""
-    if context.spec.workload is None or not context.spec.workload.given_file_systems:
+    if not context.spec.runtime.given_file_systems:
         return {}
     config = context.store.get_json(STACK_CONFIG) or {}
     keys = {"mount_names": f"{PROJECT}:mountNames", "mount_groups": f"{PROJECT}:mountGroups"}

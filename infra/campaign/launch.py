@@ -57,8 +57,6 @@ _STEWARD_S = 120.0
 """Time for the steward to start, added to the attempt's startup timeout."""
 _STEWARD_ENDS_S = 30.0
 _LAST_LINES = 3
-_SEALING_S = 30
-"""Time for a supervisor to seal the last checkpoint after the job's own grace."""
 _LEAVES_A_DEAD_NODE_S = 10
 """Toleration of a dead node. Kubernetes needs 40 to 50 s to call it unreachable; its default toleration is 300 s."""
 
@@ -129,19 +127,16 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
         raise UserError("the image has no manifest", seen=bake.image, cure="bake it again: `bivouac run` does")
     instance = catalogue.instance_type(spec.nodes.instance_type)
     provision = ProvisionOutput.of(context.outputs)
+    digest, code, packages = provision.data_digest, provision.source_sha256, provision.packages_for
+    is_built_in = spec.runtime.is_built_in
     usd_gpu = plan.totals.usd_per_hour.value - plan.totals.usd_per_hour_idle.value
-    digest = provision.data_digest
     return StewardConfig(
         version=version,
         relaunch=relaunch,
         identity=context.identity,
         spec=spec,
-        train=None
-        if spec.training is None
-        else train_config(spec, plan, digest, spec.training.model.vocabulary, context.identity, provision.init_from),
-        workload=None
-        if spec.workload is None
-        else workload_config(spec, plan, digest, provision.source_sha256, context.identity, provision.packages_for),
+        train=train_config(spec, plan, digest, context.identity, provision.init_from) if is_built_in else None,
+        workload=None if is_built_in else workload_config(spec, plan, digest, code, context.identity, packages),
         image=bake.image,
         steward_image=bake.steward_image,
         job_image=bake.job_image,
@@ -150,7 +145,7 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
         ranks_per_node=layout(spec).ranks_per_node,
         accelerators=instance.accelerators,
         efa_interfaces=instance.efa_interfaces,
-        grace_seconds=spec.job.grace_s + (_SEALING_S if spec.workload is not None else 0),
+        grace_seconds=spec.job.grace_s + spec.runtime.sealing_s,
         deadline=context.deadline,
         base_usd_per_hour=Decimal(str(plan.totals.usd_per_hour_idle.value)),
         node_usd_per_hour=Decimal(str(usd_gpu)) / spec.nodes.count,

@@ -36,7 +36,7 @@ _QUICK_DCGM = 1
 def for_one_node(spec: Spec, expectation: Expectation) -> Expectation:
     """Return what one node can show: no floor between nodes, DCGM's shortest level, and the trainer's imports."""
     level = None if expectation.dcgm_level is None else _QUICK_DCGM
-    imports = () if spec.training is None else _BUILT_IN
+    imports = _BUILT_IN if spec.runtime.is_built_in else ()
     return expectation.model_copy(update={"bus_bandwidth_gb_s": 0.0, "dcgm_level": level, "imports": imports})
 
 

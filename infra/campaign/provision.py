@@ -166,13 +166,13 @@ def _commit(context: Context, source: GitSource, relaunches: bool) -> str:
 def _data_figures(context: Context, data: DataSet) -> ProvisionOutput:
     """Return what is told of prepared text, and write its page. Raises `UserError` if the model does not fit it."""
     spec = context.spec
-    if spec.training is not None and not spec.training.model.reads(data.manifest.vocabulary):
+    model = spec.built_in[0].model
+    if not model.reads(data.manifest.vocabulary):
         raise UserError(
             "the data has another vocabulary than the model",
             seen=data.manifest.vocabulary,
             cure="mend training.model.vocabulary",
         )
-    model = spec.built_in[0].model
     if (model.document_attention or model.reset_positions) and model.end_of_document != data.manifest.end_of_document:
         cure = f"write training.model.end_of_document: {data.manifest.end_of_document}"
         raise UserError("the data end documents with another token", seen=model.end_of_document, cure=cure)
@@ -183,8 +183,9 @@ def _data_figures(context: Context, data: DataSet) -> ProvisionOutput:
 
 def _weights_of(spec: Spec) -> str:
     """Return where the built-in trainer's pods find the weights to start from; empty if they start from none."""
-    if spec.training is None or spec.training.init_from is None:
+    training, _ = spec.built_in
+    if training.init_from is None:
         return ""
-    if spec.training.links:
+    if training.links:
         return f"{MOUNTS}/{INIT}"
-    return f"{DATA_MOUNT}/{source.weights_folder(source.weight_files(spec.training.init_from))}"
+    return f"{DATA_MOUNT}/{source.weights_folder(source.weight_files(training.init_from))}"

@@ -20,7 +20,6 @@ from infra.errors import PermanentError
 from infra.spec.campaign import Spec
 from infra.spec.names import NAMESPACE
 from infra.spec.standing import StandingCluster
-from infra.spec.workload.workload import by_mpirun
 
 Kind = type[GenericNamespacedResource]
 """`JobSet` or `MPIJob`."""
@@ -58,7 +57,7 @@ def _refuse_foreign(client: Client, name: str, campaign: str | None) -> None:
 
 def kind_of(spec: Spec) -> Kind:
     """Return the kind of the campaign's attempts. A health check is always a JobSet."""
-    return MPIJob if by_mpirun(spec.workload) else JobSet
+    return MPIJob if spec.runtime.by_mpirun else JobSet
 
 
 def launch(client: Client, gang: GangJob, cluster: StandingCluster | None = None, left_out: Sequence[str] = ()) -> None:

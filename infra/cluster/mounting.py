@@ -26,11 +26,9 @@ class GangMount(Frozen):
 def gang_mounts(spec: Spec) -> tuple[GangMount, ...]:
     """Return what a campaign's job finds at `/mounts`."""
     mounts = [GangMount(name=name, sub_path=mount_folder(name)) for name in spec.links]
-    if spec.workload is None:
-        return tuple(mounts)
-    for name, mount in spec.workload.attached.items():
+    for name, mount in spec.runtime.attached.items():
         mounts.append(GangMount(name=name, claim=mount_claim(name), writable=mount.writable))
-    copies = spec.workload.staged
+    copies = spec.runtime.staged
     return tuple(mount.model_copy(update={"staged": mount.name in copies}) for mount in mounts)
 
 

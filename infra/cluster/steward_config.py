@@ -116,7 +116,7 @@ class StewardConfig(Frozen):
     @property
     def judging(self) -> timedelta:
         """Part of `archive` for the job's own evaluation and export."""
-        return timedelta() if self.spec.workload is None else self.spec.workload.judging
+        return self.spec.runtime.judging
 
     @property
     def bare_archive(self) -> timedelta:
@@ -126,10 +126,10 @@ class StewardConfig(Frozen):
     @property
     def job_files(self) -> dict[str, str]:
         """Files of the config map that the job's pods, and the archive's, mount at `/config`."""
-        name = CONFIG_FILE.rpartition("/")[2] if self.workload is None else WORKLOAD_CONFIG
-        config = self.train if self.workload is None else self.workload
-        assert config is not None, "a configuration is of the built-in trainer or of a workload"
-        return {name: config.model_dump_json(indent=1)}
+        if self.train is not None:
+            return {CONFIG_FILE.rpartition("/")[2]: self.train.model_dump_json(indent=1)}
+        assert self.workload is not None, "a configuration is of the built-in trainer or of a workload"
+        return {WORKLOAD_CONFIG: self.workload.model_dump_json(indent=1)}
 
     @property
     def gang_files(self) -> dict[str, str]:

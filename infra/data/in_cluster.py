@@ -46,7 +46,7 @@ def refuse_unmarked(account: Account, spec: Spec) -> None:
     """Raise `UserError` for the bucket of a source or of a mount by Mountpoint that is seen not to let the nodes read
     it. One whose settings this driver may not see, such as another account's, is left to the nodes."""
     texts = [part.source for part in spec.data.parts] if spec.data is not None and spec.prepares_data else []
-    mounts = [] if spec.workload is None else [*spec.workload.by_mountpoint.values()]
+    mounts = [*spec.runtime.by_mountpoint.values()]
     other_way = "prepare.where: driver" if texts else "leave `by: mountpoint` out"
     for tag, prefixes in ((TEXT_TAG, texts), (MOUNTS_TAG, mounts)):
         homes = {prefix.removeprefix("s3://").partition("/")[0] for prefix in prefixes}

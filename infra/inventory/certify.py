@@ -327,15 +327,13 @@ def stays_on_purpose(context: Context) -> tuple[str, ...]:
         reason = "the campaign has no archive" if state.archive is None else "locked, or not removed"
         rows.append(f"{copies} ({content} up to step {newest}; {reason}; they bill until they are removed)")
     if digest := ProvisionOutput.known(context.outputs).data_digest:
-        content = "prepared data" if context.spec.workload is None else "the job's code"
-        rows.append(f"s3://{context.buckets.data}/{data_prefix(digest)} ({content})")
+        rows.append(f"s3://{context.buckets.data}/{data_prefix(digest)} ({context.spec.runtime.data_name})")
     images = BakeOutput.known(context.outputs)
     for image, kind in ((images.image, "trainer image"), (images.steward_image, "steward image")):
         if image:
             rows.append(f"{image} ({kind})")
     if images.node_image is not None and images.node_image.ours:
         rows.append(f"{images.node_image.ami} (node image)")
-    if context.spec.workload is not None:
-        mounts = context.spec.workload.attached
-        rows += [f"{mount} (somebody's, mounted at {MOUNTS}/{name})" for name, mount in mounts.items()]
+    mounts = context.spec.runtime.attached
+    rows += [f"{mount} (somebody's, mounted at {MOUNTS}/{name})" for name, mount in mounts.items()]
     return tuple(rows)

@@ -12,6 +12,7 @@ from pathlib import Path
 from infra.errors import UserError
 from infra.folders import cache_root, keep
 from infra.plan.source_files import REDIRECTING
+from infra.spec.workload.built_in import BuiltIn
 from infra.spec.workload.git_reference import GitSource
 from infra.spec.workload.workload import Workload
 
@@ -21,13 +22,13 @@ _WITHIN_S = 900.0
 _ALL = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
 
 
-def local(workload: Workload | None) -> Workload | None:
-    """Return the workload with its source as a folder of this machine, without asking a network; None without a
-    workload, and while this machine has not fetched the reference."""
-    if workload is None or not isinstance(workload.source, GitSource):
-        return workload
-    place = _place(workload.source, known_commit(workload.source) or "unknown")
-    return workload.model_copy(update={"source": str(place)}) if place.is_dir() else None
+def local(job: Workload | BuiltIn) -> Workload | BuiltIn:
+    """Return a workload with its source as a folder of this machine, without asking a network; the built-in trainer,
+    which has none, while this machine has not fetched the reference."""
+    if not isinstance(job.source, GitSource):
+        return job
+    place = _place(job.source, known_commit(job.source) or "unknown")
+    return job.model_copy(update={"source": str(place)}) if place.is_dir() else BuiltIn()
 
 
 def known_commit(source: GitSource) -> str | None:

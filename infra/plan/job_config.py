@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from infra.errors import UserError
 from infra.plan.catalogue.instance_types import InstanceType, instance_types
 from infra.plan.estimates.zero import resolve_zero
 from infra.plan.plan import Plan
@@ -35,20 +34,9 @@ _FROM_TRAINING = (
 """Fields that the ranks take from the spec's section as they are."""
 
 
-def train_config(
-    spec: Spec, plan: Plan, data_digest: str, vocabulary: int | None = None, identity: str = "", init_from: str = ""
-) -> TrainConfig:
-    """Return the built-in ranks' configuration; raise `UserError` if the data's `vocabulary` is not the model's.
-
-    `init_from`: where the pods see the weights to start from.
-    """
+def train_config(spec: Spec, plan: Plan, data_digest: str, identity: str = "", init_from: str = "") -> TrainConfig:
+    """Return the built-in ranks' configuration. `init_from`: where the pods see the weights to start from."""
     training, data = spec.built_in
-    if vocabulary is not None and not training.model.reads(vocabulary):
-        raise UserError(
-            "the model's vocabulary is not that of the prepared data",
-            seen=f"model {training.model.vocabulary}, data {vocabulary}",
-            cure=f"set training.model.vocabulary to {vocabulary}, or prepare the data again",
-        )
     shares = spec.storage.shared is not None
     return TrainConfig(
         **{name: getattr(training, name) for name in _FROM_TRAINING},

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.plan.facts import LeftOut, SourceFacts, Unsuitable
+from infra.spec.workload.built_in import BuiltIn
 from infra.spec.workload.links import MOUNTS
 from infra.spec.workload.workload import Workload
 from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS
@@ -55,9 +56,9 @@ class SourceFiles:
     """The facts for `check`."""
 
 
-def look(workload: Workload | None) -> SourceFacts | None:
+def look(workload: Workload | BuiltIn) -> SourceFacts | None:
     """Return what check has to know of a workload's source; None without such a folder."""
-    if workload is None or not isinstance(workload.source, str):
+    if not isinstance(workload.source, str):
         return None
     if not (root := Path(workload.source).expanduser()).is_dir():
         return None

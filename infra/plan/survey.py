@@ -14,6 +14,7 @@ from infra.plan import catalogue, git_source, source_files
 from infra.plan.facts import DataSource, Environment, Facts, KubernetesSupport, Offer
 from infra.spec.campaign import Capacity, MixtureSource, Spec, Workload
 from infra.spec.recipe import folder_of, source_folder
+from infra.spec.workload.built_in import BuiltIn
 from infra.spec.workload.workload import GIB
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest
 from trainer.contract.model.tokenizer import first_token
@@ -55,9 +56,9 @@ def survey(spec: Spec, account: str | None = None, *, complete: bool = True) -> 
         "kubernetes": kubernetes_support,
         "data": lambda: data_source(spec),
         "folders": lambda: _folders(spec),
-        "programs": lambda: _programs(git_source.local(spec.workload)),
+        "programs": lambda: _programs(git_source.local(spec.workload or BuiltIn())),
         "first_token": lambda: _first_token(spec),
-        "source": lambda: source_files.look(git_source.local(spec.workload)),
+        "source": lambda: source_files.look(git_source.local(spec.workload or BuiltIn())),
         "account": lambda: account,
     }
     if complete:
@@ -90,7 +91,7 @@ def _floor_gb_s(spec: Spec) -> float:
 def data_source(spec: Spec) -> DataSource:
     """Return the first missing source, else the last with the tokens of all. A bucket is assumed to exist."""
     if spec.data is None:
-        return _job_source(git_source.local(spec.workload))
+        return _job_source(git_source.local(spec.workload or BuiltIn()))
     tokens: int | None = 0
     for part in spec.data.parts:
         source, size = _look_at(part, spec.data.max_files)
@@ -106,13 +107,13 @@ def data_source(spec: Spec) -> DataSource:
     return source.model_copy(update={**size_facts, **tokens_fact})
 
 
-def _job_source(workload: Workload | None) -> DataSource:
+def _job_source(job: Workload | BuiltIn) -> DataSource:
     """Return whether a workload's folder and the script or module in it exist."""
-    source, script = (str(workload.source or ""), workload.script) if workload else ("", None)
+    source = str(job.source or "")
     folder = Path(source or ".").expanduser()
-    has_entry = script is None or (folder / script).is_file()
-    if workload is not None and workload.module is not None:
-        has_entry = _has_module(folder, workload.module.split("."))
+    has_entry = job.script is None or (folder / job.script).is_file()
+    if job.module is not None:
+        has_entry = _has_module(folder, job.module.split("."))
     return DataSource(location=source, folder=folder.is_dir(), matches=has_entry)
 
 
@@ -127,14 +128,14 @@ def _folders(spec: Spec) -> tuple[str, ...]:
     folders: list[str | None] = [] if spec.data is None else [*spec.data.rehearsal.values()]
     if spec.training is not None:
         folders.append(spec.training.init_from)
-    if (workload := spec.workload) is not None:
-        folders += [*workload.rehearsal.mounts.values(), workload.init_from, workload.rehearsal.init_from]
+    job = spec.workload or BuiltIn()
+    folders += [*job.rehearsal.mounts.values(), job.init_from, job.rehearsal.init_from]
     return tuple(folder for folder in folders if folder is not None and source_folder(folder).is_dir())
 
 
-def _programs(workload: Workload | None) -> tuple[str, ...]:
-    root = Path(str((workload.source if workload else None) or ".")).expanduser()
-    return tuple(name for _, name in workload.named_programs if (root / name).is_file()) if workload else ()
+def _programs(job: Workload | BuiltIn) -> tuple[str, ...]:
+    root = Path(str(job.source or ".")).expanduser()
+    return tuple(name for _, name in job.named_programs if (root / name).is_file())
 
 
 def _first_token(spec: Spec) -> str | None:

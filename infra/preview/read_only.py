@@ -93,7 +93,7 @@ def data_digest(context: Context) -> str | None:
     if context.spec.prepares_data:
         return None
     try:
-        if context.spec.workload is not None and context.spec.workload.requirements is not None:
+        if context.spec.runtime.requirements is not None:
             raise UserError("its packages are chosen when the campaign starts")
         if context.spec.workload is not None:
             return source.pack(context.spec.workload.on(context.spec.target)).digest

@@ -22,11 +22,15 @@ SHOWN_PACKAGES = ("torch", "deepspeed", "tokenizers", "numpy", "nvidia-nccl-cu13
 
 
 def facts(record: Record, state: CampaignState, log: TrainerLog) -> tuple[FactGroup, ...]:
+    if record.spec.runtime.is_built_in:
+        training, data = _model(record, log), _data(record, state)
+    else:
+        training, data = _job(record), _source(record, state)
     groups = {
         "Who and why": _purpose(record),
-        "Model and training": _model(record, log) if record.spec.workload is None else _job(record),
+        "Model and training": training,
         "Machines": _machines(record),
-        "Data": _data(record, state) if record.spec.workload is None else _source(record, state),
+        "Data": data,
         "Code and image": _code(record, state),
     }
     return tuple(
@@ -66,10 +70,10 @@ def _job(record: Record) -> Iterator[Row]:
 
 
 def _source(record: Record, state: CampaignState) -> Iterator[Row]:
-    provision, workload = ProvisionOutput.known(state.finished_stages), record.spec.workload
-    yield "source", str((workload.source if workload else None) or "in the image")
-    if workload is not None and (begin := workload.on(record.spec.target).init_from) is not None:
-        yield "starts from", begin
+    provision, job = ProvisionOutput.known(state.finished_stages), record.spec.runtime
+    yield "source", str(job.source or "in the image")
+    if job.init_from is not None:
+        yield "starts from", job.init_from
     if commit := provision.source_commit:
         yield "commit", commit, True
     if digest := provision.source_sha256:

@@ -134,8 +134,8 @@ def kept(record: Record, state: CampaignState) -> tuple[KeptResource, ...]:
         rows.append(_in_s3(name, f"{root}/", state.archive.bytes))
     if digest := ProvisionOutput.known(state.finished_stages).data_digest:
         address = f"s3://{spec.buckets.data}/{spec.bucket_root}{data_prefix(digest)}"
-        label = "prepared data, shared by campaigns" if record.spec.workload is None else "the job's code"
-        rows.append(_in_s3(label, address, _data_bytes(record)))
+        shared = ", shared by campaigns" if record.spec.runtime.is_built_in else ""
+        rows.append(_in_s3(record.spec.runtime.data_name + shared, address, _data_bytes(record)))
     if state.started_at is not None:
         address = f"s3://{spec.buckets.state}/{spec.bucket_root}campaigns/{spec.campaign}/"
         rows.append(_in_s3("record", address, None))

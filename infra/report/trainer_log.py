@@ -131,7 +131,7 @@ def read(record: Record) -> TrainerLog:
     series = _mark_repeats(steps)
     return TrainerLog(
         # A trainer of ours tells of every step: one that is missing was lost with its line, and its time is not known.
-        steps=series if record.spec.workload is None else _with_steps_between(series, resume_steps),
+        steps=series if record.spec.runtime.is_built_in else _with_steps_between(series, resume_steps),
         evaluations=tuple(evaluations[key] for key in sorted(evaluations)),
         restored=resume_steps,
         parameters=parameters,
@@ -215,7 +215,7 @@ def _lines(record: Record) -> Iterator[tuple[int, float, lines.StepLine]]:
     pods = [(place, name) for name in record.logs if (place := place_of(name)) is not None]
     for place, name in sorted(pods):
         texts = record.logs[name].split("\n")
-        marks = record.spec.workload is not None and any(text.startswith(lines.MARK) for text in texts)
+        marks = record.spec.runtime.has_marks and any(text.startswith(lines.MARK) for text in texts)
         for text in texts:
             # A dying node may have cut a line short.
             event = lines.event_of(text, marks)

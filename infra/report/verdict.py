@@ -184,7 +184,7 @@ def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> 
         yield from _of_unrecognised(state, "bad")
         return
     yield from _of_unrecognised(state, "warning")
-    if golden.restored_loss is None and record.spec.workload is None:
+    if golden.restored_loss is None and record.spec.runtime.is_built_in:
         yield "warning", "The archived checkpoint was read back but not evaluated."
     elif golden.restored_loss is not None and golden.reference_loss is None:
         yield "warning", "The archived checkpoint was evaluated, but there is no loss to compare it with."

@@ -48,6 +48,7 @@ from infra.spec.sections import Subnets as Subnets
 from infra.spec.standing import StandingCluster as StandingCluster
 from infra.spec.standing import fill, refuse_misplaced
 from infra.spec.training import Training as Training
+from infra.spec.workload.built_in import BuiltIn
 from infra.spec.workload.workload import Workload as Workload
 from trainer.contract.frozen import Frozen
 
@@ -187,9 +188,7 @@ class Spec(Section):
     @property
     def links(self) -> dict[str, str]:
         """Name -> S3 prefix of all that the file system shows at `/mounts`."""
-        if self.training is not None:
-            return self.training.links
-        return {} if self.workload is None else self.workload.links
+        return (self.training or self.runtime).links
 
     @property
     def capacity_timeout(self) -> timedelta:
@@ -202,19 +201,19 @@ class Spec(Section):
         return self.preflight.profile or (THIS_MACHINE if self.target == "rehearsal" else self.nodes.instance_type)
 
     @property
-    def job_image(self) -> str | None:
-        """The workload's own image on the target; None if the trainer image is the job's."""
-        return None if self.workload is None else self.workload.on(self.target).image
+    def runtime(self) -> Workload | BuiltIn:
+        """Properties of the job's pods on the target: the workload's, or the built-in trainer's of the same names."""
+        return BuiltIn() if self.workload is None else self.workload.on(self.target)
 
     @property
     def secrets(self) -> dict[str, SecretSource]:
         """Variable of the job -> where its secret value lies on the target; none for the built-in trainer."""
-        return {} if self.workload is None else self.workload.on(self.target).secrets
+        return self.runtime.secrets
 
     @property
     def pull_secret(self) -> SecretSource | None:
         """Place of the login to the registry of the workload's image on the target; None without one."""
-        return None if self.workload is None else self.workload.on(self.target).pull_secret
+        return self.runtime.pull_secret
 
     @property
     def notices_topic(self) -> str:

@@ -112,8 +112,8 @@ def _without_what_only_the_account_has(draft: _Made, spec: Spec) -> None:
     draft.drop("notify.routes", "nobody is told of a rehearsal")
     draft.drop("notify.escalate_after", "nobody is told of a rehearsal")
     for field, is_given in (("secrets", spec.secrets), ("pull_secret", spec.pull_secret)):
-        if is_given and spec.workload is not None:
-            rehearsal_secrets = f"those in {spec.workload.rehearsal.secrets}"
+        if is_given:
+            rehearsal_secrets = f"those in {spec.runtime.rehearsal.secrets}"
             draft.tell(
                 f"workload.{field}", "the account's values", rehearsal_secrets, "the real values stay where they are"
             )
@@ -130,14 +130,14 @@ def _shrink(draft: _Made, spec: Spec, nodes: int, weights: Path) -> tuple[int, i
         save_every = max(1, min(10, steps // 4))
         draft.set("checkpoint.every_steps", save_every, "a checkpoint before each fault")
         return steps, save_every
-    assert spec.training is not None, "a spec has either section"
+    training, _ = spec.built_in
     _small_text(draft, spec, nodes)
-    model, steps, save_every, seconds = _small_model(spec, spec.training.model)
+    model, steps, save_every, seconds = _small_model(spec, training.model)
     batch = 1 if _has_own_chats(spec) else 2
     draft.set("training.model", model, "a debug model that the same code builds")
     for field in ("parameters", "compute"):
         draft.drop(f"training.{field}", "of another model")
-    if spec.training.init_from is not None:
+    if training.init_from is not None:
         draft.set("training.init_from", str(weights), "weights that this machine draws for the debug model")
     for field, value in (
         ("steps", steps), ("global_batch", batch**2 * nodes), ("micro_batch", batch), ("precision", "float32"),
@@ -147,7 +147,7 @@ def _shrink(draft: _Made, spec: Spec, nodes: int, weights: Path) -> tuple[int, i
         draft.set(f"training.{field}", value, "a model that this machine can train")
     draft.drop("training.watch.precision_every", "the rehearsal computes in float32")
     for field in ("accumulate", "reduce"):
-        if getattr(spec.training.gradients, field) == "bfloat16":
+        if getattr(training.gradients, field) == "bfloat16":
             draft.drop(f"training.gradients.{field}", "the rehearsal computes in float32")
     draft.set("checkpoint.every_steps", save_every, "a checkpoint before each fault")
     return steps, save_every

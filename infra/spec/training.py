@@ -130,6 +130,10 @@ class Training(Section):
         return self.save_timeout_s or max(2 * hang.total_seconds(), _SAVE_AT_LEAST_S)
 
     @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch * self.model.context
+
+    @property
     def grace_s(self) -> int:
         """Seconds between SIGTERM and SIGKILL."""
         return grace_seconds(self.collective_timeout_s)

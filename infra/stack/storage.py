@@ -70,7 +70,7 @@ class LustreStorage(pulumi.ComponentResource):
             file_system_path=f"/{DATA_FOLDER}",
             data_repository_path=source,
             batch_import_meta_data_on_create=True,
-            s3=None if spec.workload is None else _IMPORTS_LATER_CODE,
+            s3=None if spec.runtime.is_built_in else _IMPORTS_LATER_CODE,
             delete_data_in_filesystem=False,
             opts=ResourceOptions(parent=self, custom_timeouts=timeouts_of(waits.DATA_LINK)),
         )

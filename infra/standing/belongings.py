@@ -30,7 +30,6 @@ from infra.record.payloads.attempts import AttemptRunning, NodeQuarantined
 from infra.record.store import CampaignStore
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
-from infra.spec.workload.workload import by_mpirun
 
 Object = dict[str, Any]
 _OWNERS = frozenset({"JobSet", "MPIJob"})
@@ -83,7 +82,7 @@ class OwnKind(NamedTuple):
 
 def own_kinds(spec: Spec, cluster: StandingCluster) -> tuple[OwnKind, ...]:
     """Return the kinds in the order of their removal: who makes others first, what others read last."""
-    mpi = [OwnKind("mpijobs.kubeflow.org", MPIJob)] if by_mpirun(spec.workload) else []
+    mpi = [OwnKind("mpijobs.kubeflow.org", MPIJob)] if spec.runtime.by_mpirun else []
     queue = [OwnKind("workloads.kueue.x-k8s.io", Workload, False)] if cluster.queue is not None else []
     group = [OwnKind(POD_GROUPS, None, False)] if cluster.queue is None else []
     return (

@@ -21,7 +21,6 @@ from infra.record.events import CampaignState
 from infra.record.identity import archive_prefix
 from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
 from infra.spec.names import LOCAL_CLAIM, copies_prefix, data_prefix
-from infra.spec.workload.workload import by_mpirun
 from infra.standing.belongings import (
     PROTECTED,
     Belonging,
@@ -84,7 +83,7 @@ def look(
 
 def _unseeable(tenant: Tenant) -> Iterator[str]:
     """Yield what no right of the grant shows: a right to list Secrets would show other people's."""
-    if by_mpirun(tenant.spec.workload):
+    if tenant.spec.runtime.by_mpirun:
         yield (
             f"secrets {tenant.campaign}-a*-ssh of the MPI operator, which go with their MPIJobs: see with `kubectl -n "
             f"{tenant.cluster.namespace} get secrets`"

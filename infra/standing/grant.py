@@ -12,7 +12,6 @@ from infra.cluster.admission import pod_security
 from infra.spec.campaign import Spec
 from infra.spec.names import ARCHIVE_ACCOUNT, LOCAL_CLAIM, PROJECT, STEWARD_ACCOUNT, TRAINER_ACCOUNT
 from infra.spec.standing import StandingCluster
-from infra.spec.workload.workload import in_host_network
 from infra.standing.rights import DRIVER_ACCOUNT, Right, rights
 
 Object = dict[str, Any]
@@ -59,7 +58,7 @@ def grant(spec: Spec, cluster: StandingCluster, driver: Subject) -> tuple[Part, 
 
 def _parts(spec: Spec, cluster: StandingCluster, driver: Subject) -> Iterator[Part]:
     space = cluster.namespace
-    labels = pod_security(in_host_network(spec.workload))
+    labels = pod_security(spec.runtime.host_network)
     yield Part(
         "The namespace of the campaigns. Best one of its own: who makes pods in a namespace can use its Secrets.",
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space, "labels": labels}},

@@ -31,7 +31,7 @@ def run(context: Context) -> BakeOutput:
         manifest=key,
         image=image.base,
         steward_image=image.steward_base,
-        job_image=context.spec.job_image,
+        job_image=context.spec.runtime.image,
         code=code,
         baked=False,
     )

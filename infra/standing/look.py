@@ -21,7 +21,6 @@ from infra.errors import first_line
 from infra.plan.standing_facts import DryRun, SeenCluster, SeenNode
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
-from infra.spec.workload.workload import by_mpirun
 from infra.standing.queue_look import look_at_queue
 from infra.standing.rights import Right, driver_rights
 from infra.standing.tenancy import held_names
@@ -41,7 +40,7 @@ def look(
     client = connect(cluster)
     user = user_of(client, cluster)
     progress(f"{cluster.context} knows you as {user}")
-    missing = tuple(_missing(client, cluster, by_mpirun(spec.workload)))
+    missing = tuple(_missing(client, cluster, spec.runtime.by_mpirun))
     progress(f"{len(missing)} rights are missing")
     answers = SeenCluster(user=user, missing_rights=missing)
     if missing:

@@ -10,7 +10,6 @@ from infra.cluster.standing.queueing import GROUP as KUEUE_GROUP
 from infra.spec.campaign import Spec
 from infra.spec.names import STEWARD_ACCOUNT
 from infra.spec.standing import StandingCluster
-from infra.spec.workload.workload import by_mpirun
 
 DRIVER_ACCOUNT = "driver"
 """Who runs `bivouac`: this account, or a user or group that the cluster knows."""
@@ -43,7 +42,7 @@ class Right:
 
 def rights(spec: Spec, cluster: StandingCluster) -> tuple[Right, ...]:
     """Return every right, of the driver and of the steward. No other account of the campaign has one."""
-    mpi = by_mpirun(spec.workload)
+    mpi = spec.runtime.by_mpirun
     of_steward = steward_rights(mpi, queued=cluster.queue is not None, by_group=cluster.queue is None and not mpi)
     return (*driver_rights(cluster, mpi), *of_steward)
 

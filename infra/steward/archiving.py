@@ -113,8 +113,8 @@ def _run(steward: Parts, verdict: Judged, pause: Callable[[], None]) -> dict[str
         image_manifest=settings.image_manifest,
         shared_tier=settings.shared_tier,
         data_source=settings.train.data.stream_from if settings.train is not None and settings.shared_tier else "",
-        tolerance=settings.spec.training.evaluation_tolerance if settings.spec.training is not None else 0.0,
-        workload=settings.workload is not None,
+        tolerance=settings.spec.job.evaluation_tolerance,
+        workload=not settings.spec.runtime.is_built_in,
         judgement=verdict.sha256,
         unjudged=verdict.unjudged,
     )

@@ -10,8 +10,6 @@ from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, SecretKey
 from infra.cluster.mounting import gang_mounts
 from infra.cluster.steward_config import StewardConfig
 from infra.spec.sections import Capacity
-from infra.spec.workload.sections import Resources
-from infra.spec.workload.workload import by_mpirun, in_host_network
 from trainer.contract import TOPOLOGY_NAME
 from trainer.contract.workload import EVALUATE, SUPERVISOR
 
@@ -44,15 +42,15 @@ def gang(config: StewardConfig, attempt: int, config_map: str, nodes: int = 0) -
         accelerators=config.accelerators,
         efa_interfaces=config.efa_interfaces,
         efa_by_claim=config.spec.addons.efa == "dra",
-        command=("python", "-m", "trainer.builtin.agent") if config.workload is None else ("python3", SUPERVISOR),
-        supervisor_image=None if config.workload is None else config.image,
+        command=config.spec.runtime.pod_command,
+        supervisor_image=None if config.spec.runtime.is_built_in else config.image,
         mounts=gang_mounts(config.spec),
-        resources=Resources() if config.spec.workload is None else config.spec.workload.resources,
+        resources=config.spec.runtime.resources,
         secrets=bool(config.spec.secrets),
         secret_keys=_secret_keys(config),
         pull_secret=config.spec.pull_secret is not None,
-        host_network=in_host_network(config.spec.workload),
-        by_mpirun=by_mpirun(config.spec.workload),
+        host_network=config.spec.runtime.host_network,
+        by_mpirun=config.spec.runtime.by_mpirun,
         shares=config.spec.storage.shared is not None,
         sees_node=config.spec.nodes.capacity == Capacity.SPOT and not config.spec.borrows_nodes,
         config_map=config_map,

@@ -11,8 +11,8 @@ from infra.steward.rules.means import out_of_means
 
 
 def policy_of(config: StewardConfig) -> Policy:
-    recovery, training = config.spec.recovery, config.spec.training
-    save_s = None if training is None else training.longest_save_s(recovery.hang_timeout)
+    recovery = config.spec.recovery
+    save_s = config.spec.job.longest_save_s(recovery.hang_timeout)
     return Policy(
         attempts_without_progress=recovery.attempts_without_progress,
         process_restarts=recovery.process_restarts,

@@ -81,7 +81,7 @@ class Steward:
         self.lookout = Lookout(config, client, self.nodes, store, lease, self.clock)
         self.observer, self.sources = self.lookout.observer, self.lookout.sources
         self.trainer_events = TrainerEvents(store)
-        self.logs = LogShipper(pod_logs, store, self.trainer_events.take, has_marks=config.spec.workload is not None)
+        self.logs = LogShipper(pod_logs, store, self.trainer_events.take, has_marks=config.spec.runtime.has_marks)
         self.tiers = TierWatch(store, bucket=bucket_place(store.s3, config.shared_tier))
         self.committed = Committed(config.spec.campaign, store.state(), bucket=self.tiers.bucket)
         self.policy = policy_of(config)
@@ -147,10 +147,10 @@ class Steward:
     def _left_behind(self) -> dict[str, Any] | None:
         """Return what the job left that no format recognises; None if nobody could look. The built-in trainer's
         checkpoints are committed, or none."""
-        if self.config.workload is None:
+        if self.config.spec.runtime.is_built_in:
             return None if self.committed.to_record() is None else Unrecognised(files=0, bytes=0).model_dump()
         attempt_numbers = [record.number for record in self.store.state().attempts if record.began]
-        local = self.config.workload.checkpoints.tier == "local"
+        local = self.config.spec.runtime.on_disks
         left = self.committed.left_behind(max(attempt_numbers, default=0), local)
         has_files = any(status.unrecognised and status.unrecognised.files for status in self.observer.statuses.values())
         return None if local and has_files and left is not None and not left.get("files") else left

@@ -13,8 +13,7 @@ from infra.spec.campaign import Spec
 
 def given_file_systems(account: Account, spec: Spec) -> tuple[GivenFileSystem, ...]:
     """Return what AWS says of each file system that the spec's mounts name and that exists."""
-    ids = () if spec.workload is None else spec.workload.given_file_systems
-    return tuple(system for id in ids for system in _described(account, id))
+    return tuple(system for id in spec.runtime.given_file_systems for system in _described(account, id))
 
 
 def _described(account: Account, id: str) -> Iterator[GivenFileSystem]:

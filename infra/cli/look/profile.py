@@ -22,7 +22,7 @@ from infra.session.session import stored_spec
 def profile_command(campaign: str, region: str, rank: int, steps: int, folder: str, console: Console) -> int:
     """Ask, wait, and fetch; the training goes on meanwhile. Exit code 0 when the trace is here."""
     store = record_of(campaign, region)
-    if stored_spec(store).training is None:
+    if not stored_spec(store).runtime.is_built_in:
         cure = f"start your own profiler in the job, and fetch its trace: bivouac cp {campaign} {rank}:/path ."
         raise UserError("only the built-in trainer can be asked for a trace", seen="a workload", cure=cure)
     with open_cluster(store) as cluster:

@@ -123,7 +123,7 @@ def training_of(spec: Spec, state: CampaignState, live: dict[str, Any]) -> dict[
         activity = "trains"
     else:
         activity, step, pace = ("restores", origin, None) if origin >= 0 else ("starts", 0, None)
-    tokens = None if spec.training is None else spec.training.global_batch * spec.training.model.context
+    tokens = spec.job.tokens_per_step
     return {
         "activity": activity, "step": step, "steps": live["steps"], "step_seconds": pace,
         "tokens_per_second": round(tokens / pace) if tokens and pace else None,

@@ -16,6 +16,8 @@ from infra.plan.estimates.step_time import seconds_of
 from infra.plan.facts import Facts
 from infra.plan.layout import ranks_per_node
 from infra.spec.campaign import Spec
+from infra.spec.workload.built_in import BuiltIn
+from infra.spec.workload.workload import Workload
 from trainer.contract import Layout
 from trainer.contract.frozen import Frozen
 
@@ -64,6 +66,11 @@ class Case:
     spec: Spec
     facts: Facts
     today: date
+
+    @property
+    def job(self) -> Workload | BuiltIn:
+        """The section `workload` as the file has it, or the built-in trainer's answers."""
+        return self.spec.workload or BuiltIn()
 
     @property
     def ranks_per_node(self) -> int | None:

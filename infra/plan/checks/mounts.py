@@ -20,10 +20,10 @@ _IMPORTS_S = timedelta(minutes=5)
 def given_file_system(case: Case) -> Iterator[Draft]:
     """An existing file system is there, is Lustre's, is in the existing network that the spec names, and lets nodes
     in."""
-    workload, answers, network = case.spec.workload, case.facts.file_systems, case.spec.network
-    if workload is None or not case.facts.environment.inputs:
+    job, answers, network = case.job, case.facts.file_systems, case.spec.network
+    if not case.facts.environment.inputs:
         return
-    for name, mount in workload.attached.items():
+    for name, mount in job.attached.items():
         if mount.fsx is None:
             continue
         field, system = f"workload.mounts.{name}", next((row for row in answers or () if row.id == mount.fsx), None)
@@ -71,10 +71,10 @@ def _lets_in(system: GivenFileSystem, low: int, high: int, cidr: str) -> bool:
 
 def staged_mounts(case: Case) -> Iterator[Draft]:
     """Copies fit the nodes' disks beside the checkpoints, and are made before the launch is given up."""
-    workload, instance, timeout = case.spec.workload, case.facts.instance, case.spec.recovery.startup_timeout
-    if workload is None or not workload.staged or not case.facts.environment.inputs or instance is None:
+    job, instance, timeout = case.job, case.facts.instance, case.spec.recovery.startup_timeout
+    if not job.staged or not case.facts.environment.inputs or instance is None:
         return
-    field, size = f"workload.mounts.{next(iter(workload.staged))}", sum(workload.staged.values()) * GIB
+    field, size = f"workload.mounts.{next(iter(job.staged))}", sum(job.staged.values()) * GIB
     tier = case.estimate.tier("local") if case.estimate else None
     disks = instance.nvme_count * instance.nvme_gb * 10**9 // (2 if case.spec.storage.local.layout == "RAID10" else 1)
     room = USABLE_SHARE * disks - (tier.needed_bytes if tier is not None else 0)

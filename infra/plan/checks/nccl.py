@@ -15,8 +15,7 @@ DOCUMENTED = frozenset(f"{part['begin']}{name}" for part in _VARIABLES["document
 
 def documented_nccl_settings(case: Case) -> Iterator[Draft]:
     """Each name of `nccl` stands in a document: NCCL and libfabric pass over a misspelt one without a word."""
-    workload = case.spec.workload
-    for name in sorted(set(workload.nccl) - DOCUMENTED) if workload is not None else ():
+    for name in sorted(set(case.job.nccl) - DOCUMENTED):
         nearest = difflib.get_close_matches(name, DOCUMENTED, n=1)
         cure = f"write {nearest[0]}" if nearest else "see NVIDIA's and AWS's lists"
         cure += "; one that no document names goes into workload.env"
@@ -25,11 +24,11 @@ def documented_nccl_settings(case: Case) -> Iterator[Draft]:
 
 def efa_safe_settings(case: Case) -> Iterator[Draft]:
     """No variable of NCCL or libfabric works against EFA's plugin: refused in `nccl`, warned of in `env`."""
-    workload, instance = case.spec.workload, case.facts.instance
-    if workload is None or instance is None or not instance.efa_interfaces:
+    job, instance = case.job, case.facts.instance
+    if instance is None or not instance.efa_interfaces:
         return
     cure = "leave it out, and read in NCCL's log (NCCL_DEBUG=INFO) that it says `Selected provider is efa`"
-    for section, settings in (("nccl", workload.nccl), ("env", workload.env)):
+    for section, settings in (("nccl", job.nccl), ("env", job.env)):
         against = error if section == "nccl" else warning
         for name in sorted(settings):
             field, harm = f"workload.{section}.{name}", _VARIABLES["against_efa"].get(name)

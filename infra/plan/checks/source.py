@@ -22,25 +22,25 @@ def source_packing(case: Case) -> Iterator[Draft]:
 
 def packed_programs(case: Case) -> Iterator[Draft]:
     """Programs and requirements that the spec names are in the source, and git does not ignore them."""
-    workload, source = case.spec.workload, case.facts.source
-    if workload is None or source is None or source.refused:
+    job, source = case.job, case.facts.source
+    if source is None or source.refused:
         return
-    fields = {name: f"workload.{section}.command" for section, name in workload.named_programs}
+    fields = {name: f"workload.{section}.command" for section, name in job.named_programs}
     for name in source.absent:
-        field = fields.get(name) or ("workload.script" if name == workload.script else "workload.requirements")
+        field = fields.get(name) or ("workload.script" if name == job.script else "workload.requirements")
         cure = "give its path below the source, and take it out of .gitignore"
         yield error(field, "is not in the packed source", seen=name, cure=cure)
 
 
 def ignored_files(case: Case) -> Iterator[Draft]:
     """Prepared data and installed packages are often ignored by git; the job does not have them."""
-    workload, source = case.spec.workload, case.facts.source
-    if workload is None or source is None or not any(path.size_bytes >= _WORTH_A_WORD for path in source.left_out):
+    job, source = case.job, case.facts.source
+    if source is None or not any(path.size_bytes >= _WORTH_A_WORD for path in source.left_out):
         return
     parts = [f"{path.path} {'' if path.whole else 'at least '}{size(path.size_bytes)}" for path in source.left_out]
     remainder_bytes = sum(path.size_bytes for path in source.left_out[_LISTED:])
     remainder = f", {len(parts) - _LISTED} more with {size(remainder_bytes)}" if parts[_LISTED:] else ""
-    words = " ".join((*workload.args, *workload.command, *workload.env.values()))
+    words = " ".join((*job.args, *job.command, *job.env.values()))
     draft = warning if any(path.path in words for path in source.left_out) else info
     cure = "data come by workload.mounts, packages by workload.requirements; git add --force takes a file along"
     detail = ", ".join(parts[:_LISTED]) + remainder

@@ -14,7 +14,6 @@ from infra.spec.secrets import SecretSource
 from infra.spec.section import Section
 from infra.spec.standing import PLACEHOLDERS, shared_tier
 from infra.spec.workload.links import INIT
-from infra.spec.workload.workload import by_mpirun
 
 GPU = "nvidia.com/gpu"
 _CLUSTER = "the cluster's owner decides it"
@@ -87,8 +86,8 @@ def _words(value: Any) -> str:
 
 def image_digest(case: Case) -> Iterator[Draft]:
     """Nothing is baked: the images hold the project, lie in a registry that nodes reach, and are named by digest."""
-    image = case.spec.image
-    names = {"image.base": image.base, "image.steward_base": image.steward_base, "workload.image": case.spec.job_image}
+    image, own = case.spec.image, case.spec.runtime.image
+    names = {"image.base": image.base, "image.steward_base": image.steward_base, "workload.image": own}
     for field, name in names.items():
         if name is None:
             continue
@@ -147,26 +146,24 @@ def own_price(case: Case) -> Iterator[Draft]:
 
 def job_inputs(case: Case) -> Iterator[Draft]:
     """The job names nothing that only AWS's services hand out."""
-    workload = case.spec.workload
+    job = case.job
     if case.spec.prepares_data:
         yield _misplaced("data.prepare", "where: cluster", "prepare the data on the driver's machine")
-    if workload is None:
-        return
     cures = {
         "pull_secret": "name the Secret in cluster.pull_secrets",
         "mounts": "put the files on the shared claim",
     }
-    yield from _secret_names(workload.secrets)
+    yield from _secret_names(job.secrets)
     for field, cure in cures.items():
-        if value := getattr(workload, field):
+        if value := getattr(job, field):
             seen = ", ".join(value) if isinstance(value, dict) else "a login in AWS"
             yield _misplaced(f"workload.{field}", seen, cure)
-    if workload.requirements is not None and workload.image is None:
+    if job.requirements is not None and job.image is None:
         cure = "put the packages into image.base, or give workload.image and its workload.python"
-        yield _misplaced("workload.requirements", workload.requirements, cure)
-    if INIT in workload.links:
+        yield _misplaced("workload.requirements", job.requirements, cure)
+    if INIT in job.links:
         cure = "give a folder of this machine"
-        yield _misplaced("workload.init_from", str(workload.init_from), cure)
+        yield _misplaced("workload.init_from", str(job.init_from), cure)
 
 
 def _secret_names(secrets: Mapping[str, SecretSource]) -> Iterator[Draft]:
@@ -238,7 +235,7 @@ def accepted_objects(case: Case) -> Iterator[Draft]:
 def queued_launcher(case: Case) -> Iterator[Draft]:
     """A job by mpirun names no queue: its MPIJob would take nodes past it."""
     cluster = case.spec.cluster
-    if cluster is not None and cluster.queue is not None and by_mpirun(case.spec.workload):
+    if cluster is not None and cluster.queue is not None and case.job.by_mpirun:
         cure = "write launcher: torchrun or none, or remove cluster.queue"
         yield error("cluster.queue", "a job by mpirun cannot wait in a queue yet", seen=cluster.queue, cure=cure)
 

@@ -40,7 +40,7 @@ def lustre_throughput(case: Case) -> Iterator[Draft]:
 
 def linked_buckets(case: Case) -> Iterator[Draft]:
     """The buckets that the file system shows are there, and the driver may read them; known only if AWS was asked."""
-    job = "workload" if case.spec.workload is not None else "training"
+    job = case.spec.runtime.section
     for name, refusal in case.facts.links.items():
         field = f"{job}.init_from" if name == INIT else f"{job}.mounts.{name}"
         yield error(field, refusal.what, seen=refusal.seen, cure=refusal.cure)
@@ -109,7 +109,7 @@ def no_file_system(case: Case) -> Iterator[Draft]:
     spec, field = case.spec, "storage.shared"
     if spec.storage.shared is not None:
         return
-    if spec.workload is not None:
+    if not spec.runtime.is_built_in:
         message = (
             "a job of your own finds its code in a folder that all nodes share, and its checkpoints are kept there"
         )
@@ -183,7 +183,7 @@ def emergency_save_time(case: Case) -> Iterator[Draft]:
         return
     facts = case.estimate.saving
     save_s = next((item.value for item in facts.figures if item.name == "emergency save"), None)
-    grace, is_built_in = case.spec.job.grace_s, case.spec.workload is None
+    grace, is_built_in = case.spec.job.grace_s, case.spec.runtime.is_built_in
     if save_s is not None and float(save_s) > grace:
         yield warning(
             "training.collective_timeout_s" if is_built_in else "workload.grace",
@@ -233,7 +233,7 @@ def _fits(case: Case, name: str, message: str, cure: str) -> Iterator[Draft]:
 def _checkpoint_field(case: Case, field: str) -> str:
     if case.spec.checkpoint is not None:
         return f"checkpoint.{field}"
-    return "training" if case.spec.workload is None else "workload"
+    return case.spec.runtime.section
 
 
 def _next(value: int, step: int) -> int:

@@ -113,9 +113,8 @@ def _stage(stage: str, spec: Spec, preparing: PreparingTime | None) -> StageTime
         size = storage.checkpoint_bytes(spec)
         total += 2 * size / storage.S3_BYTES_PER_S
         formula += f"; {size / 1e9:.3g} GB out and read back at 1.25 GB/s"
-        if spec.workload is not None and spec.workload.judging:
+        if judging_s := spec.runtime.judging.total_seconds():
             export_size = storage.export_bytes(spec)
-            judging_s = spec.workload.judging.total_seconds()
             total += judging_s + (size + 2 * export_size) / storage.S3_BYTES_PER_S
             formula += f"; the checkpoint read once more, {export_size / 1e9:.3g} GB of export likewise out and back; "
             formula += f"{judging_s:g} s limits of workload.evaluate and workload.export"

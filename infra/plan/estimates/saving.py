@@ -53,7 +53,7 @@ def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
         restore_s=storage.shared_read_seconds(spec),
         mtbf_s=spec.recovery.node_mtbf_hours * 3600 / spec.nodes.count,
         restart_s=spec.recovery.heartbeat_timeout.total_seconds() + REPLACEMENT_S + RANKS_START_S,
-        sealing_s=0.0 if spec.workload is None else storage.sealing_seconds(spec, facts),
+        sealing_s=storage.sealing_seconds(spec, facts),
     )
     best = cadence.choose(
         step_s=inputs.step_s,
@@ -96,9 +96,9 @@ def _rates(spec: Spec, inputs: _Inputs) -> tuple[Figure, ...]:
 
 
 def _sealing(spec: Spec, inputs: _Inputs) -> tuple[Figure, ...]:
-    if spec.workload is None:
+    if not inputs.sealing_s:
         return ()
-    rate_source = "each node's disks" if storage.on_disks(spec) else "the file system's throughput, by one node"
+    rate_source = "each node's disks" if spec.runtime.on_disks else "the file system's throughput, by one node"
     words = (
         f"bytes of a checkpoint, read and written once more / {rate_source}, in the background: sealed files are copies"
     )

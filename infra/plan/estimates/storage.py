@@ -48,27 +48,25 @@ def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[TierS
     nvme = facts.instance.nvme_count * facts.instance.nvme_gb * 10**9 if facts.instance and makes_disks else None
     if nvme is not None and spec.storage.local.layout == "RAID10":
         nvme //= 2
-    shared = spec.storage.shared
-    keep = checkpoint.keep_shared if spec.workload is None else spec.workload.checkpoints.keep
+    shared, job = spec.storage.shared, spec.job
     place, room = "S3, from every node", None
     if shared is not None:
         name = "FSx for Lustre" if makes_disks else "the shared claim"
         place, room = f"{name}, {shared.capacity_gib} GiB", shared.capacity_gib * sizing.GIB
-    of_node = f"weights + optimizer / {spec.nodes.count} nodes"
-    keep_local = checkpoint.keep_local
-    if spec.workload is not None:
-        of_node, keep_local = (
-            f"{formula}, since a restart makes it whole on each node",
-            spec.workload.checkpoints.keep_local,
-        )
+    if isinstance(job, Workload):
+        of_node = f"{formula}, since a restart makes it whole on each node"
+        keep, keep_local = job.checkpoints.keep, job.checkpoints.keep_local
+    else:
+        of_node = f"weights + optimizer / {spec.nodes.count} nodes"
+        keep, keep_local = checkpoint.keep_shared, checkpoint.keep_local
     disk = "NVMe of each node" if makes_disks else "folder of each node"
-    own_on = {"local" if on_disks(spec) else "shared"} if spec.workload is not None else set()
-    base = _frozen_bytes(spec, spec.nodes.count)
-    local = _tier("local", disk, _node_bytes(spec), keep_local, nvme, of_node, "local" in own_on, base)
+    base, on_disks = _frozen_bytes(spec, spec.nodes.count), spec.runtime.on_disks
+    local = _tier("local", disk, _node_bytes(spec), keep_local, nvme, of_node, on_disks, base)
+    own_on_shared = isinstance(job, Workload) and not on_disks
     linked = 0 if shared is None else _frozen_bytes(spec)  # S3 has no links
     return (
-        *([local] if spec.workload is None or on_disks(spec) else []),
-        _with_export(_tier("shared", place, size, keep, room, formula, "shared" in own_on, linked), spec),
+        *([] if own_on_shared else [local]),
+        _with_export(_tier("shared", place, size, keep, room, formula, own_on_shared, linked), spec),
         _with_export(
             TierSize(
                 name="archive",
@@ -145,7 +143,7 @@ def _frozen_bytes(spec: Spec, parts: int = 1) -> int:
 
 def export_bytes(spec: Spec) -> int:
     """Return the size of what a workload exports: it leaves the optimizer's states out, so a checkpoint bounds it."""
-    return checkpoint_bytes(spec) if spec.workload is not None and spec.workload.export is not None else 0
+    return 0 if spec.runtime.export is None else checkpoint_bytes(spec)
 
 
 def _formula(spec: Spec) -> str:
@@ -162,13 +160,8 @@ def _node_bytes(spec: Spec) -> int:
     else it may be all: rank 0 may write everything, and a restart makes it whole on each node."""
     training = spec.training
     if training is None:
-        return checkpoint_bytes(spec) if on_disks(spec) else 0
+        return checkpoint_bytes(spec) if spec.runtime.on_disks else 0
     return sizing.checkpoint_bytes_per_node(training.model, training.precision, spec.nodes.count, training.zero_stage)
-
-
-def on_disks(spec: Spec) -> bool:
-    """Return whether a workload writes its checkpoints to its nodes' own disks."""
-    return spec.workload is not None and spec.workload.checkpoints.tier == "local"
 
 
 def stall_seconds(spec: Spec, facts: Facts, world_size: int) -> float:
@@ -176,7 +169,7 @@ def stall_seconds(spec: Spec, facts: Facts, world_size: int) -> float:
     is not known whether it trains on while it saves: its stall counts as the whole write."""
     training = spec.training
     if training is None:
-        return local_write_seconds(spec, facts) if on_disks(spec) else shared_read_seconds(spec)
+        return local_write_seconds(spec, facts) if spec.runtime.on_disks else shared_read_seconds(spec)
     size = sizing.checkpoint_bytes_per_rank(training.model, training.precision, world_size, training.zero_stage)
     return (size - _frozen_bytes(spec, world_size)) / HOST_COPY_BYTES_PER_S + GATHER_S
 
@@ -188,8 +181,10 @@ def local_write_seconds(spec: Spec, facts: Facts) -> float:
 
 def sealing_seconds(spec: Spec, facts: Facts) -> float:
     """Return the time to seal a workload's checkpoint beside the training: every byte is read and written once more, by
-    node 0 on the shared tier, by each node on its own disks."""
-    if on_disks(spec):
+    node 0 on the shared tier, by each node on its own disks. 0: the built-in trainer writes it sealed."""
+    if spec.runtime.is_built_in:
+        return 0.0
+    if spec.runtime.on_disks:
         return 2 * local_write_seconds(spec, facts)
     shared = spec.storage.shared
     rate = CLIENT_BYTES_PER_S if shared is None else shared_bytes_per_s(shared, 1)

@@ -25,10 +25,8 @@ def training_seconds(spec: Spec) -> float:
 
 def evaluation_seconds(spec: Spec, world_size: int) -> float:
     """Rank 0 evaluates alone, forward only: `evaluate_batches` micro batches every `evaluate_every` steps."""
-    training = spec.training
-    if training is None:  # a workload's steps include what it evaluates
-        return 0.0
-    return -(-training.steps // training.evaluate_every) * one_evaluation_seconds(spec, world_size)
+    every_steps = spec.job.evaluate_every
+    return 0.0 if every_steps is None else -(-spec.job.steps // every_steps) * one_evaluation_seconds(spec, world_size)
 
 
 def one_evaluation_seconds(spec: Spec, world_size: int) -> float:
@@ -44,8 +42,10 @@ def one_evaluation_seconds(spec: Spec, world_size: int) -> float:
 def work_figures(spec: Spec, facts: Facts, world_size: int) -> tuple[Figure, ...]:
     """Return parameters, tokens and time of the training, and the MFU that the step estimate implies."""
     training, origin, spec = spec.training, step_time(spec, facts).formula, with_step_time(spec, facts)
-    figures = _length(spec, origin) if training is None else _of_model(spec, training, world_size, origin)
-    if training is not None:
+    if training is None:
+        figures = _length(spec, origin)
+    else:
+        figures = _of_model(spec, training, world_size, origin)
         figures += zero_figures(training, facts.instance, spec.nodes.count, world_size // spec.nodes.count)
     mfu, peak = implied_mfu(spec, facts, world_size), peak_tflops(training, facts)
     if mfu is not None and peak is not None:

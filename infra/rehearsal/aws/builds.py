@@ -89,9 +89,6 @@ class Builds:
             "projectsNotFound": [name for name, project in projects.items() if project is None],
         }
 
-    def list_projects(self, params: Parameters) -> dict[str, Any]:
-        return {"projects": sorted(name for arn in self.projects if self._arn(name := arn.rpartition("/")[2]) == arn)}
-
     def batch_get_builds(self, params: Parameters) -> dict[str, Any]:
         # As they are at one moment: an answer that is written while a build ends would be complete and in progress.
         documents = [dict(self.builds[id].document) for id in params["ids"] if id in self.builds]

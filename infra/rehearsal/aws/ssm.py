@@ -25,7 +25,6 @@ PLUGIN = "aws:runShellScript"
 PLUGIN_STEP = "awsrunShellScript"
 MAX_STDOUT_CHARS = 24_000
 MAX_STDERR_CHARS = 8_000
-MAX_LISTED_CHARS = 2_500
 TRUNCATED = "\n---Output truncated---"
 EVENTUAL_S = 0.3
 """GetCommandInvocation does not know younger commands, as on AWS."""
@@ -190,11 +189,6 @@ class Commands:
             if text:
                 self.world.backend("s3").put_object(command.bucket, f"{folder}/{name}".lstrip("/"), text.encode())
 
-    def _command(self, command_id: str | None) -> Command:
-        if command_id not in self.commands:
-            raise AwsError("InvalidCommandId", f"no command {command_id}")
-        return self.commands[command_id]
-
     def get_command_invocation(self, params: Parameters) -> dict[str, Any]:
         command = self.commands.get(params["CommandId"])
         invocation = command.invocations.get(params["InstanceId"]) if command else None
@@ -214,42 +208,6 @@ class Commands:
             "StandardOutputContent": _cut(invocation.out, MAX_STDOUT_CHARS),
             "StandardErrorContent": _cut(invocation.err, MAX_STDERR_CHARS),
         }
-
-    def list_commands(self, params: Parameters) -> dict[str, Any]:
-        matches = [self._command(params["CommandId"])] if params.get("CommandId") else list(self.commands.values())
-        instance_id = params.get("InstanceId")
-        return {"Commands": [c.describe() for c in matches if instance_id is None or instance_id in c.invocations]}
-
-    def list_command_invocations(self, params: Parameters) -> dict[str, Any]:
-        matches = [self._command(params["CommandId"])] if params.get("CommandId") else list(self.commands.values())
-        documents = []
-        for command in matches:
-            for invocation in command.invocations.values():
-                if params.get("InstanceId") in (None, invocation.instance_id):
-                    documents.append(self._list_entry(command, invocation, bool(params.get("Details"))))
-        return {"CommandInvocations": documents}
-
-    @staticmethod
-    def _list_entry(command: Command, invocation: Invocation, details: bool) -> dict[str, Any]:
-        status = {"Status": invocation.status, "StatusDetails": invocation.details}
-        output = _cut(invocation.out + invocation.err, MAX_LISTED_CHARS)
-        plugin = {"Name": PLUGIN, "ResponseCode": invocation.code, "Output": output, **status}
-        return {
-            "CommandId": command.command_id,
-            "InstanceId": invocation.instance_id,
-            "Comment": command.comment,
-            "DocumentName": DOCUMENT,
-            "RequestedDateTime": command.requested,
-            **status,
-            "CommandPlugins": [plugin] if details else [],
-        }
-
-    def cancel_command(self, params: Parameters) -> None:
-        """Cancel a command. A running script goes on in the machine, without its result."""
-        command = self._command(params["CommandId"])
-        for instance_id in params.get("InstanceIds") or command.invocations:
-            if instance_id in command.invocations:
-                command.invocations[instance_id].end("Cancelled", -1)
 
     def describe_instance_information(self, params: Parameters) -> dict[str, Any]:
         filters = {item["Key"]: item["Values"] for item in params.get("Filters") or []}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,6 +13,14 @@ from infra.rehearsal.plugins.wire import Props
 class PropertyFailure:
     property: str
     reason: str
+
+
+def unknown_properties(inputs: Props, known: Collection[str], owner: str) -> list[PropertyFailure]:
+    """Return a failure for each input that is not known. `owner` ends in the words before the names of these; what
+    begins with `__` is the engine's."""
+    names = ", ".join(sorted(known))
+    unknown = sorted(name for name in inputs if name not in known and not name.startswith("__"))
+    return [PropertyFailure(name, f"unknown property '{name}' of {owner} {names}") for name in unknown]
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,19 @@ from typing import Any, TypeVar
 
 import grpc
 from google.protobuf import any_pb2, empty_pb2
+from google.protobuf.struct_pb2 import Struct
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, status_pb2
 
 from infra.errors import BivouacError
-from infra.rehearsal.plugins.package import InitFailed, OperationFailed, Package, PropertyChange, Request, ResourceGone
+from infra.rehearsal.plugins.package import (
+    InitFailed,
+    OperationFailed,
+    Package,
+    PropertyChange,
+    PropertyFailure,
+    Request,
+    ResourceGone,
+)
 from infra.rehearsal.plugins.wire import decode, encode
 
 log = logging.getLogger(__name__)
@@ -57,11 +66,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
     def CheckConfig(
         self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext
     ) -> provider_pb2.CheckResponse:
-        failures = self.package.check_config(decode(request.news))
-        return provider_pb2.CheckResponse(
-            inputs=request.news,
-            failures=[provider_pb2.CheckFailure(property=f.property, reason=f.reason) for f in failures],
-        )
+        return _checked(request.news, self.package.check_config(decode(request.news)))
 
     @_report_errors
     def DiffConfig(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:
@@ -77,57 +82,28 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
 
     @_report_errors
     def Check(self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext) -> provider_pb2.CheckResponse:
-        inputs, failures = self.package.check(
-            Request(
-                **_address(request),
-                inputs=decode(request.news),
-                old_inputs=decode(request.olds),
-                random_seed=request.randomSeed,
-                proposed_name=request.autonaming.proposed_name if request.HasField("autonaming") else "",
-            )
-        )
-        return provider_pb2.CheckResponse(
-            inputs=encode(inputs),
-            failures=[provider_pb2.CheckFailure(property=f.property, reason=f.reason) for f in failures],
-        )
+        naming = {
+            "random_seed": request.randomSeed,
+            "proposed_name": request.autonaming.proposed_name if request.HasField("autonaming") else "",
+        }
+        inputs, failures = self.package.check(_request(request, request.news, request.olds, **naming))
+        return _checked(encode(inputs), failures)
 
     @_report_errors
     def Diff(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:
-        changes, delete_first = self.package.diff(
-            Request(
-                **_address(request),
-                id=request.id,
-                inputs=decode(request.news),
-                old_inputs=decode(request.old_inputs),
-                state=decode(request.olds),
-            )
-        )
-        return _diff(changes, delete_first)
+        return _diff(*self.package.diff(_request(request, request.news, request.old_inputs, request.olds)))
 
     @_report_errors
     def Create(self, request: provider_pb2.CreateRequest, context: grpc.ServicerContext) -> provider_pb2.CreateResponse:
-        resource_id, state = self.package.create(
-            Request(
-                **_address(request),
-                inputs=decode(request.properties),
-                timeout_s=request.timeout,
-                preview=request.preview,
-            )
-        )
+        limits = {"timeout_s": request.timeout, "preview": request.preview}
+        resource_id, state = self.package.create(_request(request, request.properties, **limits))
         return provider_pb2.CreateResponse(id=resource_id, properties=encode(state))
 
     @_report_errors
     def Read(self, request: provider_pb2.ReadRequest, context: grpc.ServicerContext) -> provider_pb2.ReadResponse:
-        inputs = decode(request.inputs)
         try:
             resource_id, inputs, state = self.package.read(
-                Request(
-                    **_address(request),
-                    id=request.id,
-                    inputs=inputs,
-                    old_inputs=inputs,
-                    state=decode(request.properties),
-                )
+                _request(request, request.inputs, request.inputs, request.properties)
             )
         except ResourceGone:
             return provider_pb2.ReadResponse(id="")
@@ -135,32 +111,14 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
 
     @_report_errors
     def Update(self, request: provider_pb2.UpdateRequest, context: grpc.ServicerContext) -> provider_pb2.UpdateResponse:
-        state = self.package.update(
-            Request(
-                **_address(request),
-                id=request.id,
-                inputs=decode(request.news),
-                old_inputs=decode(request.old_inputs),
-                state=decode(request.olds),
-                timeout_s=request.timeout,
-                preview=request.preview,
-            )
-        )
+        limits = {"timeout_s": request.timeout, "preview": request.preview}
+        state = self.package.update(_request(request, request.news, request.old_inputs, request.olds, **limits))
         return provider_pb2.UpdateResponse(properties=encode(state))
 
     @_report_errors
     def Delete(self, request: provider_pb2.DeleteRequest, context: grpc.ServicerContext) -> empty_pb2.Empty:
-        inputs = decode(request.old_inputs)
-        self.package.delete(
-            Request(
-                **_address(request),
-                id=request.id,
-                inputs=inputs,
-                old_inputs=inputs,
-                state=decode(request.properties),
-                timeout_s=request.timeout,
-            )
-        )
+        values = request.old_inputs, request.old_inputs, request.properties
+        self.package.delete(_request(request, *values, timeout_s=request.timeout))
         return empty_pb2.Empty()
 
     @_report_errors
@@ -173,10 +131,26 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         return empty_pb2.Empty()
 
 
-def _address(request: Any) -> dict[str, Any]:
-    """Return URN, type and name; a URN is `urn:pulumi:stack::project::parent$type::name`."""
-    parts = request.urn.split("::")
-    return {"urn": request.urn, "type": parts[2].split("$")[-1], "name": "::".join(parts[3:])}
+def _request(
+    message: Any, inputs: Struct, old_inputs: Struct | None = None, state: Struct | None = None, **more: Any
+) -> Request:
+    """Return the request in plain Python; a URN is `urn:pulumi:stack::project::parent$type::name`."""
+    parts = message.urn.split("::")
+    return Request(
+        urn=message.urn,
+        type=parts[2].split("$")[-1],
+        name="::".join(parts[3:]),
+        id=getattr(message, "id", ""),
+        inputs=decode(inputs),
+        old_inputs={} if old_inputs is None else decode(old_inputs),
+        state={} if state is None else decode(state),
+        **more,
+    )
+
+
+def _checked(inputs: Struct, failures: Sequence[PropertyFailure]) -> provider_pb2.CheckResponse:
+    rows = [provider_pb2.CheckFailure(property=failure.property, reason=failure.reason) for failure in failures]
+    return provider_pb2.CheckResponse(inputs=inputs, failures=rows)
 
 
 def _diff(changes: Sequence[PropertyChange], delete_first: bool) -> provider_pb2.DiffResponse:

@@ -28,13 +28,13 @@ def values(spec: Spec) -> dict[str, str]:
     """Return name -> value of the spec's secrets. Raises `UserError` for a file or name that is missing; no error
     shows what the file holds."""
     secret_sources = sources(spec)
-    if spec.workload is None or not secret_sources:
+    if not secret_sources:
         return {}
     names = ", ".join(secret_sources)
-    if spec.workload.rehearsal.secrets is None:
+    if spec.runtime.rehearsal.secrets is None:
         cure = f"name a file with a line NAME=value for each in {_FIELD}"
         raise UserError("this rehearsal has no values for its secrets", seen=names, cure=cure)
-    path = Path(spec.workload.rehearsal.secrets).expanduser()
+    path = Path(spec.runtime.rehearsal.secrets).expanduser()
     try:
         stored_values = _read(path)
     except (OSError, UnicodeDecodeError) as error:

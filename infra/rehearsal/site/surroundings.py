@@ -18,7 +18,6 @@ from infra.spec.campaign import Capacity
 from infra.spec.names import MOUNTS_TAG, TEXT_TAG
 from infra.spec.recipe import source_folder
 from infra.spec.workload.links import INIT
-from infra.spec.workload.workload import by_mpirun
 
 if TYPE_CHECKING:
     from infra.spec.campaign import Spec
@@ -51,9 +50,9 @@ def give_mounts(spec: Spec) -> None:
 def _give_file_systems(spec: Spec) -> None:
     """Give the emulated account the existing file systems of the mounts; each mount's folder lies where it reads."""
     endpoint = Account(spec.region).client("fsx").meta.endpoint_url
-    for name, mount in ({} if spec.workload is None else spec.workload.attached).items():
-        if mount.fsx is not None and spec.workload is not None:
-            folder = str(Path(spec.workload.rehearsal.mounts[name]).expanduser().resolve())
+    for name, mount in spec.runtime.attached.items():
+        if mount.fsx is not None:
+            folder = str(Path(spec.runtime.rehearsal.mounts[name]).expanduser().resolve())
             body = json.dumps({"id": mount.fsx, "path": mount.path.strip("/"), "folder": folder}).encode()
             with urllib.request.urlopen(f"{endpoint}/_site/filesystem", data=body) as answer:
                 answer.read()
@@ -61,11 +60,10 @@ def _give_file_systems(spec: Spec) -> None:
 
 def _mounts_of(spec: Spec) -> Iterator[tuple[str, Path, str]]:
     """Yield each prefix with its folder and the pattern of its files."""
-    if spec.workload is not None:
-        place = spec.workload.rehearsal
-        folders = place.mounts if place.init_from is None else {**place.mounts, INIT: place.init_from}
-        for name, prefix in {**spec.workload.links, **spec.workload.by_mountpoint}.items():
-            yield prefix, Path(folders[name]).expanduser(), "**/*"
+    place = spec.runtime.rehearsal
+    folders = place.mounts if place.init_from is None else {**place.mounts, INIT: place.init_from}
+    for name, prefix in {**spec.runtime.links, **spec.runtime.by_mountpoint}.items():
+        yield prefix, Path(folders[name]).expanduser(), "**/*"
     if (data := spec.data) is not None:
         for part in data.parts:
             if part.name in data.rehearsal:
@@ -92,7 +90,7 @@ def give_reservation(spec: Spec) -> None:
 
 def refuse_missing_programs(spec: Spec) -> None:
     """Raise `UserError` if the job starts with a program that this machine lacks, where it stands in for an image."""
-    if by_mpirun(spec.workload) and spec.job_image is None and shutil.which("mpirun") is None:
+    if spec.runtime.by_mpirun and spec.runtime.image is None and shutil.which("mpirun") is None:
         raise UserError(
             "this machine, which stands in for the job's container, has no mpirun",
             seen="launcher mpirun",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -25,6 +25,7 @@ from infra.spec.workload.sections import (
     SmallMachine,
 )
 from infra.spec.workload.variables import are_variables, leaves_ours, refuse_twice
+from trainer.contract.workload import SUPERVISOR
 
 GIB = 2**30
 _REQUIREMENTS = re.compile(r"([^\[\]]+)(\[[\w.,\- ]+\])?")
@@ -49,6 +50,20 @@ def _is_a_requirements_file(text: str) -> str:
 
 
 class Workload(Section):
+    is_built_in: ClassVar = False
+    section: ClassVar = "workload"
+    data_name: ClassVar = "the job's code"
+    """Name of what its pods mount at `/data`."""
+    pod_command: ClassVar = ("python3", SUPERVISOR)
+    """Program of the gang's pods, in its container."""
+    has_marks: ClassVar = True
+    """A supervisor marks its own lines in the pod's log."""
+    evaluate_every: ClassVar = None
+    """Steps between evaluations beside those that its steps include."""
+    evaluation_tolerance: ClassVar = 0.0
+    sealing_s: ClassVar = 30
+    """Time for its supervisor to seal the last checkpoint after the job's own grace."""
+
     image: Annotated[str, AfterValidator(_is_an_image)] | None = None
     """The job's container, from any registry that the nodes may pull from: `registry/repository:tag` or
     `...@sha256:...`. A tag is resolved to its digest before anything is made. None: the trainer image, with its Python,
@@ -250,6 +265,13 @@ class Workload(Section):
         return self.estimates.step_seconds
 
     @property
+    def tokens_per_step(self) -> None:
+        """Nobody knows how many it reads."""
+
+    def longest_save_s(self, hang: timedelta) -> None:
+        """Return None: ranks that save wait for each other by its own rules."""
+
+    @property
     def grace_s(self) -> int:
         """Seconds between SIGTERM and SIGKILL."""
         return round(self.grace.total_seconds())
@@ -258,12 +280,12 @@ class Workload(Section):
     def checkpoint_bytes(self) -> int:
         return round(self.estimates.checkpoint_gib * GIB)
 
+    @property
+    def by_mpirun(self) -> bool:
+        """The gang is an MPIJob."""
+        return self.launcher == "mpirun"
 
-def in_host_network(workload: Workload | None) -> bool:
-    """Return whether the gang's pods are in their nodes' network."""
-    return workload is not None and workload.host_network
-
-
-def by_mpirun(workload: Workload | None) -> bool:
-    """Return whether the gang is an MPIJob."""
-    return workload is not None and workload.launcher == "mpirun"
+    @property
+    def on_disks(self) -> bool:
+        """It writes its checkpoints to its nodes' own disks."""
+        return self.checkpoints.tier == "local"

@@ -119,9 +119,8 @@ def reading_mounts(spec: Spec) -> list[Statement]:
     The driver takes the pod's own identity (`authenticationSource: pod`), so the add-on has no role, and no other pod
     can read a prefix. https://github.com/awslabs/mountpoint-s3-csi-driver/blob/main/docs/CONFIGURATION.md
     """
-    prefixes = {} if spec.workload is None else spec.workload.by_mountpoint
     statements, buckets = list[Statement](), set[str]()
-    for prefix in sorted(prefixes.values()):
+    for prefix in sorted(spec.runtime.by_mountpoint.values()):
         bucket, _, folder = prefix.removeprefix("s3://").rstrip("/").partition("/")
         root = f"{folder}/" if folder else ""
         by_prefix = {"StringLike": {"s3:prefix": [f"{root}*"]}} if root else None

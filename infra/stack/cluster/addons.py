@@ -24,8 +24,7 @@ _SYSTEM_ONLY = {POOL_LABEL: SYSTEM_POOL}
 
 def unused_drivers(spec: Spec) -> tuple[str, ...]:
     """Return the add-ons that mount nothing of this campaign's."""
-    by_mountpoint = {} if spec.workload is None else spec.workload.by_mountpoint
-    used = {CSI_DRIVER: spec.storage.shared is not None, MOUNTPOINT_DRIVER: bool(by_mountpoint)}
+    used = {CSI_DRIVER: spec.storage.shared is not None, MOUNTPOINT_DRIVER: bool(spec.runtime.by_mountpoint)}
     return tuple(name for name, is_used in used.items() if not is_used)
 
 

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from infra.errors import UserError
 from infra.spec.campaign import Spec
 from infra.spec.names import Names, mount_claim
-from infra.spec.workload.workload import Workload
 from trainer.contract.frozen import Frozen
 
 
@@ -29,10 +28,10 @@ class MountVolume(Frozen):
     attributes: dict[str, str]
 
 
-def mount_volumes(spec: Spec, workload: Workload, mount_names: Mapping[str, str]) -> dict[str, MountVolume]:
+def mount_volumes(spec: Spec, mount_names: Mapping[str, str]) -> dict[str, MountVolume]:
     """Return claim -> its volume. `mount_names`: file system -> Lustre's name of it. Raises `UserError` without one."""
     volumes = dict[str, MountVolume]()
-    for name, prefix in workload.by_mountpoint.items():
+    for name, prefix in spec.runtime.by_mountpoint.items():
         bucket, _, folder = prefix.removeprefix("s3://").rstrip("/").partition("/")
         claim = mount_claim(name)
         volumes[claim] = MountVolume(
@@ -41,7 +40,7 @@ def mount_volumes(spec: Spec, workload: Workload, mount_names: Mapping[str, str]
             options=("read-only", "allow-other", f"region {spec.region}", *([f"prefix {folder}/"] if folder else [])),
             attributes={"bucketName": bucket, "authenticationSource": "pod", "stsRegion": spec.region},
         )
-    for name, mount in workload.attached.items():
+    for name, mount in spec.runtime.attached.items():
         if mount.fsx is None:
             continue
         if mount.fsx not in mount_names:

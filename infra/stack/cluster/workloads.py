@@ -37,7 +37,6 @@ from infra.spec.names import (
     TRAINER_ACCOUNT,
     Names,
 )
-from infra.spec.workload.workload import by_mpirun, in_host_network
 from infra.stack.cluster.cluster import EksCluster
 from infra.stack.cluster.mounts import MountVolume, mount_volumes
 from infra.stack.cluster.mpi_operator import MpiOperator
@@ -94,15 +93,15 @@ class Workloads(pulumi.ComponentResource):
         `mount_names`: see `CampaignSettings`."""
         super().__init__("bivouac:infra:Workloads", "workloads", None, opts)
         self._cluster, self._names, self._campaign = cluster, Names(spec), spec.campaign
-        self._host_network = in_host_network(spec.workload)
+        self._host_network = spec.runtime.host_network
         self._namespace = kubernetes.core.v1.Namespace(
             "campaign",
             metadata={"name": NAMESPACE, "labels": admission.pod_security(self._host_network)},
             opts=self._child(depends_on=[]),
         )
-        self._by_mpirun, self._prepares_data = by_mpirun(spec.workload), spec.prepares_data
+        self._by_mpirun, self._prepares_data = spec.runtime.by_mpirun, spec.prepares_data
         lustre_names = dict(name.split("=") for name in mount_names or ())
-        self._mounts = {} if spec.workload is None else mount_volumes(spec, spec.workload, lustre_names)
+        self._mounts = mount_volumes(spec, lustre_names)
         self._bounds = self._admission(spec)
         kubernetes.scheduling.v1.PriorityClass(
             "training",
@@ -138,7 +137,7 @@ class Workloads(pulumi.ComponentResource):
     def _admission(self, spec: Spec) -> list[pulumi.Resource]:
         """Make the policies and their bindings; return the bindings."""
         api, bindings = kubernetes.admissionregistration.v1, list[pulumi.Resource]()
-        job_image = None if spec.job_image is None else ImageReference.parse(spec.job_image).name
+        job_image = None if spec.runtime.image is None else ImageReference.parse(spec.runtime.image).name
         repository = repository_url(spec.account, spec.region)
         mpi = spec.campaign if self._by_mpirun else None
         steward_repository = repository_url(spec.account, spec.region, STEWARD_REPOSITORY)

@@ -8,7 +8,6 @@ from typing import Any
 from infra.plan.checks.finding import Draft, error
 from infra.spec.campaign import Spec
 from infra.spec.names import LOCAL_CHECKPOINTS_HOST_PATH, NAMESPACE, NODE_TOLD_HOST_PATH, Names
-from infra.spec.workload.workload import in_host_network
 from infra.stack.rules.graph import Graph, GraphResource
 
 _ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -20,7 +19,7 @@ _TEMPLATED = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 def pod_admission(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """The campaign's namespace enforces Pod Security, or a policy of ours in its place where the job is in its nodes'
     network, and the admission policies exist before the rights of those that make pods there."""
-    has_own_baseline = in_host_network(spec.workload)
+    has_own_baseline = spec.runtime.host_network
     for space in (resource for resource in graph.of("Namespace") if _metadata_name(resource) == NAMESPACE):
         level = ((space.inputs.get("metadata") or {}).get("labels") or {}).get(_ENFORCE)
         if level not in _LEVELS and not (has_own_baseline and level == "privileged"):

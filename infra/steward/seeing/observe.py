@@ -216,7 +216,7 @@ class Observer:
         name, now = _name(pod), self.clock.monotonic()
         status = self.statuses.get(name)
         last_answer, running = self._heard.get(name), self._running_since.get(name)
-        termination = _termination_of(pod)
+        termination = next((state.terminated for state in states(pod) if state.terminated is not None), None)
         last_word = _last_word(termination)
         return PodView(
             index=index_of(pod),
@@ -291,10 +291,6 @@ def _probe(pod: Pod) -> Status | None:
         return Status.model_validate_json(answer.body) if answer.code == HTTPStatus.OK else None
     except (OSError, ValueError):
         return None
-
-
-def _termination_of(pod: Pod) -> ContainerStateTerminated | None:
-    return next((state.terminated for state in states(pod) if state.terminated is not None), None)
 
 
 class _LastWord(NamedTuple):

@@ -10,6 +10,8 @@ import pytest
 from infra.inventory.certify import stays_on_purpose
 from infra.record.events import Stage
 from infra.record.payloads.training import ArchiveVerified
+from infra.spec.workload.built_in import BuiltIn
+from infra.spec.workload.workload import Workload
 
 RECORD = "s3://state/campaigns/train/ (record)"
 ARCHIVE = {"manifest": "s3://archive/campaigns/train/id/archive-manifest.json", "step": 40}
@@ -27,7 +29,7 @@ def campaign(
     verified = archive and ArchiveVerified.model_validate(archive)
     return SimpleNamespace(
         state=lambda: SimpleNamespace(archive=verified, copied=copied, newest_committed=newest),
-        spec=SimpleNamespace(campaign="train", workload=workload, storage=SimpleNamespace(shared=shared)),
+        spec=SimpleNamespace(campaign="train", runtime=workload or BuiltIn(), storage=SimpleNamespace(shared=shared)),
         identity="id",
         buckets=SimpleNamespace(state="state", data="data", archive="archive"), outputs=outputs or {},
     )  # fmt: skip
@@ -58,7 +60,7 @@ def test_each_stage_that_ended_is_told_by_itself(outputs: dict[Stage, dict[str, 
 
 
 def test_of_a_workload_its_code_is_kept() -> None:
-    job = SimpleNamespace(attached={})
+    job = SimpleNamespace(attached={}, data_name=Workload.data_name)
     assert stays_on_purpose(campaign(outputs=DATA, workload=job))[1] == "s3://data/datasets/d1/ (the job's code)"
 
 

@@ -161,7 +161,7 @@ def job(code: GitSource) -> Workload:
 
 def test_a_reference_packs_to_the_bytes_of_a_clone_at_that_commit(repository: Path, tmp_path: Path) -> None:
     subprocess.run(["git", "clone", "-q", "-b", "v1", repository, tmp_path / "clone"], check=True, capture_output=True)
-    assert git_source.local(job(source(repository, "v1"))) is None, "nothing is fetched by asking"
+    assert git_source.local(job(source(repository, "v1"))).is_built_in, "nothing is fetched by asking"
     git_source.fetch(source(repository, "v1"))
     workload = git_source.local(job(source(repository, "v1")))
     assert workload is not None

@@ -13,7 +13,7 @@ from infra.plan.checks.finding import Case
 from infra.plan.estimates import cost, storage
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.spec.campaign import Spec
+from infra.spec.campaign import Spec, Workload
 from tests.example import example_spec
 from tests.unit.plan.checks.refused import FRESH
 
@@ -52,8 +52,11 @@ def test_no_quota_of_fsx_is_asked_for(spec: Spec) -> None:
     assert asked[1] - asked[0] == 2
 
 
+JOB = Workload.model_validate({"script": "/job.py", "estimates": {"steps": 1, "step_seconds": 1}})
+
+
 def test_a_job_of_ones_own_is_refused_with_reason_and_cure(spec: Spec) -> None:
-    job = spec.model_copy(update={"workload": object(), "training": None, "data": None, "checkpoint": None})
+    job = spec.model_copy(update={"workload": JOB, "training": None, "data": None, "checkpoint": None})
     (draft,) = rules.no_file_system(Case(job, survey(spec), FRESH))
     assert draft.place == "storage.shared" and draft.level.value == "error"
     assert "folder that all nodes share" in draft.message and "1200 GiB" in draft.cure

@@ -81,7 +81,7 @@ def test_ranks_and_accumulation_follow_from_the_spec(spec_file: Any) -> None:
 def test_the_ranks_get_what_spec_and_plan_say(spec_file: Any) -> None:
     spec = spec_file({"training.compile": "layers"}).spec
     plan = make_plan(spec, survey(spec))
-    config = train_config(spec, plan, "d" * 64, vocabulary=4096)
+    config = train_config(spec, plan, "d" * 64)
     assert TrainConfig.model_validate_json(config.model_dump_json()) == config
     assert config.checkpoint == plan.checkpoint
     assert config.data.manifest_digest == "d" * 64
@@ -94,7 +94,7 @@ def test_zero_s_sizes_in_the_plan_are_those_that_the_ranks_get(spec_file: Any) -
     changes = {"nodes.instance_type": "p5.48xlarge", "training.global_batch": 64, "training.zero_stage": 3}
     spec = spec_file(changes | {"training.zero": {"prefetch_bucket": 12345}}).spec
     plan = make_plan(spec, survey(spec))
-    zero = train_config(spec, plan, "d" * 64, vocabulary=4096).zero
+    zero = train_config(spec, plan, "d" * 64).zero
     assert zero.model_dump() == {
         "prefetch_bucket": 12345, "persistence_threshold": 100_000, "reduce_bucket": 50_000_000, "hpz_ranks": 1,
     }  # fmt: skip
@@ -106,12 +106,6 @@ def test_zero_s_sizes_in_the_plan_are_those_that_the_ranks_get(spec_file: Any) -
     lower = spec_file({"training.zero_stage": 2}).spec
     assert not [each for each in make_plan(lower, survey(lower)).work if each.name.startswith("ZeRO")]
     assert train_config(lower, make_plan(lower, survey(lower)), "d" * 64).zero == ZeroConfig()
-
-
-def test_another_vocabulary_than_the_data_s_is_refused(spec_file: Any) -> None:
-    spec = spec_file({}).spec
-    with pytest.raises(UserError, match=r"model 4096, data 512.*512"):
-        train_config(spec, make_plan(spec, survey(spec)), "d" * 64, vocabulary=512)
 
 
 def test_what_has_no_price_is_named_and_counts_nothing(spec_file: Any) -> None:

@@ -63,12 +63,12 @@ def test_the_trainer_image_stands_in_for_a_foreign_one_unless_the_rehearsal_has_
     content = as_workload()
     content["workload"] = WORKLOAD | {"image": "nvcr.io/nvidia/pytorch:25.10-py3"}
     found = derived(content)
-    assert Spec.model_validate(found.document).job_image is None
+    assert Spec.model_validate(found.document).runtime.image is None
     (told,) = [one for one in found.differences if one.field == "workload.image"]
     assert told.real == "nvcr.io/nvidia/pytorch:25.10-py3" and "stands in" in told.why
     content["workload"]["rehearsal"] = {"image": "team/job:v1"} | WORKLOAD["rehearsal"]
     kept = derived(content)
-    assert Spec.model_validate(kept.document).job_image == "team/job:v1"
+    assert Spec.model_validate(kept.document).runtime.image == "team/job:v1"
 
 
 @pytest.mark.parametrize("content", [document(), as_workload()], ids=["built-in", "workload"])
@@ -208,7 +208,7 @@ def test_the_login_of_a_private_registry_is_rehearsed_with_a_value_of_this_machi
     (told,) = (one for one in found.differences if one.field == "workload.pull_secret")
     assert told.rehearsed == "those in secrets.env"
     small = Spec.model_validate(found.document)
-    assert small.pull_secret is not None and small.pull_secret.secret == "bivouac_pull" and small.job_image is None
+    assert small.pull_secret is not None and small.pull_secret.secret == "bivouac_pull" and small.runtime.image is None
 
 
 def test_text_in_s3_is_rehearsed_in_the_emulated_s3(tmp_path: Path) -> None:

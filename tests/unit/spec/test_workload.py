@@ -285,9 +285,9 @@ def test_an_export_that_nobody_evaluates_is_warned_of(spec: Any) -> None:
 def test_the_image_is_the_rehearsals_own_there_and_the_specs_on_aws(spec: Any) -> None:
     image = "nvcr.io/nvidia/pytorch:25.10-py3"
     here = spec(image=image, rehearsal={"image": "team/job:v1"}).spec
-    assert (here.target, here.job_image) == ("rehearsal", "team/job:v1")
-    assert spec(image=image).spec.job_image is None, "the trainer image stands in"
-    assert here.model_copy(update={"target": "aws"}).job_image == image
+    assert (here.target, here.runtime.image) == ("rehearsal", "team/job:v1")
+    assert spec(image=image).spec.runtime.image is None, "the trainer image stands in"
+    assert here.model_copy(update={"target": "aws"}).runtime.image == image
 
 
 def test_a_rehearsal_wants_a_folder_for_each_mount(spec: Any, tmp_path: Path) -> None:

@@ -70,10 +70,6 @@ class Budgets:
     def describe_notifications_for_budget(self, params: Parameters) -> dict[str, Any]:
         return {"Notifications": [notification.details for notification in self.find(params).notifications]}
 
-    def update_notification(self, params: Parameters) -> None:
-        previous = self.notification(params | {"Notification": params["OldNotification"]})
-        previous.details = _with_defaults(params["NewNotification"])
-
     def create_notification(self, params: Parameters) -> None:
         _refuse_many(params["Subscribers"])
         details = _with_defaults(params["Notification"])
@@ -84,17 +80,6 @@ class Budgets:
 
     def describe_subscribers_for_notification(self, params: Parameters) -> dict[str, Any]:
         return {"Subscribers": self.notification(params).subscribers}
-
-    def create_subscriber(self, params: Parameters) -> None:
-        subscribers: Any = self.notification(params).subscribers
-        _refuse_many([*subscribers, params["Subscriber"]])
-        subscribers.append(params["Subscriber"])
-
-    def delete_subscriber(self, params: Parameters) -> None:
-        subscribers: Any = self.notification(params).subscribers
-        if params["Subscriber"] not in subscribers:
-            raise AwsError("NotFoundException", f"the subscriber {params['Subscriber']} doesn't exist")
-        subscribers.remove(params["Subscriber"])
 
     def list_tags_for_resource(self, params: Parameters) -> dict[str, Any]:
         return {"ResourceTags": tag_list(self._tags(params))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.rehearsal.plugins.aws import config, functions, mapping, notes
+from infra.rehearsal.plugins.aws import functions, mapping, notes
 from infra.rehearsal.plugins.aws.call import PROPAGATION, NotReady, ResourceCall, error_code
 from infra.rehearsal.plugins.aws.catalogue import RESOURCES
 from infra.rehearsal.plugins.aws.client import Clients
@@ -25,9 +26,16 @@ from infra.rehearsal.plugins.package import (
     PropertyFailure,
     Request,
     ResourceGone,
+    unknown_properties,
 )
 from infra.rehearsal.plugins.wire import UNKNOWN, Props
 
+_JSON = {"defaultTags", "endpoints", "maxRetries", "s3UsePathStyle", "allowedAccountIds"}
+"""Properties of the provider that the SDK sends as JSON text: all but strings."""
+_KNOWN = _JSON | {
+    "accessKey", "secretKey", "token", "profile", "region", "retryMode", "stsRegion", "version", "pluginDownloadURL",
+    "skipCredentialsValidation", "skipMetadataApiCheck", "skipRegionValidation", "skipRequestingAccountId",
+}  # fmt: skip
 PATIENCE = "BIVOUAC_REHEARSAL_PATIENCE"
 """Factor on all time limits of the plugin: with 0.01 the 20 minutes of a deletion are 12 seconds."""
 
@@ -44,13 +52,18 @@ class AwsPackage:
         return {"name": "aws", "version": self.version, "resources": {token: {} for token in RESOURCES}}
 
     def check_config(self, inputs: Props) -> Sequence[PropertyFailure]:
-        return config.failures(inputs)
+        return unknown_properties(inputs, _KNOWN, "the aws provider: known are")
 
     def diff_config(self, old: Props, new: Props) -> Sequence[PropertyChange]:
-        return config.changes(old, new)
+        names = sorted(name for name in set(old) | set(new) if old.get(name) != new.get(name) and name != "version")
+        return [PropertyChange(name, "update", replaces=name == "region") for name in names]
 
     def configure(self, inputs: Props) -> None:
-        settings = config.parse(inputs)
+        settings = {
+            name: json.loads(value) if name in _JSON and value and isinstance(value, str) else value
+            for name, value in inputs.items()
+            if value != UNKNOWN
+        }
         self._clients = Clients(settings)
         self._default_tags = dict((settings.get("defaultTags") or {}).get("tags") or {})
 

@@ -16,9 +16,9 @@ _DEFINITION = "CustomResourceDefinition"
 _IDENTITY = ("apiVersion", "kind", "metadata.name", "metadata.namespace")
 
 
-def changes(kind: str, old: Props, new: Props, mutable: set[str]) -> list[PropertyChange]:
-    """Compare inputs. `mutable` kinds change their data in place; the real plugin's default is to replace them."""
-    fixed_paths = (*_IDENTITY, *(() if kind in mutable else IMMUTABLE.get(kind, ())))
+def changes(kind: str, old: Props, new: Props) -> list[PropertyChange]:
+    """Compare inputs. New data of a config map or secret replace it, as the real plugin's default is."""
+    fixed_paths = (*_IDENTITY, *IMMUTABLE.get(kind, ()))
     return [
         PropertyChange(
             path,

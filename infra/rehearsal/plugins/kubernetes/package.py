@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from infra.rehearsal.plugins.kubernetes import objects, releases, settings
+import yaml
+
+from infra.rehearsal.plugins.kubernetes import objects, releases
 from infra.rehearsal.plugins.kubernetes.cluster import (
     Address,
     ApiServer,
@@ -25,11 +27,19 @@ from infra.rehearsal.plugins.package import (
     PropertyFailure,
     Request,
     ResourceGone,
+    unknown_properties,
 )
 from infra.rehearsal.plugins.wire import UNKNOWN, Props, has_unknown
 
-AUTONAMED = "pulumi.com/autonamed"
 _PATIENCE_S = 600.0
+_SWITCHES = {
+    "deleteUnreachable": "PULUMI_K8S_DELETE_UNREACHABLE",
+    "upsertExistingObjects": "PULUMI_K8S_UPSERT_EXISTING_OBJECTS",
+}
+_KNOWN = {
+    *_SWITCHES, "kubeconfig", "context", "namespace", "enableServerSideApply", "version", "pluginDownloadURL",
+    "suppressDeprecationWarnings", "suppressHelmHookWarnings",
+}  # fmt: skip
 
 
 class KubernetesPackage:
@@ -46,10 +56,18 @@ class KubernetesPackage:
         return {"name": "kubernetes", "version": self.version}
 
     def check_config(self, inputs: Props) -> Sequence[PropertyFailure]:
-        return settings.failures(inputs)
+        return unknown_properties(inputs, _KNOWN, "the kubernetes provider: known are")
 
     def diff_config(self, old: Props, new: Props) -> Sequence[PropertyChange]:
-        return settings.changes(old, new)
+        """Compare configurations: another cluster replaces all its resources, other credentials for it do not."""
+        differences = []
+        for name in sorted(set(old) | set(new)):
+            if old.get(name) == new.get(name) or name == "version":
+                continue
+            is_known = name == "kubeconfig" and new.get(name) != UNKNOWN
+            is_other_cluster = is_known and _servers(old.get(name)) != _servers(new.get(name))
+            differences.append(PropertyChange(name, "update", is_other_cluster))
+        return differences
 
     def configure(self, inputs: Props) -> None:
         """Connect, once per run. As in the real plugin, a cluster that does not answer now counts as unreachable."""
@@ -66,32 +84,24 @@ class KubernetesPackage:
     def check(self, request: Request) -> tuple[Props, Sequence[PropertyFailure]]:
         inputs = {key: value for key, value in request.inputs.items() if value is not None}
         if request.type == releases.TOKEN:
-            inputs.setdefault("name", _made_name(request, request.old_inputs.get("name")))
             inputs.setdefault("namespace", self._settings.get("namespace") or "default")
             return inputs, releases.failures(inputs)
-        missing = [name for name in ("apiVersion", "kind") if not inputs.get(name)]
-        if missing or request.type.count(":") != 2:
-            return inputs, [
-                PropertyFailure(name, f"{request.type} has no {name}: it is no object of the API") for name in missing
-            ]
         metadata = inputs.get("metadata") or {}
-        if metadata != UNKNOWN and not metadata.get("name") and not metadata.get("generateName"):
-            previous = (request.old_inputs.get("metadata") or {}).get("name")
-            marks = {**(metadata.get("annotations") or {}), AUTONAMED: "true"}
-            inputs["metadata"] = {**metadata, "name": _made_name(request, previous), "annotations": marks}
-        return inputs, []
+        words = {name: inputs.get(name) for name in ("apiVersion", "kind")}
+        words["metadata.name"] = UNKNOWN if metadata == UNKNOWN else metadata.get("name")
+        missing = [name for name, value in words.items() if not value]
+        return inputs, [
+            PropertyFailure(name, f"{request.type} has no {name}: it is no object of the API") for name in missing
+        ]
 
     def diff(self, request: Request) -> tuple[Sequence[PropertyChange], bool]:
         old, new = request.old_inputs or request.state, request.inputs
         if request.type == releases.TOKEN:
             differences = releases.changes(old, new)
             return differences, not {"name", "namespace"} & {change.path for change in differences}
-        switches = {"ConfigMap": "enableConfigMapMutable", "Secret": "enableSecretMutable"}
-        mutable = {kind for kind, name in switches.items() if settings.switch(self._settings, name)}
-        differences = objects.changes(new["kind"], old, new, mutable)
+        differences = objects.changes(new["kind"], old, new)
         identity_changes = {"metadata.name", "metadata.namespace", "kind"} & {change.path for change in differences}
-        has_automatic_name = (new.get("metadata") or {}).get("annotations", {}).get(AUTONAMED) == "true"
-        return differences, not identity_changes and not has_automatic_name
+        return differences, not identity_changes
 
     def create(self, request: Request) -> tuple[str, Props]:
         inputs = request.inputs
@@ -101,7 +111,7 @@ class KubernetesPackage:
             releases.install(self._cluster(), inputs)
             return f"{inputs['namespace']}/{inputs['name']}", self._await_release(request)
         address = self._address(inputs)
-        upsert = settings.switch(self._settings, "upsertExistingObjects")
+        upsert = self._switch("upsertExistingObjects")
         if not upsert and self._cluster().get(address) is not None:
             raise OperationFailed(f"resource {address.id} was not successfully created by the Kubernetes API server: "
                           f"{address.kind} already exists; cure: import it, or delete it")  # fmt: skip
@@ -115,7 +125,7 @@ class KubernetesPackage:
             recorded = request.inputs or request.state
             live = self._cluster().get(self._address(recorded, request.id))
         except Unreachable as error:
-            if settings.switch(self._settings, "deleteUnreachable"):
+            if self._switch("deleteUnreachable"):
                 raise ResourceGone(request.urn) from error
             raise
         except UnknownKind as error:
@@ -129,17 +139,12 @@ class KubernetesPackage:
     def update(self, request: Request) -> Props:
         if request.preview:
             return self._preview(request)
-        try:
-            if request.type == releases.TOKEN:
-                releases.upgrade(self._cluster(), request.inputs)
-                return self._await_release(request)
-            address = self._address(request.inputs)
-            self._apply(request, address)
-            return self._await_object(request, address)
-        except Unreachable:
-            if settings.switch(self._settings, "skipUpdateUnreachable"):
-                return request.state
-            raise
+        if request.type == releases.TOKEN:
+            releases.upgrade(self._cluster(), request.inputs)
+            return self._await_release(request)
+        address = self._address(request.inputs)
+        self._apply(request, address)
+        return self._await_object(request, address)
 
     def delete(self, request: Request) -> None:
         try:
@@ -153,13 +158,17 @@ class KubernetesPackage:
             self._poll(request, lambda: cluster.get(address) is None, f"{address.kind} {address.id} to go")
         except Unreachable:
             # As in the real plugin, the switch does not cover Helm releases.
-            if not settings.switch(self._settings, "deleteUnreachable") or request.type == releases.TOKEN:
+            if not self._switch("deleteUnreachable") or request.type == releases.TOKEN:
                 raise
         except UnknownKind:
             return
 
     def invoke(self, token: str, arguments: Props) -> Props:
         raise OperationFailed(f"unknown function {token}: the rehearsal's kubernetes provider has none")
+
+    def _switch(self, name: str) -> bool:
+        value = self._settings.get(name)
+        return str(os.environ.get(_SWITCHES[name], "") if value is None else value).lower() in ("true", "1")
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -184,8 +193,7 @@ class KubernetesPackage:
 
     def _apply(self, request: Request, address: Address, dry_run: bool = False) -> Object:
         body = {key: value for key, value in request.inputs.items() if not key.startswith("__") and key != "status"}
-        force = settings.switch(self._settings, "enablePatchForce")
-        return self._cluster().apply(address, objects.as_served(body), dry_run, force)
+        return self._cluster().apply(address, objects.as_served(body), dry_run)
 
     def _preview(self, request: Request) -> Props:
         """Preview by a dry run of the API server, or by the inputs if it cannot answer yet."""
@@ -250,26 +258,24 @@ class KubernetesPackage:
             pause = min(pause * 1.6, 2.0)
 
 
+def _servers(kubeconfig_text: Any) -> Any:
+    """Return the API servers in a kubeconfig, or the text itself if it is a path."""
+    try:
+        content = yaml.safe_load(str(kubeconfig_text))
+        return sorted(item["cluster"]["server"] for item in content["clusters"])
+    except (yaml.YAMLError, KeyError, TypeError):
+        return kubeconfig_text
+
+
 def _state(live: Object) -> Props:
     """Return the API server's object without managedFields."""
     metadata = {key: value for key, value in (live.get("metadata") or {}).items() if key != "managedFields"}
     return {**objects.as_declared(live), "metadata": metadata}
 
 
-def _made_name(request: Request, previous: Any) -> str:
-    if previous:
-        return str(previous)
-    suffix = hashlib.sha256(request.random_seed or str(time.time_ns()).encode()).hexdigest()[:8]
-    return f"{request.name.lower()}-{suffix}"
-
-
-SKIP = "pulumi.com/skipAwait"
-
-
 def is_ready(live: Object) -> bool:
-    annotations = live["metadata"].get("annotations") or {}
     probe = _PROBES.get(live["kind"])
-    return probe is None or annotations.get(SKIP) == "true" or probe(live)
+    return probe is None or probe(live)
 
 
 def _claim(live: Object) -> bool:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from infra.rehearsal.plugins.kubernetes.cluster import Address, ApiServer, Object
-from infra.rehearsal.plugins.package import OperationFailed, PropertyChange, PropertyFailure
+from infra.rehearsal.plugins.package import OperationFailed, PropertyChange, PropertyFailure, unknown_properties
 from infra.rehearsal.plugins.wire import Props
 
 STATE_ANNOTATION = "rehearsal.bivouac.dev/release"
@@ -29,17 +29,9 @@ DEFAULT_TIMEOUT_S = 300
 
 
 def failures(inputs: Props) -> list[PropertyFailure]:
-    names = ", ".join(sorted(_KNOWN))
-    problems = [
-        PropertyFailure(name, f"unknown property '{name}' of {TOKEN}: the rehearsal knows {names}")
-        for name in sorted(inputs)
-        if name not in _KNOWN and not name.startswith("__")
-    ]
-    return (
-        problems
-        if inputs.get("chart")
-        else [*problems, PropertyFailure("chart", f"missing required property 'chart' of {TOKEN}")]
-    )
+    problems = unknown_properties(inputs, _KNOWN, f"{TOKEN}: the rehearsal knows")
+    required = (name for name in ("chart", "name") if not inputs.get(name))
+    return problems + [PropertyFailure(name, f"missing required property '{name}' of {TOKEN}") for name in required]
 
 
 def changes(old: Props, new: Props) -> list[PropertyChange]:

@@ -96,7 +96,7 @@ def test_a_prefix_is_a_folder_for_pods_with_the_trainers_rights_and_nothing_besi
         agent_client=lambda _: EKS, session=lambda *_: session.client("s3", endpoint_url=world.endpoint_url)
     )
     assert spec.workload is not None
-    (volume,) = mount_volumes(spec, spec.workload, {}).values()
+    (volume,) = mount_volumes(spec, {}).values()
     document = {"csi": {"volumeAttributes": volume.attributes}, "mountOptions": list(volume.options)}
     shown = Mountpoint(credentials, "c").mount(document, "token", tmp_path / "shown")
     files = {str(path.relative_to(shown)): path.read_text() for path in shown.rglob("*") if path.is_file()}

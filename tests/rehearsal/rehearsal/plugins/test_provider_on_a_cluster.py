@@ -29,11 +29,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PulumiProject:
 def campaign(kubeconfig: str, **settings: Any) -> Program:
     def program() -> None:
         provider = kubernetes.Provider("cluster", kubeconfig=kubeconfig, delete_unreachable=settings.get("unreachable"))
-        opts = pulumi.ResourceOptions(provider=provider)
+        opts, text = pulumi.ResourceOptions(provider=provider), settings.get("text", "a")
         space = kubernetes.core.v1.Namespace("campaign", metadata={"name": "campaign"}, opts=opts)
         inside = pulumi.ResourceOptions(provider=provider, depends_on=[space])
         kubernetes.core.v1.ConfigMap(
-            "notes", metadata={"namespace": "campaign"}, data={"text": settings.get("text", "a")}, opts=inside
+            "notes", metadata={"name": f"notes-{text}", "namespace": "campaign"}, data={"text": text}, opts=inside
         )
         kubernetes.core.v1.PersistentVolume(
             "shared",

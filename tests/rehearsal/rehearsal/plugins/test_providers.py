@@ -263,12 +263,10 @@ def test_an_object_is_replaced_only_for_what_the_api_server_never_changes() -> N
                            "spec": {"csi": {"volumeHandle": "fs-1"}, "capacity": {"storage": "1Ti"}}}  # fmt: skip
     bigger = {**old, "spec": {**old["spec"], "capacity": {"storage": "2Ti"}}}
     other = {**old, "spec": {**old["spec"], "csi": {"volumeHandle": "fs-2"}}}
-    assert [(c.path, c.replaces) for c in objects.changes(old["kind"], old, bigger, set())] == [
+    assert [(c.path, c.replaces) for c in objects.changes(old["kind"], old, bigger)] == [
         ("spec.capacity.storage", False)
     ]
-    assert [(c.path, c.replaces) for c in objects.changes(old["kind"], old, other, set())] == [
-        ("spec.csi.volumeHandle", True)
-    ]
+    assert [(c.path, c.replaces) for c in objects.changes(old["kind"], old, other)] == [("spec.csi.volumeHandle", True)]
 
 
 def test_a_quantity_in_another_unit_and_an_omitted_zero_are_no_drift() -> None:
