@@ -15,9 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from infra.steward.seeing.sources import PASSING
 from infra.steward.steward import Steward
 from tests.part import part
-from tests.unit.steward.steward_story import PODS, Over, StewardRun, ended, gpu_node
+from tests.unit.steward.steward_story import PODS, TURN, Over, StewardRun, ended, gpu_node
 from tests.worlds.s3 import refusal
 from trainer.contract import COMMITTED_NAME, Phase, Status
 
@@ -28,7 +29,7 @@ FAULTS = ("rank killed", "rank restarted in place", "user error", "out of storag
           "two nodes die", "node freezes", "commit cut short", "checkpoint damaged", "S3 away", "Kubernetes away",
           "EC2 away", "steward killed")  # fmt: skip
 ENDS = {"rank killed": 70, "user error": 64, "out of storage": 74}
-JOINS_TURNS, COPY_TURNS = 6, 3
+JOINS_TURNS, COPY_TURNS, RESTART_TURNS = 6, 3, 6
 
 
 @cache
@@ -182,6 +183,11 @@ class Campaign:
             return self.story.run(minutes, self.turn)
         except Over:
             return False
+        except PASSING:  # it dies where it cannot even begin, and Kubernetes starts it again, a minute later at most
+            for _ in range(RESTART_TURNS):
+                self.story.time.go(TURN.total_seconds())
+                self.turn()
+            return False
 
     def clear(self) -> None:
         """End all weather: what is judged can be seen."""
@@ -215,7 +221,7 @@ class Campaign:
             self._damage()
         else:
             for index in range(PODS) if fault.kind == "two nodes die" else [fault.pod]:
-                self._kill_node(index)
+                self._kill_node(index, is_told=fault.lasts_s > MEAN_GAP_S)
         self.struck.append(fault.kind)
 
     def _damage(self) -> None:
@@ -227,14 +233,16 @@ class Campaign:
             self._end(0, "Failed", 70)
             self.stuck = True
 
-    def _kill_node(self, index: int) -> None:
+    def _kill_node(self, index: int, is_told: bool) -> None:
+        """End a node for Kubernetes and its pod; for EC2 only where `is_told`, else its instance runs and bills."""
         pod = self.story.cluster.pods.get(f"{self.job}-{index}")
         name = str(pod.spec.nodeName) if pod is not None and pod.spec is not None else ""
         node = self.story.cluster.nodes.get(name)
         if node is None or node.status is None or not node.status.conditions:
             return
         node.status.conditions[0].status = "Unknown"
-        self.story.aws.states[_instance(node)] = "terminated"
+        if is_told:
+            self.story.aws.states[_instance(node)] = "terminated"
         self.unheard[index], self.stuck = float("inf"), True
 
     def _replace_nodes(self) -> None:
