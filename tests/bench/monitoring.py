@@ -14,6 +14,7 @@ Exit code 1 when a limit is missed.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import re
 import socket
@@ -23,7 +24,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -40,6 +41,8 @@ from trainer.supervisor import serving
 
 RESULTS = results_of("bench", "monitoring")
 MOST_SERIES, MOST_MB, MOST_SHARE = 2000, 1000.0, 0.001
+JOBS = ("trainer", "gpus", "nodes")
+ANSWERED = "count(max_over_time(up[2m])==1)"
 GPUS, SCRAPES = 8, 400
 DISKS = [*(f"nvme{number}n1" for number in range(9)), "md127"]
 NETWORKS = [f"ens{number}" for number in range(33)]
@@ -108,27 +111,23 @@ def body_of(path: str) -> str:
     return exposition(STEWARD, {**fields, "silent": silent}, {"campaign": "bench"})
 
 
-def serve() -> None:
-    """Answer as all exporters, until killed; print the port."""
-    bodies: dict[str, bytes] = {}
+async def serve(nodes: int) -> None:
+    """Answer as all exporters of so many nodes, until killed; print the port."""
+    paths = [*(f"/{job}/{node}" for job in JOBS for node in range(nodes)), f"/steward/{nodes}"]
+    head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: "
+    answers = {path: f"{head}{len(body)}\r\n\r\n{body}".encode() for path in paths for body in [body_of(path)]}
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                request = await reader.readuntil(b"\r\n\r\n")
+                writer.write(answers[request.split(b" ", 2)[1].decode()])
+                await writer.drain()
+        writer.close()
 
-        def do_GET(self) -> None:
-            body = bodies.get(self.path) or bodies.setdefault(self.path, body_of(self.path).encode())
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """A scrape is not worth a line."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    print(server.server_port, flush=True)
-    server.serve_forever()
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
 
 
 def samples(text: str) -> int:
@@ -137,17 +136,17 @@ def samples(text: str) -> int:
 
 def count() -> dict[str, int]:
     """Return the series of one node by exporter."""
-    return {job: samples(body_of(f"/{job}/0")) for job in ("trainer", "gpus", "nodes")}
+    return {job: samples(body_of(f"/{job}/0")) for job in JOBS}
 
 
 def prometheus_memory(nodes: int, seconds: float, folder: Path) -> dict[str, Any]:
     """Return memory and series of a Prometheus that has scraped so many nodes for this time."""
     spec = chart_values()["prometheus"]["prometheusSpec"]
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.monitoring", "--serve"], cwd=ROOT, stdout=-1
+        [sys.executable, "-m", "tests.bench.monitoring", "--serve", "--nodes", str(nodes)], cwd=ROOT, stdout=-1
     ) as exporters:
         port = int(cast(IO[bytes], exporters.stdout).readline())
-        paths = [f"/{job}/{node}" for job in ("trainer", "gpus", "nodes") for node in range(nodes)]
+        paths = [f"/{job}/{node}" for job in JOBS for node in range(nodes)]
         rename = {"source_labels": ["path"], "target_label": "__metrics_path__"}
         instance = {"source_labels": ["path"], "target_label": "instance"}
         groups = [
@@ -176,7 +175,7 @@ def prometheus_memory(nodes: int, seconds: float, folder: Path) -> dict[str, Any
                     figures = Figures(process.pid)
                     with urllib.request.urlopen(f"http://{listener}/api/v1/status/tsdb", timeout=30) as answer:
                         series = json.load(answer)["data"]["headStats"]["numSeries"]
-                    question = f"http://{listener}/api/v1/query?query=sum(up)"
+                    question = f"http://{listener}/api/v1/query?query={ANSWERED}"
                     with urllib.request.urlopen(question, timeout=30) as answer:
                         up = int(json.load(answer)["data"]["result"][0]["value"][1])
                 finally:
@@ -217,7 +216,7 @@ def main() -> int:
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve()
+        asyncio.run(serve(options.nodes))
     by_exporter, interval_s = count(), float(chart_values()["prometheus"]["prometheusSpec"]["scrapeInterval"][:-1])
     cost_s = scrape_cost_s()
     with tempfile.TemporaryDirectory(prefix="bivouac-monitoring-") as folder:
