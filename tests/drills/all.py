@@ -29,6 +29,7 @@ CASES = {
     "consistency": (2, 32),
     "drift": (0, 40),
     "fleet": (30, 160),
+    "campaigns": (200, 200),
     "kills_inside": (0, 6),
     "hold": (0, 2),
     "resume": (3, 50),

@@ -1,5 +1,5 @@
 """The stacks of all processes of a job, for a gang that hangs: by Python's faulthandler where a process has registered,
-and always what the kernel says of each thread.
+else by py-spy where the image has it and the kernel lets it read, and always what the kernel says of each thread.
 
 A process that a signal has stopped, or that waits within the kernel, answers no handler: its threads' states and the
 kernel's function in which each waits (`wchan`, proc(5)) tell that.
@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from trainer.supervisor import family
 PATH = "/stacks"
 _SIGNAL = int(signal.SIGRTMIN) + 7
 """No library of a training uses it as far as we know; SIGUSR1 and SIGUSR2 are taken by schedulers and jobs."""
-_WRITES_WITHIN_S, _PAUSE_S, _ALL_S = 2.0, 0.02, 20.0
+_WRITES_WITHIN_S, _READS_WITHIN_S, _PAUSE_S, _ALL_S = 2.0, 5.0, 0.02, 20.0
 _LONGEST, _MOST_BYTES, _MOST_THREADS, _MOST_PROCESSES = 48 << 10, 700 << 10, 64, 64
 """Bytes of one process and of all, threads and processes."""
 _STOPPED = ("T", "t")
@@ -47,18 +49,34 @@ def dump(folder: Path) -> str:
             texts.append("further processes were left out\n")
             break
         text = f"process {pid}, state {by_pid[pid].state}: {_command(pid)}\n{_threads(pid)}"
-        text += _python_stacks(folder, pid, by_pid[pid].state)
+        text += _python_stacks(folder, pid, by_pid[pid].state, deadline - time.monotonic())
         texts.append(text[:_LONGEST])
         size += len(texts[-1])
     return "\n".join(texts) or "the job has no process\n"
 
 
-def _python_stacks(folder: Path, pid: int, state: str) -> str:
+def _python_stacks(folder: Path, pid: int, state: str, left_s: float) -> str:
     path = _file_of(folder, pid)
     # Without a handler the signal would end the process; its number may be of another than wrote the file.
     if path.exists() and state not in (*_STOPPED, "Z", "X") and _handles(pid):
         return _by_handler(path, pid)
-    return "  no Python stack: it has no handler, or is stopped\n"
+    return _by_reader(pid, min(left_s, _READS_WITHIN_S))
+
+
+def _by_reader(pid: int, within_s: float) -> str:
+    """Return what py-spy reads of a process that it neither stops nor signals, or why there is nothing.
+    https://github.com/benfred/py-spy#how-can-i-avoid-pausing-the-python-program"""
+    program = shutil.which("py-spy")
+    if program is None:
+        return "  no Python stack: it has no handler, or is stopped, and py-spy is not in the image\n"
+    try:
+        command = (program, "dump", "--nonblocking", "--pid", str(pid))
+        answer = subprocess.run(command, capture_output=True, timeout=max(0.1, within_s), check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"  no Python stack: {error}\n"
+    if answer.returncode:
+        return f"  no Python stack: py-spy: {answer.stderr.decode(errors='replace').strip()[:300]}\n"
+    return answer.stdout.decode(errors="replace")[:_LONGEST]
 
 
 def _handles(pid: int) -> bool:

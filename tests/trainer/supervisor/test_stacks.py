@@ -104,3 +104,29 @@ def test_every_agent_answers_it_with_secrets_left_out(
     assert "process" in text and "waits_for_a_rank" not in text
     with pytest.raises(NotImplementedError):
         job.answer_any("/checkpoints")
+
+
+def reader(folder: Path, script: str, patch: pytest.MonkeyPatch) -> None:
+    """A py-spy of this test's own on PATH."""
+    program = folder / "py-spy"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_a_job_without_a_handler_is_read_by_py_spy_where_the_image_has_it(
+    started: list[subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader(tmp_path, 'echo "$@"; echo "wait (train.py:7)"', monkeypatch)
+    bare = hang(started, "bare")
+    part = of(stacks.dump(tmp_path), bare.pid)
+    assert f"dump --nonblocking --pid {bare.pid}\nwait (train.py:7)" in part and bare.poll() is None
+
+
+def test_what_py_spy_may_not_read_is_said_and_the_kernel_s_view_stays(
+    started: list[subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader(tmp_path, "echo Permission denied >&2; exit 1", monkeypatch)
+    bare = hang(started, "bare")
+    part = of(stacks.dump(tmp_path), bare.pid)
+    assert "no Python stack: py-spy: Permission denied" in part and f"thread {bare.pid}" in part

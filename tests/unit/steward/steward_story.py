@@ -346,20 +346,26 @@ class StewardRun:
                     step_seconds=None)  # fmt: skip
 
 
-@pytest.fixture
-def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StewardRun:
+def prepared(patch: pytest.MonkeyPatch, folder: Path) -> StewardRun:
+    """Return a campaign after its preflight; `folder` is the shared tier, and the process is the story's until `patch`
+    is undone."""
     time = Time()
     cluster = FakeCluster(nodes={f"node-{index}": gpu_node(index) for index in range(PODS)})
     made = StewardRun(time, FakeS3(time), cluster, FakeAws(cluster), {0: 0, 1: 0})
-    monkeypatch.setattr(lease_module, "_monotonic", time)
-    monkeypatch.setattr(Lease, "_renew", lambda self: None)
-    monkeypatch.setattr(observe, "_probe", made.probe)
+    patch.setattr(lease_module, "_monotonic", time)
+    patch.setattr(Lease, "_renew", lambda self: None)
+    patch.setattr(observe, "_probe", made.probe)
     # A thread for every look waits for a processor, where others want it, longer than the look takes.
-    monkeypatch.setattr(observe, "ThreadPoolExecutor", lambda *_, **__: SimpleNamespace(map=map))
-    monkeypatch.setattr(BoundedLook, "within", lambda self, seconds: self._ask())
-    monkeypatch.setattr(committed, "SHARED_CHECKPOINTS", str(tmp_path))
-    monkeypatch.setattr(archiving, "record", lambda steward: None)
-    monkeypatch.setattr(attempt, "keep_stacks", lambda *_: ())
+    patch.setattr(observe, "ThreadPoolExecutor", lambda *_, **__: SimpleNamespace(map=map))
+    patch.setattr(BoundedLook, "within", lambda self, seconds: self._ask())
+    patch.setattr(committed, "SHARED_CHECKPOINTS", str(folder))
+    patch.setattr(archiving, "record", lambda steward: None)
+    patch.setattr(attempt, "keep_stacks", lambda *_: ())
     store = CampaignStore(made.s3, "state", "story", "driver", now=time.wall)
     store.append(StageStarted(stage="preflight"))
     return made
+
+
+@pytest.fixture
+def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StewardRun:
+    return prepared(monkeypatch, tmp_path)
