@@ -78,6 +78,9 @@ def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, 
     draft.set("preflight.profile", THIS_MACHINE, "no GPU: speeds are those of loopback")
     for field, value in (("heartbeat_timeout", "10s"), ("hang_timeout", "60s"), ("startup_timeout", "180s")):
         draft.set(f"recovery.{field}", value, "a rehearsal's steps take less than a second")
+    if spec.recovery.min_nodes is not None:
+        draft.set("recovery.min_nodes", 1, "of this machine's nodes; a batch that divides over all divides over one")
+        draft.set("recovery.spare_timeout", "30s", "the emulated EC2 takes seconds")
     draft.set("on_stop", "teardown", "nobody waits to relaunch a rehearsal")
     small_faults = [_fault(fault, nodes, steps, save_every) for fault in faults]
     draft.set("rehearsal.faults", small_faults, "--fault")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from infra.rehearsal.aws.world import World
 from infra.steward.seeing import committed
 from tests.rehearsal.aws_account import signed_in
 from tests.rehearsal.fake_kubernetes import FakeKubernetes
-from tests.worlds.standing_steward import ARCHIVED, GANG, commit, run_steward, spec_at
+from tests.worlds.standing_steward import ARCHIVED, commit, run_steward, spec_at
 from trainer.contract import ExitCode
 
 SPACE, OTHERS = "team-a", "team-b"
@@ -62,7 +63,8 @@ class Racks:
         if document.get("kind") == "JobSet":
             self.jobs.append(document)
             commit(self.shared, self.spec.campaign)
-            for index, node in enumerate(self.allowed(document)[:GANG]):
+            size = document["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"]
+            for index, node in enumerate(self.allowed(document)[:size]):
                 name = f"{document['metadata']['name']}-{index}"
                 self._pod(name, document, index, self.ends.get(node, 0), node, "")
 
@@ -136,3 +138,16 @@ def test_nodes_that_compute_wrongly_are_left_out_by_one_decision_and_spare_ones_
     assert [str(event.payload.action) for event in events if event.kind == "decision"].count("replace") == 1  # type: ignore[attr-defined]
     assert racks.api.patches == {}
     assert "training.finished" in kinds(events)
+
+
+def test_with_no_spare_node_left_the_gang_goes_on_with_those_that_are_there(racks: Racks, aws: Any) -> None:
+    recovery = racks.spec.recovery.model_copy(update={"min_nodes": 1, "spare_timeout": timedelta(seconds=1)})
+    racks.spec = racks.spec.model_copy(update={"recovery": recovery})
+    racks.ends = dict.fromkeys(("rack-1", "rack-2", "rack-3"), int(ExitCode.SICK))
+    events = racks.steward(aws.s3)
+    gangs = [job["spec"]["replicatedJobs"][0]["template"]["spec"] for job in racks.jobs if job["kind"] == "JobSet"]
+    assert [gang["completions"] for gang in gangs] == [2, 2, 1]
+    (resized,) = [event.payload.data() for event in events if event.kind == "gang.resized"]
+    assert (resized["attempt"], resized["previous_nodes"], resized["nodes"], resized["of"]) == (3, 2, 1, 2)
+    (finished,) = [event.payload.data() for event in events if event.kind == "training.finished"]
+    assert finished["outcome"] == "done" and racks.api.patches == {}

@@ -83,6 +83,19 @@ def test_it_can_be_run_here_and_a_node_dies_after_a_checkpoint(content: dict[str
     assert file.spec.checkpoint.every_steps < first.after_step < second.after_step < file.spec.job.steps
 
 
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_a_gang_that_may_be_smaller_is_rehearsed_as_one_of_this_machine(nodes: int, made: Any) -> None:
+    content = document()
+    content["recovery"] = {**content.get("recovery", {}), "min_nodes": 28}
+    found = derived(content, nodes=nodes)
+    file = made(found)
+    assert (file.spec.nodes.count, file.spec.recovery.min_nodes) == (nodes, 1)
+    told = {row.field for row in found.differences}
+    assert {"recovery.min_nodes", "recovery.spare_timeout"} <= told
+    wrong = [row for row in check(file, survey(file.spec), date(2026, 11, 21)) if row.field == "recovery.min_nodes"]
+    assert not failed(tuple(wrong)), wrong
+
+
 def test_every_field_is_that_of_aws_or_a_named_difference(made: Any) -> None:
     content = document(
         region="eu-north-1", zone="eu-north-1b", second_zone="eu-north-1a", addons={"mpi_operator": True},

@@ -14,6 +14,7 @@ from infra.plan.checks import check, failed
 from infra.plan.checks.finding import Case
 from infra.plan.checks.workload import local_checkpoint_disks
 from infra.plan.job_config import workload_config
+from infra.plan.layout import gang_sizes
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.spec.campaign import SpecError, SpecFile, load
@@ -107,6 +108,21 @@ def test_a_jobs_step_that_takes_more_than_the_accelerators_peak_is_refused(spec:
         findings = check(given, survey(given.spec), FRESH)
         told = [(row.level.value, row.field) for row in findings if row.rule == "plausible-step-time"]
         assert told == ([(level, "workload.estimates.step_seconds")] if level else [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "seen"),
+    [
+        ({}, "workload.elastic false"),
+        ({"elastic": True}, None),
+        ({"elastic": True, "checkpoints": {"tier": "local"}}, "workload.checkpoints.tier local"),
+    ],
+)
+def test_a_job_says_that_it_trains_on_any_number_of_nodes(changes: dict[str, Any], seen: str | None, spec: Any) -> None:
+    given = spec(top={"recovery": {"min_nodes": 1}}, **changes)
+    told = [row.seen for row in check(given, survey(given.spec), FRESH) if row.field == "recovery.min_nodes"]
+    assert told == ([] if seen is None else [seen])
+    assert gang_sizes(given.spec, 2) == ((1,) if changes else ())
 
 
 def test_the_plan_counts_the_limits_of_evaluation_and_export_and_the_bytes_of_an_export(spec: Any) -> None:
