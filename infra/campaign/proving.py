@@ -33,6 +33,7 @@ from infra.plan.layout import layout
 from infra.plan.survey import environment
 from infra.record.payloads.outputs import BakeOutput
 from infra.session.context import Context
+from infra.spec.workload.workload import in_host_network
 from trainer.contract import DCGM_LONGEST_S, HealthReport, Probe
 
 CONFIG = "preflight"
@@ -189,6 +190,8 @@ def _gang(context: Context, name: str, command: tuple[str, ...]) -> GangJob:
         config_map=CONFIG,
         grace_seconds=5,
         each_to_its_end=True,
+        # On borrowed nodes the fabric is proven from where the job uses it.
+        host_network=context.spec.borrows_nodes and in_host_network(context.spec.workload),
         shares=context.spec.storage.shared is not None,
         sees_node=environment(context.spec).makes_cluster,
     )

@@ -12,6 +12,7 @@ from infra.plan import catalogue
 from infra.plan.layout import layout
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
+from infra.spec.workload.workload import in_host_network
 
 Object = dict[str, Any]
 _CONFIG = "expectation.json"
@@ -60,6 +61,7 @@ def health_gang(spec: Spec) -> GangJob:
         config_map=f"{spec.campaign}-check",
         grace_seconds=_GRACE_S,
         each_to_its_end=True,
+        host_network=in_host_network(spec.workload),
     )
 
 
