@@ -189,6 +189,8 @@ def _gang(context: Context, name: str, command: tuple[str, ...]) -> GangJob:
         config_map=CONFIG,
         grace_seconds=5,
         each_to_its_end=True,
+        # On borrowed nodes the fabric is proven from where the job uses it.
+        host_network=context.spec.borrows_nodes and context.spec.runtime.host_network,
         shares=context.spec.storage.shared is not None,
         sees_node=environment(context.spec).makes_cluster,
     )

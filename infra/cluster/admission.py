@@ -43,6 +43,8 @@ _SYSCTLS = (
     "net.ipv4.tcp_rmem", "net.ipv4.tcp_syncookies", "net.ipv4.tcp_wmem",
 )  # fmt: skip
 """What `baseline` lets a container add, and a pod set, https://kubernetes.io/docs/concepts/security/pod-security-standards/"""
+_PINS = "IPC_LOCK"
+"""Capability by which a container pins memory beyond the limit of its node's container runtime."""
 _API = "admissionregistration.k8s.io/v1"
 Object = dict[str, Any]
 
@@ -85,19 +87,25 @@ def policies(
     steward = {"name": "steward", "expression": f"request.userInfo.username == '{steward_user()}'"}
     rules = _account_rules(repository, job_repository, mpi, own_repository, host_network, mount_claims)
     rules_of_steward = [*rules, *_steward_rules()]
-    all_pods = [_rule("", "v1", "pods"), _rule("", "v1", "pods/ephemeralcontainers")]
-    baseline = _policy(f"{prefix}-baseline", all_pods, "[object.spec]", _baseline(), containers=_WITH_THOSE_TO_LOOK)
     return {
-        **({"baseline": baseline} if host_network else {}),
+        **({"baseline": own_baseline(prefix, host_network)} if host_network else {}),
         "pods": _policy(f"{prefix}-pods", [_rule("", "v1", "pods")], pods, rules),
         "steward": _policy(f"{prefix}-steward", jobs, templates, rules_of_steward, [steward]),
     }
 
 
-def binding(policy: Object) -> Object:
+def own_baseline(prefix: str, host_network: bool, pins_memory: bool = False) -> Object:
+    """Return the policy with the rules of Pod Security's `baseline`, but that the trainer's pods may be in their nodes'
+    network, or with `pins_memory` have `IPC_LOCK`."""
+    rules = _baseline(host_network, pins_memory)
+    all_pods = [_rule("", "v1", "pods"), _rule("", "v1", "pods/ephemeralcontainers")]
+    return _policy(f"{prefix}-baseline", all_pods, "[object.spec]", rules, containers=_WITH_THOSE_TO_LOOK)
+
+
+def binding(policy: Object, namespace: str = NAMESPACE) -> Object:
     """Return the binding that puts a policy into force in the campaign's namespace."""
     name = policy["metadata"]["name"]
-    selector = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}}
+    selector = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
     spec = {"policyName": name, "validationActions": ["Deny", "Audit"], "matchResources": selector}
     kind = "ValidatingAdmissionPolicyBinding"
     return {"apiVersion": _API, "kind": kind, "metadata": {"name": name}, "spec": spec}
@@ -140,8 +148,12 @@ def _namespaces(host_network: bool) -> Object:
     return _pod_rule(f"{network} && !s.?hostPID.orValue(false) && !s.?hostIPC.orValue(false)", message)
 
 
-def _baseline() -> list[Object]:
-    """Return the rules of Pod Security's `baseline` for every pod of the namespace, but for the job's network."""
+def _baseline(host_network: bool, pins_memory: bool) -> list[Object]:
+    """Return the rules of Pod Security's `baseline` for every pod of the namespace, but for the job's network and
+    pinned memory."""
+    capabilities = (*_CAPABILITIES, *((_PINS,) if pins_memory else ()))
+    all_containers = "(s.containers + s.?initContainers.orValue([]) + s.?ephemeralContainers.orValue([]))"
+    nobody_else_pins = f"{_TRAINS} || {all_containers}.all(c, !{_ADDED}.exists(a, a == '{_PINS}'))"
     options = "c.?securityContext.?{0}", "s.?securityContext.?{0}"
 
     def both(field: str, test: str, message: str) -> list[Object]:
@@ -156,12 +168,13 @@ def _baseline() -> list[Object]:
         for action in ("httpGet", "tcpSocket")
     )
     return [
-        _namespaces(host_network=True),
+        _namespaces(host_network),
+        *([_pod_rule(nobody_else_pins, f"capabilities: {_PINS} for the job alone")] if pins_memory else []),
         *both("windowsOptions.?hostProcess", "!{0}.orValue(false)", "no host process"),
         _container_rule("!c.?securityContext.?privileged.orValue(false)", "no privileged container"),
         _container_rule(
-            f"c.?securityContext.?capabilities.?add.orValue([]).all(a, a in {_cel_list(_CAPABILITIES)})",
-            f"capabilities: add none but {', '.join(_CAPABILITIES)}",
+            f"{_ADDED}.all(a, a in {_cel_list(capabilities)})",
+            f"capabilities: add none but {', '.join(capabilities)}",
         ),
         _pod_rule("s.?volumes.orValue([]).all(v, !has(v.hostPath))", "no folder of the node"),
         # In its node's network each port of a pod is one of the node.

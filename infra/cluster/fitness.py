@@ -78,7 +78,7 @@ class NodeFacts(Frozen, extra="ignore"):
     """Allocatable now."""
     cordoned: bool = False
     network: tuple[str, ...] = ()
-    """Its place in AWS's network, from the top layer down; empty for instance types without one."""
+    """Its place in the network, from the top layer down; empty if unknown, as for instance types without one."""
     cloud_notice: CloudNotice | None = None
     """What EC2 announces for its instance; None too while EC2 is not asked."""
     ailments: tuple[Ailment, ...] = ()

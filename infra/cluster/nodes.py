@@ -35,7 +35,7 @@ _MOST_NAMED = 100
 _INSTANCE = re.compile(r"\bi-\w+")
 _TOLD_ELSEWHERE = re.compile(r"node\.kubernetes\.io/(unschedulable|not-ready|unreachable)")
 """Taints that follow from a cordon or the Ready condition, which are reported themselves."""
-_NETWORK_LABELS = tuple(f"topology.k8s.aws/network-node-layer-{layer}" for layer in range(1, 5))
+NETWORK_LABELS = tuple(f"topology.k8s.aws/network-node-layer-{layer}" for layer in range(1, 5))
 """EKS user guide, "Place distributed AI/ML workloads with network topology labels": 1 is the top layer."""
 Guard = Callable[[], None]
 """Raises when the lease is lost; called before every mutation."""
@@ -273,7 +273,7 @@ def _facts(node: Node, instance: str, state: Any, notice: CloudNotice | None = N
         instance_state=state,
         accelerators=int(allocatable.get(GPU_TAINT_KEY, "0")),
         cordoned=bool(node.spec and node.spec.unschedulable),
-        network=tuple(labels[name] for name in _NETWORK_LABELS if name in labels),
+        network=tuple(labels[name] for name in NETWORK_LABELS if name in labels),
         cloud_notice=notice,
         ailments=tuple(_ailments(node, conditions, QUARANTINE_LABEL in labels, state)),
     )

@@ -231,6 +231,8 @@ class Environment(Frozen):
     """The account has the secrets and S3 prefixes that a job names; else they come from files of this machine."""
     makes_cluster: bool = True
     """The campaign makes nodes, cluster, network and file system, and AWS bills them; else it borrows them."""
+    ender: str = "then a closer in the account tears down and certifies"
+    """Who ends a campaign that its driver has left, in words."""
 
 
 class Facts(Frozen):

@@ -57,6 +57,8 @@ class SeenCluster(Frozen):
     """What is wrong with the shared claim or its storage class; empty if nothing is known to be."""
     bucket: str = ""
     """Why the bucket cannot be read with the login of the Secret; empty if nothing is known to keep from it."""
+    claim: str = ""
+    """What pods claim of a DRA driver and is not there, in the server's words; empty if nothing is known to lack."""
     dry_runs: tuple[DryRun, ...] = ()
     queue: SeenQueue | None = None
     """The queue of the spec; None: there is none, or it was not looked up."""

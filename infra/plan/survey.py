@@ -25,7 +25,13 @@ ENVIRONMENTS = {
     # Its nodes share one machine and network with the driver and have all images.
     "rehearsal": Environment(hardware=False, claims=False, public_registries=False, driver_outside=False, inputs=False),
     "kubernetes": Environment(
-        hardware=True, claims=False, public_registries=True, driver_outside=True, inputs=True, makes_cluster=False
+        hardware=True,
+        claims=False,
+        public_registries=True,
+        driver_outside=True,
+        inputs=True,
+        makes_cluster=False,
+        ender="then nobody tears down and certifies until the same `bivouac run` does, with this spec on any machine",
     ),
 }
 """Target -> what it offers: the seam between targets, see docs/decisions/0046-standing-cluster.md."""

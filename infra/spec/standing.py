@@ -111,6 +111,19 @@ class StandingFabric(Section):
     most nodes."""
     one_leaf: bool = False
     """Each adapter of all nodes is below one leaf switch, as the fabric itself says, whatever the nodes' labels say."""
+    device_class: ObjectName | None = None
+    """DeviceClass of the nodes' adapters, where a DRA driver hands them out and no device plugin does: each pod claims
+    `adapters` of it, or without that all of its node."""
+    claim_template: ObjectName | None = None
+    """ResourceClaimTemplate of the namespace in the place of `device_class`, where a driver wants more in a claim."""
+    ipc_lock: bool = False
+    """The gang's pods have the capability `IPC_LOCK`, for nodes whose container runtime bounds pinned memory."""
+
+    @model_validator(mode="after")
+    def _has_one_claim(self) -> StandingFabric:
+        if self.device_class is not None and self.claim_template is not None:
+            raise ValueError("give either `device_class`, or `claim_template`, which names a class itself")
+        return self
 
 
 class StandingTopology(Section):

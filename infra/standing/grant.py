@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 import yaml
 
+from infra.cluster import admission
 from infra.cluster.admission import pod_security
+from infra.cluster.standing.fabric_claims import claim_template
 from infra.spec.campaign import Spec
 from infra.spec.names import ARCHIVE_ACCOUNT, LOCAL_CLAIM, PROJECT, STEWARD_ACCOUNT, TRAINER_ACCOUNT
 from infra.spec.standing import StandingCluster
@@ -58,11 +60,21 @@ def grant(spec: Spec, cluster: StandingCluster, driver: Subject) -> tuple[Part, 
 
 def _parts(spec: Spec, cluster: StandingCluster, driver: Subject) -> Iterator[Part]:
     space = cluster.namespace
-    labels = pod_security(spec.runtime.host_network)
-    yield Part(
-        "The namespace of the campaigns. Best one of its own: who makes pods in a namespace can use its Secrets.",
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space, "labels": labels}},
+    host_network, pins_memory = spec.runtime.host_network, cluster.fabric.ipc_lock
+    opened = _opened_words(host_network, pins_memory)
+    space_words = (
+        "The namespace of the campaigns. Best one of its own: who makes pods in a namespace can use its Secrets."
     )
+    yield Part(
+        f"{space_words}{opened}",
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space, "labels": pod_security(bool(opened))}},
+    )
+    if opened:
+        policy = admission.own_baseline(f"{PROJECT}-{space}", host_network, pins_memory)
+        yield Part("What `baseline` forbids, but for the pods of the trainer what stands above.", policy)
+        yield Part("In this namespace.", admission.binding(policy, space))
+    if (template := claim_template(cluster)) is not None:
+        yield Part(f"What each pod of the gang claims of DeviceClass {cluster.fabric.device_class}.", template)
     yield Part("The most that campaigns here take at one time.", _quota(spec, cluster))
     for account, has_token in _accounts(driver):
         yield Part(
@@ -82,6 +94,22 @@ def _parts(spec: Spec, cluster: StandingCluster, driver: Subject) -> Iterator[Pa
             own_rights = [right for right in table if (right.account, right.everywhere) == (account, everywhere)]
             yield from _role(account, subject, own_rights, cluster, everywhere=everywhere)
     yield from _local_volume(cluster)
+
+
+def _opened_words(host_network: bool, pins_memory: bool) -> str:
+    """Return what the namespace allows beyond Pod Security's `baseline`, and its price; empty if nothing."""
+    prices = {
+        "workload.host_network: they reach each service on a node's own addresses, and see its traffic": host_network,
+        "cluster.fabric.ipc_lock: they may pin all of a node's memory (IPC_LOCK)": pins_memory,
+    }
+    wanted = "".join(f"\n#   {words}" for words, is_wanted in prices.items() if is_wanted)
+    if not wanted:
+        return ""
+    return (
+        "\n# Its level is `privileged`: `baseline` does not let the job's pods have what the spec wants. The price:"
+        f"{wanted}\n# The policy below holds all else of `baseline`, for every pod: without it a pod here could be all "
+        "that it likes.\n# An exemption of the namespace in the API server's own configuration needs the policy too."
+    )
 
 
 def _accounts(driver: Subject) -> tuple[tuple[str, bool], ...]:

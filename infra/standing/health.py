@@ -13,6 +13,7 @@ from infra.campaign.proving import CONFIG, EXPECTATION
 from infra.cluster import attempts
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.standing.borrowed import BorrowedNodes
+from infra.cluster.standing.fabric_claims import template_name
 from infra.record.events import Stage
 from infra.record.payloads.attempts import NodeQuarantined
 from infra.record.payloads.outputs import PreflightOutput
@@ -73,7 +74,7 @@ def expectation_of(spec: Spec, cluster: StandingCluster, endpoint: str) -> Expec
     time_source = endpoint if cluster.s3.ca is None else None
     base = preflight.expectation_of(spec, time_source, preflight.read_versions())
     versions = {name: version for name, version in base.versions.items() if name not in OF_NODE_IMAGE}
-    has_rdma = any(name.startswith("rdma/") for name in cluster.nodes.devices)
+    has_rdma = any(name.startswith("rdma/") for name in cluster.nodes.devices) or bool(template_name(cluster.fabric))
     changes = {"efa_devices": 0, "versions": versions, "gpudirect": base.gpudirect and has_rdma, "rdma": has_rdma}
     fabric = {"adapters": cluster.fabric.adapters or 0, "one_leaf": cluster.fabric.one_leaf}
     return base.model_copy(update={**changes, **fabric})

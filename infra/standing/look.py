@@ -13,14 +13,16 @@ from lightkube.core.exceptions import ApiError
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.core_v1 import Node, PersistentVolumeClaim
+from lightkube.resources.resource_v1 import DeviceClass, ResourceClaimTemplate
 from lightkube.resources.storage_v1 import StorageClass
 
 from infra.cluster.standing.borrowed import untolerated
 from infra.cluster.standing.connection import LOGIN_KEYS, connect, login_of, s3_client, user_of
+from infra.cluster.standing.fabric_claims import DRA_GROUP, DRA_VERSION, template_name
 from infra.errors import first_line
 from infra.plan.standing_facts import DryRun, SeenCluster, SeenNode
 from infra.spec.campaign import Spec
-from infra.spec.standing import StandingCluster
+from infra.spec.standing import StandingCluster, StandingFabric
 from infra.standing.queue_look import look_at_queue
 from infra.standing.rights import Right, driver_rights
 from infra.standing.tenancy import held_names
@@ -51,6 +53,7 @@ def look(
             "nodes": tuple(_node(node, cluster) for node in client.list(Node, labels=dict(cluster.nodes.labels))),
             "volume": _volume(client, cluster),
             "bucket": _bucket(client, cluster),
+            "claim": _claim(client, cluster.fabric),
             "dry_runs": tuple(_dry_run(connect(cluster, dry_run=True), *document) for document in documents),
             "queue": look_at_queue(client, cluster, [document for _, document in documents]),
         }
@@ -129,6 +132,20 @@ def _bucket(client: Client, cluster: StandingCluster) -> str:
         next(iter(pages.paginate(Bucket=place.bucket, PaginationConfig={"PageSize": 1})), None)
     except (ClientError, BotoCoreError) as error:
         return f"{place.bucket} at {place.endpoint or 'AWS'}: {error}"
+    return ""
+
+
+def _claim(client: Client, fabric: StandingFabric) -> str:
+    """Return why the gang's pods would wait for ever for their adapters; empty if nothing is known to keep them."""
+    try:
+        if fabric.device_class is not None:
+            client.get(DeviceClass, fabric.device_class)
+        if template := template_name(fabric):
+            client.get(ResourceClaimTemplate, template)
+    except ApiError as error:
+        return error.status.message or str(error)
+    except httpx2.HTTPStatusError as error:
+        return f"{DRA_GROUP}/{DRA_VERSION}: {first_line(error)}"
     return ""
 
 

@@ -60,6 +60,7 @@ def health_gang(spec: Spec) -> GangJob:
         config_map=f"{spec.campaign}-check",
         grace_seconds=_GRACE_S,
         each_to_its_end=True,
+        host_network=spec.runtime.host_network,
     )
 
 

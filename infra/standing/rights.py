@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from infra.cluster.gang import MPI_GROUP
 from infra.cluster.standing import pod_groups
+from infra.cluster.standing.fabric_claims import DRA_GROUP, template_name
 from infra.cluster.standing.queueing import GROUP as KUEUE_GROUP
 from infra.spec.campaign import Spec
 from infra.spec.names import STEWARD_ACCOUNT
-from infra.spec.standing import StandingCluster
+from infra.spec.standing import StandingCluster, StandingFabric
 
 DRIVER_ACCOUNT = "driver"
 """Who runs `bivouac`: this account, or a user or group that the cluster knows."""
@@ -83,6 +84,7 @@ def driver_rights(cluster: StandingCluster, by_mpirun: bool = False) -> tuple[Ri
         ),
         *volumes,
         *_queue_rights(cluster),
+        *_claim_rights(cluster.fabric),
         Right(DRIVER_ACCOUNT, "", ("nodes",), ("get", "list"), "see which nodes are fit", everywhere=True),
     )  # fmt: skip
 
@@ -106,6 +108,19 @@ def _queue_rights(cluster: StandingCluster) -> tuple[Right, ...]:
             for name in priority
         ),
     )
+
+
+def _claim_rights(fabric: StandingFabric) -> tuple[Right, ...]:
+    """Return the driver's rights to see what the gang's pods claim of a DRA driver; none where they claim nothing. Only
+    Kubernetes makes claims."""
+    rows = {"resourceclaimtemplates": template_name(fabric), "deviceclasses": fabric.device_class}
+    return tuple(
+        Right(
+            DRIVER_ACCOUNT, DRA_GROUP, (resource,), ("get",), "the adapters that pods claim exist", names=(name,),
+            everywhere=resource == "deviceclasses",
+        )
+        for resource, name in rows.items() if name
+    )  # fmt: skip
 
 
 def steward_rights(by_mpirun: bool = False, *, queued: bool = False, by_group: bool = False) -> tuple[Right, ...]:

@@ -19,6 +19,7 @@ from trainer.health import collective, fabrics, message, nvlinks
 from trainer.health.collective import Collective
 from trainer.health.diagnostic import diagnose
 from trainer.health.gpus import identities
+from trainer.health.infiniband.affinity import affinity_probes
 from trainer.health.infiniband.gang import campaign_probes
 from trainer.health.infiniband.links import errors_probe, read_errors
 from trainer.health.infiniband.node import choice_of, infiniband_probes, nccl_environment
@@ -43,6 +44,7 @@ def main() -> int:
     has_fabric = bool(expectation.accelerators) and not expectation.efa_devices
     fabric_ports = choice_of(look) if has_fabric else PortChoice(())
     probes += infiniband_probes(fabric_ports, look, ports=expectation.adapters, rdma=expectation.rdma)
+    probes += affinity_probes(fabric_ports)
     os.environ.update({**nccl_environment(fabric_ports), **os.environ})  # what somebody has set stands
     errors = read_errors(fabric_ports.usable, look)
     has_links = expectation.gpus is not None and expectation.gpus.nvlinks > 0

@@ -16,6 +16,7 @@ from infra.console.words import clock, plural
 from infra.errors import CHANGED, UserError
 from infra.folders import kept_results
 from infra.notices.history import Entry, history
+from infra.plan.survey import ENVIRONMENTS
 from infra.record.events import CampaignState, Event, Stage, fold, ordered
 from infra.record.payloads.attempts import AttemptLaunched
 from infra.record.payloads.base import data_of
@@ -152,7 +153,7 @@ def _lines(facts: dict[str, Any], state: CampaignState) -> Iterator[tuple[str, s
     for doubt in facts["doubts"]:
         yield "doubt", doubt
     if state.detached is not None and not state.ended:
-        successor = "the steward carries on, then a closer in the account ends the campaign; `bivouac run` drives again"
+        successor = f"the steward carries on, {ENVIRONMENTS[facts['target']].ender}; `bivouac run` drives again"
         yield "detached", f"since {state.detached:%Y-%m-%d %H:%M} UTC: {successor}"
     parts = f"{facts['metered_usd']:.2f} metered by the hour, {facts['estimated_usd']:.2f} estimated by size"
     yield "money", f"{facts['spent_usd']:.2f} USD ({parts}); now billing {facts['bills_usd_per_hour']:.2f} USD/h"

@@ -29,7 +29,7 @@ def run(
     path: SpecPath,
     consent: Yes = False,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Leave once training runs; the account ends the campaign by itself.")
+        bool, typer.Option("--detach", help="Leave once training runs; on AWS the account ends the campaign by itself.")
     ] = False,
     as_json: Json = False,
 ) -> None:

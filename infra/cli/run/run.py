@@ -18,6 +18,7 @@ from infra.errors import NO_GOLDEN, TemporaryError, UserError
 from infra.folders import cache_root, refuse_unwritable, results_folder
 from infra.plan.checks import Level, failed
 from infra.plan.plan import Plan, make_plan
+from infra.plan.survey import environment
 from infra.record import rehearsals
 from infra.record.events import CampaignState, Event
 from infra.record.payloads.stages import StageFinished
@@ -36,9 +37,6 @@ def run_command(path: Path, consent: bool, console: Console, *, as_json: bool = 
     spec, plan = check.spec, make_plan(check.spec, check.facts)
     refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
     refuse_unwritable(cache_root(), "BIVOUAC_CACHE")
-    if detach and not check.facts.environment.makes_cluster:
-        cure = "run it without: after a Ctrl-C the steward goes on alone, and the same command comes back"
-        raise UserError("--detach needs a closer, which no existing cluster has", seen=spec.campaign, cure=cure)
     target.enter_for(spec, site_steps(console), anywhere=True)
     check = with_answers(check, console)
     if failed(check.findings):
@@ -98,11 +96,11 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
 
 def _say_who_goes_on(context: Context, console: Console) -> None:
     """Print what happens without a driver, and how to come back."""
-    name = context.spec.campaign
-    latest = f"half an hour after the deadline, {context.deadline:%Y-%m-%d %H:%M} UTC"
+    name, place = context.spec.campaign, environment(context.spec)
+    latest = f"; it begins at the latest half an hour after the deadline, {context.deadline:%Y-%m-%d %H:%M} UTC"
     for line in (
         "training runs; this driver leaves, and the steward carries training to its archive",
-        f"then a closer in the account tears down and certifies; it begins at the latest {latest}",
+        f"{place.ender}{latest if place.makes_cluster else ''}",
         f"to look: `bivouac status {name}`; to come back: the same `bivouac run`; to end it now: `bivouac down {name}`",
     ):
         say(console, f"{'detached':<10} {line}")

@@ -15,6 +15,7 @@ from infra.cluster.fitness import Ailment, NodeFacts, Sickness
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.cluster.kubernetes import is_gone
 from infra.cluster.nodes import GpuNodes, Guard, Launched
+from infra.cluster.standing.network_labels import network_place
 from infra.spec.campaign import Spec
 from infra.spec.names import GPU_TAINT_KEY, Names
 from infra.spec.standing import StandingCluster, Toleration
@@ -68,6 +69,7 @@ class BorrowedNodes:
             instance_state="unknown",
             accelerators=int(allocatable.get(GPU_TAINT_KEY, "0")),
             cordoned=bool(node.spec and node.spec.unschedulable),
+            network=network_place((node.metadata.labels if node.metadata else None) or {}),
             ailments=tuple(self._ailments(node, name)),
         )
 

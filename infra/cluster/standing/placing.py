@@ -9,6 +9,7 @@ from typing import Any
 from infra.aws.account import S3_STYLE
 from infra.cluster.confinement import leaving_a_dead_node
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset
+from infra.cluster.standing.fabric_claims import claim_adapters, may_pin_memory
 from infra.cluster.standing.queueing import PREFERRED_TOPOLOGY, PRIORITY_LABEL, QUEUE_LABEL, REQUIRED_TOPOLOGY
 from infra.spec.names import GPU_TAINT_KEY, LOCAL_CLAIM, PROJECT, SHARED_CLAIM
 from infra.spec.standing import StandingCluster, StandingTopology
@@ -130,6 +131,8 @@ def gang_pod(pod: Object, cluster: StandingCluster, labels: dict[str, str]) -> O
     pod.pop("resourceClaims", None)
     for container in pod["containers"]:
         container["resources"] = _resources(container["resources"], cluster)
+    claim_adapters(pod, cluster.fabric)
+    may_pin_memory(pod, cluster.fabric)
     return pod
 
 

@@ -224,6 +224,13 @@ def readable_bucket(case: Case) -> Iterator[Draft]:
         yield error("cluster.s3", "the bucket cannot be read", seen=case.facts.cluster.bucket, cure=cure)
 
 
+def fabric_claim(case: Case) -> Iterator[Draft]:
+    """What the gang's pods claim of a DRA driver is there, if it was looked up."""
+    if case.facts.cluster is not None and case.facts.cluster.claim:
+        cure = "name a DeviceClass of the cluster (`kubectl get deviceclasses`), and have an admin apply the grant anew"
+        yield error("cluster.fabric", "the pods would wait for adapters", seen=case.facts.cluster.claim, cure=cure)
+
+
 def accepted_objects(case: Case) -> Iterator[Draft]:
     """The API server would make each object with which the campaign opens, if it was asked."""
     for answer in case.facts.cluster.dry_runs if case.facts.cluster is not None else ():

@@ -19,6 +19,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.authorization_v1 import SelfSubjectRulesReview
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Node, Pod, Secret, ServiceAccount
+from lightkube.resources.resource_v1 import DeviceClass, ResourceClaim
 from typer.testing import CliRunner
 
 from infra.cli.main import app
@@ -213,6 +214,97 @@ def test_a_pod_of_the_tenant_names_no_path_of_a_node(cluster: Cluster, monkeypat
     }  # fmt: skip
     with pytest.raises(ApiError, match="hostPath"):
         tenant.create(from_dict(pod))
+
+
+JOB = {
+    "command": ["./train"], "launcher": "none", "host_network": True,
+    "estimates": {"steps": 100, "step_seconds": 1, "checkpoint_gib": 1},
+}  # fmt: skip
+OPEN = "team-fabric"
+"""A namespace whose job is in its nodes' network, pins memory, and claims adapters of a DRA driver."""
+
+
+@pytest.fixture
+def fabric_spec(cluster: Cluster) -> Spec:
+    """The spec of such a namespace, whose grant the admin has applied."""
+    fabric = {"ipc_lock": True, "device_class": "rdma", "adapters": 2}
+    section = SPEC["cluster"] | {"namespace": OPEN, "fabric": fabric}
+    content = {name: value for name, value in SPEC.items() if name not in ("training", "data")}
+    wanted = Spec.model_validate(content | {"cluster": section, "workload": JOB})
+    assert wanted.cluster is not None
+    cluster.kubectl("apply", "-f", "-", text=grant_text(wanted, wanted.cluster, Subject()))
+    return wanted
+
+
+def test_the_job_alone_has_its_nodes_network_and_pinned_memory_and_nobody_more(
+    cluster: Cluster, fabric_spec: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The namespace is `privileged`: the policy of the grant holds what Pod Security held before."""
+    section = fabric_spec.cluster
+    assert section is not None
+    cluster.tenant(monkeypatch, space=OPEN)
+    tenant = connect(section, dry_run=True)
+    documents = dict(openings(fabric_spec, section))
+    own_pod = documents["a pod of the gang"]
+    assert own_pod["spec"]["hostNetwork"] and own_pod["spec"]["resourceClaims"]
+    assert own_pod["spec"]["containers"][0]["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+
+    def answer(spec: dict[str, Any]) -> str:
+        pod = own_pod | {"spec": spec}
+        try:
+            tenant.create(from_dict(pod))
+        except ApiError as error:
+            return str(error.status.message)
+        return ""
+
+    # A policy comes into force a moment after it is applied.
+    eventually(lambda: "no folder of the node" in answer(own_pod["spec"] | {
+        "volumes": [*own_pod["spec"]["volumes"], {"name": "root", "hostPath": {"path": "/"}}]
+    }))  # fmt: skip
+    assert answer(own_pod["spec"]) == ""
+    others_pod = own_pod["spec"] | {"serviceAccountName": "default"}
+    assert "no host namespace" in answer(others_pod)
+    assert "IPC_LOCK for the job alone" in answer(others_pod | {"hostNetwork": False, "dnsPolicy": "Default"})
+    container = own_pod["spec"]["containers"][0]
+    for security, refusal in (
+        ({"privileged": True}, "no privileged container"),
+        ({"capabilities": {"add": ["SYS_ADMIN"]}}, "capabilities: add none but"),
+    ):
+        assert refusal in answer(own_pod["spec"] | {"containers": [container | {"securityContext": security}]})
+    assert "no host namespace" in answer(own_pod["spec"] | {"hostPID": True})
+    assert list(tenant.list(Pod)) == []
+
+
+def test_the_adapters_that_pods_claim_are_looked_up_and_claimed(
+    cluster: Cluster, fabric_spec: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes itself makes each pod's claim of the grant's template; no DRA driver is there to fill it."""
+    install_jobset(cluster)
+    cluster.tenant(monkeypatch, space=OPEN)
+    section = fabric_spec.cluster
+    assert section is not None
+    tenant = connect(section)
+    documents = dict(openings(fabric_spec, section))
+
+    def found() -> SeenCluster:
+        return look(fabric_spec, section, list(documents.items()), lambda words: None)
+
+    before = found()
+    assert before.missing_rights == () and 'deviceclasses.resource.k8s.io "rdma" not found' in before.claim
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "rdma"}}
+    cel = {"expression": 'device.driver == "dra.net" && device.attributes["dra.net"].rdma'}
+    cluster.admin.create(from_dict(kind | {"spec": {"selectors": [{"cel": cel}]}}))
+    try:
+        assert found().claim == ""
+        tenant.create(from_dict(documents["a pod of the gang"]))
+        claims: list[Any] = eventually(lambda: list(cluster.admin.list(ResourceClaim, namespace=OPEN)))
+        assert [row.spec.devices.requests[0].exactly.count for row in claims] == [2]
+        (owner,) = claims[0].metadata.ownerReferences
+        assert owner.kind == "Pod"
+        tenant.delete(Pod, owner.name, grace_period=0)
+        eventually(lambda: not list(cluster.admin.list(ResourceClaim, namespace=OPEN)))
+    finally:
+        cluster.admin.delete(DeviceClass, "rdma")
 
 
 def install_jobset(cluster: Cluster) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from infra.campaign import preflight
 from infra.campaign.verdicts import fault_text, judge
 from infra.cluster.fitness import NodeFacts
 from tests.part import part
-from trainer.contract import HealthReport, Probe
+from trainer.contract import Expectation, HealthReport, Probe
 from trainer.health import clocks
 
 
@@ -41,6 +42,28 @@ def test_what_all_nodes_fail_alike_is_no_nodes_fault_and_dead_pods_are_not_alike
     dead, fit = probe("report", False, "nothing"), probe("ecc", True)
     assert len(judge({"a": report("a", dead), "b": report("b", dead), "c": report("c", fit)}, FACTS).unfit) == 2
     assert len(judge({"a": report("a", same)}, FACTS).unfit) == 1, "one node alone has nobody to be like"
+
+
+def test_what_lies_between_the_nodes_blames_those_that_it_names_and_not_the_one_that_looked() -> None:
+    def between(*blamed_nodes: str) -> HealthReport:
+        words = f"{len(blamed_nodes)} below another leaf"
+        return report("a", probe("leaf", False, words).model_copy(update={"blamed_nodes": blamed_nodes}))
+
+    others = {"b": report("b"), "c": report("c")}
+    seen = judge({"a": between("c"), **others}, FACTS)
+    assert [verdict["node"] for verdict in seen.unfit] == ["c"] and seen.fabric and not seen.common
+    assert fault_text(seen.unfit[0], "p5").startswith("leaf: 1 below another leaf")
+    for nobody in ((), ("c", "elsewhere")):
+        seen = judge({"a": between(*nobody), **others}, FACTS)
+        assert not seen.unfit and not seen.fabric and seen.failed_shared_names == {"leaf"}
+    assert judge({"a": between("a", "b", "c"), **others}, FACTS).common, "what all have is no node's"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_leaf_that_the_spec_wants_and_nobody_could_look_at_is_not_taken_for_given(wanted: bool) -> None:
+    seen = judge({"a": report("a", probe("infiniband_fabric", False, looked=False)), "b": report("b")}, FACTS)
+    expectation = part(Expectation, one_leaf=wanted, dcgm_level=None)
+    assert bool(preflight._missing_diagnostics(seen, expectation)) is wanted
 
 
 def waiting(name: str = "start", seen: str = "ImagePullBackOff: 403 Forbidden") -> Probe:

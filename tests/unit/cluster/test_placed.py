@@ -84,7 +84,7 @@ def test_a_gang_by_mpirun_is_placed_once_in_each_of_its_templates() -> None:
 
 def nodes_with(**changes: Any) -> BorrowedNodes:
     document = {
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "rack-1"},
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "rack-1", "labels": changes.get("labels", {})},
         "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]} | changes.get("spec", {}),
         "status": {"conditions": [{"type": "Ready", "status": changes.get("ready", "True"),
                                    "lastTransitionTime": changes.get("since", "2026-11-27T00:00:00Z")}],
@@ -102,6 +102,28 @@ def nodes_with(**changes: Any) -> BorrowedNodes:
     made.facts()
     assert asked == [{"gpu": "h100"}]
     return made
+
+
+_EKS = {f"topology.k8s.aws/network-node-layer-{layer}": f"nn-{layer}" for layer in (1, 2, 3)}
+_EARLIER = {f"network.topology.nvidia.com/{layer}": layer for layer in ("leaf", "spine", "accelerator")}
+_TIERS = {f"fabric.topograph.run/tier-{tier}": f"switch-{tier}" for tier in (0, 1, 10)}
+
+
+@pytest.mark.parametrize(
+    ("labels", "place"),
+    [
+        ({"gpu": "h100"}, ()),
+        (_EKS, ("nn-1", "nn-2", "nn-3")),
+        (_EARLIER, ("spine", "leaf")),
+        (_TIERS, ("switch-10", "switch-1", "switch-0")),
+        (_EKS | _EARLIER | _TIERS, ("switch-10", "switch-1", "switch-0")),
+    ],
+)
+def test_the_order_of_ranks_follows_the_labels_of_whoever_knows_the_network(
+    labels: dict[str, str], place: tuple[str, ...]
+) -> None:
+    (facts,) = nodes_with(labels=labels).facts()
+    assert facts.network == place
 
 
 def at(clock: str) -> datetime:

@@ -54,6 +54,8 @@ def test_a_cluster_that_has_all_is_no_finding(found: Found) -> None:
         ({"volume": "scratch is ReadWriteOnce and not ReadWriteMany"}, "shared-volume cluster.shared",
          "ReadWriteOnce", "ReadWriteMany"),
         ({"bucket": "Secret s3-login: not found"}, "readable-bucket cluster.s3", "not found", "Secret"),
+        ({"claim": 'deviceclasses.resource.k8s.io "rdma" not found'}, "fabric-claim cluster.fabric",
+         '"rdma" not found', "kubectl get deviceclasses"),
         ({"dry_runs": (DryRun(what="the gang", refusal="exceeded quota"),)}, "accepted-objects cluster",
          "exceeded quota", "JobSet"),
     ],

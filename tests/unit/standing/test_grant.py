@@ -23,11 +23,12 @@ from infra.errors import UserError
 from infra.spec.campaign import SpecFile
 from infra.spec.standing import StandingCluster
 from infra.stack.cluster.workloads import node_rules, steward_rules
-from infra.standing import look
+from infra.standing import health, look
 from infra.standing.grant import Subject, grant_text
 from infra.standing.openings import health_gang, openings
-from infra.standing.rights import steward_rights
+from infra.standing.rights import driver_rights, steward_rights
 from tests.unit.standing.conftest import SPEC, bent
+from tests.unit.standing.test_standing_spec import WORKLOAD
 
 Standing = Callable[..., SpecFile]
 CLUSTER: dict[str, Any] = yaml.safe_load(SPEC.read_text())["cluster"]
@@ -198,6 +199,58 @@ def test_a_pod_has_the_clusters_own_classes_and_logins() -> None:
     pod = gang_pod(cluster(**fields))
     assert (pod["runtimeClassName"], pod["priorityClassName"]) == ("nvidia", "research")
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_a_pod_claims_its_adapters_of_a_dra_driver_and_the_grant_has_what_it_claims(standing: Standing) -> None:
+    fabric = {"device_class": "rdma", "adapters": 8}
+    spec = standing({"cluster.fabric": fabric}).spec
+    assert spec is not None and spec.cluster is not None
+    pod = placing.gang(health_gang(spec), spec.cluster)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    (claim,), (container,) = pod["spec"]["resourceClaims"], pod["spec"]["containers"]
+    assert container["resources"]["claims"] == [{"name": claim["name"]}]
+    (template,) = of_kind(granted(standing, **{"cluster.fabric": fabric}), "ResourceClaimTemplate")
+    assert template["metadata"] == {"name": claim["resourceClaimTemplateName"], "namespace": "team-a"}
+    (request,) = template["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"] == {"deviceClassName": "rdma", "allocationMode": "ExactCount", "count": 8}
+    (everything,) = of_kind(granted(standing, **{"cluster.fabric": {"device_class": "rdma"}}), "ResourceClaimTemplate")
+    assert everything["spec"]["spec"]["devices"]["requests"][0]["exactly"]["allocationMode"] == "All"
+    assert health.expectation_of(spec, spec.cluster, "https://minio.example.org").rdma, "claims are RDMA too"
+
+
+def test_a_claim_of_the_admins_own_is_named_and_not_made(standing: Standing) -> None:
+    changes = {"cluster.fabric": {"claim_template": "two-vfs"}}
+    assert not of_kind(granted(standing, **changes), "ResourceClaimTemplate")
+    pod = gang_pod(cluster(**{"fabric": {"claim_template": "two-vfs"}}))
+    assert pod["resourceClaims"][0]["resourceClaimTemplateName"] == "two-vfs"
+    names = [right.names for right in driver_rights(cluster(**{"fabric": {"claim_template": "two-vfs"}}))]
+    assert ("two-vfs",) in names
+    with pytest.raises(ValueError, match="give either"):
+        cluster(**{"fabric": {"claim_template": "two-vfs", "device_class": "rdma"}})
+
+
+@pytest.mark.parametrize("wish", ["host network", "pinned memory"])
+def test_what_baseline_forbids_is_granted_with_its_price_and_a_policy_that_holds_the_rest(
+    wish: str, standing: Standing
+) -> None:
+    job = dict(WORKLOAD["workload"] or {}) | {"host_network": True}
+    changes = {"cluster.fabric": {"ipc_lock": True}} if wish == "pinned memory" else WORKLOAD | {"workload": job}
+    file = standing(changes)
+    assert file.spec is not None and file.spec.cluster is not None
+    text = grant_text(file.spec, file.spec.cluster, Subject())
+    documents = list(yaml.safe_load_all(text))
+    assert documents[0]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    price = {"host network": "own addresses", "pinned memory": "pin all of a node's memory"}[wish]
+    assert "The price:" in text and price in text
+    (policy,), (binding,) = (of_kind(documents, f"ValidatingAdmissionPolicy{end}") for end in ("", "Binding"))
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    (place,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchLabels"].values()
+    assert place == "team-a"
+    pod = placing.gang(health_gang(file.spec), file.spec.cluster)
+    pod = pod["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    capabilities = pod["containers"][0]["securityContext"]["capabilities"]
+    assert bool(pod.get("hostNetwork")) == (wish == "host network")
+    assert capabilities.get("add", []) == (["IPC_LOCK"] if wish == "pinned memory" else [])
+    assert not of_kind(granted(standing), "ValidatingAdmissionPolicy")
 
 
 def test_a_pod_writes_to_folders_of_its_campaign_on_a_claim_that_others_use_too() -> None:

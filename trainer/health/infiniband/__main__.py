@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trainer.contract import ExitCode, Probe, Verdict
 from trainer.health import looking
+from trainer.health.infiniband.affinity import affinity_probes
 from trainer.health.infiniband.gang import gang_probes
 from trainer.health.infiniband.node import choice_of, infiniband_probes
 from trainer.health.infiniband.ports import SYSFS
@@ -37,7 +38,7 @@ def _show_node(options: argparse.Namespace, look: Look, sysfs: Path) -> int:
         return int(ExitCode.DONE)
     for port, reason in choice.left_out.items():
         print(f"not of the gang's network: {port}: {reason}")
-    code = _show(list(infiniband_probes(choice, look, ports=options.ports)))
+    code = _show([*infiniband_probes(choice, look, ports=options.ports), *affinity_probes(choice, sysfs)])
     for name, value in derive(choice, options.service_level, options.traffic_class, options.sharp).items():
         print(f"{name}={value}")
     return code
