@@ -1,7 +1,6 @@
 """Routes that switch off, freeze or disconnect a machine, or signal processes on it, without EC2's knowledge.
 
-`/_site/<hand>?instance=<id>` acts on a machine; `/_site/slow` also takes `seconds` and `share`,
-`/_site/spot` takes `seconds`, `/_site/event` also a `code` of a scheduled event of EC2.
+`/_site/<hand>?instance=<id>` acts on a machine; `/_site/spot` also takes `seconds`, `/_site/event` a `code` too.
 `/_site/condition` takes `type`, `reason` and `message` of a condition of its Node.
 `/_site/harm?kind=<of nodelet/harm/hands.py>` harms processes or containers, on every machine without `instance`, and
 answers 404 if there are none.
@@ -39,7 +38,6 @@ HANDS: dict[str, Callable[[SiteMachine], None]] = {
 def install(world: World) -> None:
     for name, hand in HANDS.items():
         world.routes[f"/_site/{name}"] = _route(world, hand)
-    world.routes["/_site/slow"] = lambda query, body: _slow(world, _fields(query))
     world.routes["/_site/spot"] = lambda query, body: _take_spot(world, _fields(query))
     world.routes["/_site/event"] = lambda query, body: _schedule_event(world, _fields(query))
     world.routes["/_site/condition"] = lambda query, body: _set_condition(world, _fields(query))
@@ -58,14 +56,6 @@ def _route(world: World, hand: Callable[[SiteMachine], None]) -> Callable[[str, 
         return 200, {"instance": instance_id, "alive": machine.alive()}
 
     return route
-
-
-def _slow(world: World, fields: Mapping[str, str]) -> Answer:
-    machine = world.machines.get(fields.get("instance", ""))
-    if machine is None:
-        return _missing(world, fields.get("instance", ""))
-    machine.slow(float(fields["seconds"]), float(fields["share"]))
-    return HTTPStatus.OK, dict(fields)
 
 
 def _take_spot(world: World, fields: Mapping[str, str]) -> Answer:

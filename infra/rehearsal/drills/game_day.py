@@ -126,7 +126,7 @@ def game_day(results: Sequence[DrillResult], made: datetime) -> GameDay:
     return GameDay(
         made=made,
         faults=tuple(_fault_day(name, by_fault[name], scenarios().get(name)) for name in order if name in by_fault),
-        unexercised={name: scenario.what for name, scenario in scenarios().items() if name not in by_fault},
+        unexercised={name: scenario.sentence for name, scenario in scenarios().items() if name not in by_fault},
         silent_alerts={
             name: rule.summary
             for name, rule in alerts().items()

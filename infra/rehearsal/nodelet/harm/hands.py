@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
 _SCARCE_BYTES = 2**20
+_THROTTLED_EVERY_S = 0.1
 
 
 def fill(processes: Collection[int], fields: Mapping[str, str]) -> int:
@@ -24,6 +27,14 @@ def delay_opens(processes: Collection[int], fields: Mapping[str, str]) -> int:
     """Let each file of `folder` be opened `each` seconds late, for `seconds`, in the same containers."""
     containers = _containers(processes, fields["folder"])
     return _each("folders.py", containers, fields["folder"], fields["each"], fields["seconds"])
+
+
+def slow(processes: Collection[int], fields: Mapping[str, str]) -> int:
+    """Hold the processes for a `share` of the time, as a throttled processor does, for `seconds`; return at once."""
+    for pid in processes:
+        arguments = (pid, float(fields["seconds"]), float(fields["share"]))
+        threading.Thread(target=_throttle, args=arguments, name="throttle", daemon=True).start()
+    return len(processes)
 
 
 def starve(processes: Collection[int], fields: Mapping[str, str]) -> int:
@@ -51,9 +62,19 @@ def change_tokens(processes: Collection[int], fields: Mapping[str, str]) -> int:
 
 
 HARMS: dict[str, Callable[[Collection[int], Mapping[str, str]], int]] = {
-    "fill": fill, "delay-opens": delay_opens, "starve": starve, "stop-threads": stop_threads,
+    "slow": slow,    "fill": fill, "delay-opens": delay_opens, "starve": starve, "stop-threads": stop_threads,
     "change-weights": change_weights, "change-tokens": change_tokens,
 }  # fmt: skip
+
+
+def _throttle(pid: int, seconds: float, share: float) -> None:
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(_THROTTLED_EVERY_S * share)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(_THROTTLED_EVERY_S * (1 - share))
 
 
 def _containers(processes: Collection[int], folder: str) -> list[int]:
