@@ -62,7 +62,7 @@ def change_tokens(processes: Collection[int], fields: Mapping[str, str]) -> int:
 
 
 HARMS: dict[str, Callable[[Collection[int], Mapping[str, str]], int]] = {
-    "slow": slow,    "fill": fill, "delay-opens": delay_opens, "starve": starve, "stop-threads": stop_threads,
+    "fill": fill, "delay-opens": delay_opens, "slow": slow, "starve": starve, "stop-threads": stop_threads,
     "change-weights": change_weights, "change-tokens": change_tokens,
 }  # fmt: skip
 
