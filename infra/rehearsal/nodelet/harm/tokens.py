@@ -11,7 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-_SUFFIX = ".bin"
+_SUFFIX, _NOTED_S = ".bin", 0.5
+"""Of the files, and the time for whoever asks to note the moment of the strike before anybody sees what follows."""
 
 
 def main(pid: int, seconds: float) -> None:
@@ -22,10 +23,11 @@ def main(pid: int, seconds: float) -> None:
     if not files:
         sys.exit("it has mapped no data")
     contents = [os.pread(file, os.fstat(file).st_size, 0) for file in files]
+    print(f"{len(files)} files", flush=True)
+    time.sleep(_NOTED_S)
     try:
         for file, content in zip(files, contents, strict=True):
             os.pwrite(file, bytes(len(content)), 0)
-        print(f"{len(files)} files", flush=True)
         time.sleep(seconds)
     finally:
         for file, content in zip(files, contents, strict=True):
