@@ -11,8 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-_SUFFIX, _NOTED_S = ".bin", 0.5
-"""Of the files, and the time for whoever asks to note the moment of the strike before anybody sees what follows."""
+_SUFFIX = ".bin"
 
 
 def main(pid: int, seconds: float) -> None:
@@ -24,7 +23,7 @@ def main(pid: int, seconds: float) -> None:
         sys.exit("it has mapped no data")
     contents = [os.pread(file, os.fstat(file).st_size, 0) for file in files]
     print(f"{len(files)} files", flush=True)
-    time.sleep(_NOTED_S)
+    time.sleep(0.5)  # whoever asks notes the moment of the strike before anybody sees what follows
     try:
         for file, content in zip(files, contents, strict=True):
             os.pwrite(file, bytes(len(content)), 0)

@@ -19,8 +19,6 @@ _ALIGNED_TO = 4
 """Numbers: ranks share one flat buffer, in which a row may begin anywhere at 16 bytes."""
 _LONGEST_BYTES = 2**28
 _AGAIN_S = 0.002
-_NOTED_S = 0.5
-"""For whoever asks to note the moment of the strike, before anybody sees what follows."""
 
 
 def main(pid: int, width: int, keep: int, set_bits: int, toggle: int, count: int, seconds: float) -> None:
@@ -29,7 +27,7 @@ def main(pid: int, width: int, keep: int, set_bits: int, toggle: int, count: int
     if not rows:
         sys.exit("no row of weights is in its memory")
     print(f"{len(rows)} rows", flush=True)
-    time.sleep(_NOTED_S)
+    time.sleep(0.5)  # whoever asks notes the moment of the strike before anybody sees what follows
     deadline = time.monotonic() + seconds
     while True:
         for address in rows:
