@@ -24,7 +24,7 @@ def table(results: Iterable[DrillResult]) -> str:
             _row(
                 (
                     result.fault, kind_of_sign(result), _seconds(result.sign_s), result.action, alerts_text,
-                    _recovery(result), str(result.lost_steps), f"{result.lost_usd:.2f}", result.day,
+                    _seconds(result.committed_s) if result.ended_s is None else f"end {result.ended_s:.0f}", str(result.lost_steps), f"{result.lost_usd:.2f}", result.day,
                     "yes" if not result.problems else "no",
                 )
             )
@@ -71,10 +71,6 @@ def write(page: Path, results: Iterable[DrillResult]) -> None:
 def _is_page(name: str) -> bool:
     rule = alerts().get(name)
     return rule is None or rule.severity == "page"
-
-
-def _recovery(result: DrillResult) -> str:
-    return _seconds(result.committed_s) if result.ended_s is None else f"end {result.ended_s:.0f}"
 
 
 def _seconds(seconds: float | None) -> str:
