@@ -24,7 +24,8 @@ def table(results: Iterable[DrillResult]) -> str:
             _row(
                 (
                     result.fault, kind_of_sign(result), _seconds(result.sign_s), result.action, alerts_text,
-                    _seconds(result.committed_s) if result.ended_s is None else f"end {result.ended_s:.0f}", str(result.lost_steps), f"{result.lost_usd:.2f}", result.day,
+                    _seconds(result.committed_s) if result.ended_s is None else f"end {result.ended_s:.0f}",
+                    str(result.lost_steps), f"{result.lost_usd:.2f}", result.day,
                     "yes" if not result.problems else "no",
                 )
             )
