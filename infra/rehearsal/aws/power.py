@@ -1,7 +1,7 @@
 """Routes that switch off, freeze or disconnect a machine, or signal processes on it, without EC2's knowledge.
 
-`/_site/<hand>?instance=<id>` acts on a machine; `/_site/slow` also takes `seconds` and `share`,
-`/_site/spot` takes `seconds`, `/_site/event` also a `code` of a scheduled event of EC2.
+`/_site/<hand>?instance=<id>` acts on a machine; `/_site/spot` also takes `seconds`, `/_site/event` a `code` too.
+`/_site/condition` takes `type`, `reason` and `message` of a condition of its Node.
 `/_site/harm?kind=<of nodelet/harm/hands.py>` harms processes or containers, on every machine without `instance`, and
 answers 404 if there are none.
 `/_site/signal?process=<part of a command line>&which=all|top|busiest&signal=KILL` takes every machine without
@@ -38,9 +38,9 @@ HANDS: dict[str, Callable[[SiteMachine], None]] = {
 def install(world: World) -> None:
     for name, hand in HANDS.items():
         world.routes[f"/_site/{name}"] = _route(world, hand)
-    world.routes["/_site/slow"] = lambda query, body: _slow(world, _fields(query))
     world.routes["/_site/spot"] = lambda query, body: _take_spot(world, _fields(query))
     world.routes["/_site/event"] = lambda query, body: _schedule_event(world, _fields(query))
+    world.routes["/_site/condition"] = lambda query, body: _set_condition(world, _fields(query))
     world.routes["/_site/harm"] = lambda query, body: _harm(world, _fields(query))
     world.routes["/_site/signal"] = lambda query, body: _signal(world, _fields(query))
     world.routes["/_site/machines"] = lambda query, body: (200, {"machines": _machines(world)})
@@ -56,14 +56,6 @@ def _route(world: World, hand: Callable[[SiteMachine], None]) -> Callable[[str, 
         return 200, {"instance": instance_id, "alive": machine.alive()}
 
     return route
-
-
-def _slow(world: World, fields: Mapping[str, str]) -> Answer:
-    machine = world.machines.get(fields.get("instance", ""))
-    if machine is None:
-        return _missing(world, fields.get("instance", ""))
-    machine.slow(float(fields["seconds"]), float(fields["share"]))
-    return HTTPStatus.OK, dict(fields)
 
 
 def _take_spot(world: World, fields: Mapping[str, str]) -> Answer:
@@ -98,6 +90,22 @@ def _schedule_event(world: World, fields: Mapping[str, str]) -> Answer:
 
     world.schedule_once(_ANNOUNCED_AFTER_S, announce)  # whoever asks for it notes the moment before anybody sees it
     return HTTPStatus.OK, {"instance": instance_id, "time": due.isoformat()}
+
+
+def _set_condition(world: World, fields: Mapping[str, str]) -> Answer:
+    """Set a condition of an instance's Node to False, as EKS's node monitoring agent does for `reason`.
+    https://docs.aws.amazon.com/eks/latest/userguide/node-health.html"""
+    from lightkube.resources.core_v1 import Node
+
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    condition = {name: fields.get(name, "") for name in ("type", "reason", "message")}
+    condition |= {"status": "False", "lastTransitionTime": now, "lastHeartbeatTime": now}
+    for client in [plane.client() for plane in world.control_planes.values()]:
+        for node in client.list(Node):
+            if node.spec.providerID.endswith(f"/{fields.get('instance')}"):
+                client.patch(Node.Status, node.metadata.name, {"status": {"conditions": [condition]}})
+                return HTTPStatus.OK, condition
+    return _missing(world, fields.get("instance", ""))
 
 
 def _write_leaf(world: World, instance_id: str, path: str, content: Any) -> None:

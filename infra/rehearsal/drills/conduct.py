@@ -68,7 +68,7 @@ class Conductor:
     def _end_campaign(self) -> None:
         """End the campaign unless it has ended or does so by itself, and the driver; say what to do if that fails."""
         campaign = self._drill.campaign
-        if self._drill.ends_itself:
+        if self._drill.ends_itself and (0, "recovered") in self._moments:
             self._await_end(self._driver)
         if not self._is_certified():
             self._say(f"{campaign}: ending the campaign")

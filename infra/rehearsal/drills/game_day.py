@@ -22,8 +22,8 @@ from trainer.contract.frozen import Frozen
 
 HTML, MARKDOWN, JSON = "game-day.html", "game-day.md", "game-day.json"
 _HEAD = (
-    "fault", "drills", "as expected", "seen by", "seen, s", "page, s", "action", "new commit, s", "lost steps", "USD",
-    "same losses",
+    "fault", "drills", "as expected", "seen by", "seen, s", "page, s", "action", "new commit or end, s", "lost steps",
+    "USD", "same losses",
 )  # fmt: skip
 
 
@@ -56,8 +56,9 @@ class FaultDay(Frozen):
     actions: dict[str, int]
     caught_up_s: Spread | None
     committed_s: Spread | None
+    """Until a new step was committed, or until the end that the fault must bring."""
     never_committed: int
-    """Drills after which no new step was committed."""
+    """Drills after which neither came."""
     lost_steps: Spread
     usd: Spread
     total_usd: Decimal
@@ -126,7 +127,7 @@ def game_day(results: Sequence[DrillResult], made: datetime) -> GameDay:
     return GameDay(
         made=made,
         faults=tuple(_fault_day(name, by_fault[name], scenarios().get(name)) for name in order if name in by_fault),
-        unexercised={name: scenario.what for name, scenario in scenarios().items() if name not in by_fault},
+        unexercised={name: scenario.sentence for name, scenario in scenarios().items() if name not in by_fault},
         silent_alerts={
             name: rule.summary
             for name, rule in alerts().items()
@@ -213,8 +214,10 @@ def _fault_day(name: str, results: Sequence[DrillResult], scenario: Scenario | N
         pages={alert: _certain(seconds) for alert, seconds in sorted(pages.items())},
         actions=_counts(result.action for result in results),
         caught_up_s=_spread_of(results, lambda result: result.caught_up_s),
-        committed_s=_spread_of(results, lambda result: result.committed_s),
-        never_committed=sum(result.committed_s is None for result in results),
+        committed_s=_spread_of(
+            results, lambda result: result.committed_s if result.ended_s is None else result.ended_s
+        ),
+        never_committed=sum(result.committed_s is None and result.ended_s is None for result in results),
         lost_steps=_certain([result.lost_steps for result in results]),
         usd=_certain([float(result.lost_usd) for result in results]),
         total_usd=sum((result.lost_usd for result in results), Decimal(0)),

@@ -47,7 +47,7 @@ class Injection:
         it; else None."""
         struck, end = moments[number, "struck"], moments[number, "over"]
         if scenario.expect.committed_within_s is None:
-            return self._progress_of_end(number, scenario, struck)
+            return self._progress_of_end(number, struck)
         looked_at = datetime.fromisoformat(live["at"])
         if not live["in_flight"] or looked_at <= end.at:
             return None
@@ -69,12 +69,10 @@ class Injection:
                 return Moment(fault=number, kind=kind, at=looked_at, step=step) if is_new else None
         return None
 
-    def _progress_of_end(self, number: int, scenario: Scenario, struck: Moment) -> Moment | None:
-        """Return `recovered` once the training has ended; of a fault of the teardown the record says the rest."""
-        if scenario.stage == "teardown":
-            return None
-        events = [event for event in self._read_events() if event.at > struck.at]
-        ends = [event for event in events if isinstance(event.payload, TrainingFinished)]
+    def _progress_of_end(self, number: int, struck: Moment) -> Moment | None:
+        """Return `recovered` once the training has ended; None after a strike at the teardown."""
+        finished = [event for event in self._read_events() if isinstance(event.payload, TrainingFinished)]
+        ends = [event for event in finished if event.at > struck.at]
         return Moment(fault=number, kind="recovered", at=ends[0].at, step=struck.step) if ends else None
 
     def _places(self, live: Live, scenario: Scenario) -> dict[str, str]:

@@ -24,7 +24,8 @@ def table(results: Iterable[DrillResult]) -> str:
             _row(
                 (
                     result.fault, kind_of_sign(result), _seconds(result.sign_s), result.action, alerts_text,
-                    _recovery(result), str(result.lost_steps), f"{result.lost_usd:.2f}", result.day,
+                    _seconds(result.committed_s) if result.ended_s is None else f"end {result.ended_s:.0f}",
+                    str(result.lost_steps), f"{result.lost_usd:.2f}", result.day,
                     "yes" if not result.problems else "no",
                 )
             )
@@ -36,8 +37,8 @@ def lines(result: DrillResult) -> list[str]:
     """Return what a fault has led to, in words."""
     alerts_text = ", ".join(f"{name} after {seconds:.1f} s" for name, seconds in result.alerts.items()) or "none"
     sign = f"{result.sign_by} after {result.sign_s:.1f} s: {result.sign}" if result.sign_s is not None else "by nobody"
-    recovery = "none" if result.committed_s is None else f"after {result.committed_s:.1f} s"
-    end_lines = [] if result.ended_s is None else [f"  end: after {result.ended_s:.1f} s"]
+    end_text = "none" if result.ended_s is None else f"none, ended after {result.ended_s:.1f} s"
+    recovery = end_text if result.committed_s is None else f"after {result.committed_s:.1f} s"
     left = "unknown" if result.left is None else ", ".join(result.left) or "nothing"
     return [
         f"{result.fault}: {'; '.join(result.problems) or 'as expected'}",
@@ -46,7 +47,6 @@ def lines(result: DrillResult) -> list[str]:
         f"  alert: {alerts_text}",
         f"  action: {result.action}",
         f"  new committed step: {recovery}",
-        *end_lines,
         f"  lost: {result.lost_steps} steps, {result.lost_usd} USD",
         f"  left: {left}",
     ]
@@ -72,10 +72,6 @@ def write(page: Path, results: Iterable[DrillResult]) -> None:
 def _is_page(name: str) -> bool:
     rule = alerts().get(name)
     return rule is None or rule.severity == "page"
-
-
-def _recovery(result: DrillResult) -> str:
-    return _seconds(result.committed_s) if result.ended_s is None else f"end {result.ended_s:.0f}"
 
 
 def _seconds(seconds: float | None) -> str:

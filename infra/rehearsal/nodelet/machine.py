@@ -28,7 +28,6 @@ ENTERED = ("net", "uts", "ipc", "mount")
 LOCAL_DISK = "/mnt/k8s-disks/0"
 START_WITHIN_S, END_WITHIN_S = 60.0, 60.0
 _WATCHED_S = 1.0
-_THROTTLED_EVERY_S = 0.1
 Which = Literal["all", "top", "busiest"]
 BOOTED = "booted"
 """File that appears in the machine's folder when its network and metadata service are up."""
@@ -145,11 +144,6 @@ class Machine:
         for pid in pids:
             _signal(pid, number)
         return len(pids)
-
-    def slow(self, seconds: float, share: float) -> None:
-        """Hold the process that works most for a share of the time, as a throttled processor does; return at once."""
-        (busiest,) = self._processes("", "busiest")
-        threading.Thread(target=_throttle, args=(busiest, seconds, share), name="throttle", daemon=True).start()
 
     def harm(self, kind: str, fields: Mapping[str, str]) -> int:
         """Harm processes or containers as `harm/hands.py` has it, and return how many: of all, or the busiest process
@@ -307,15 +301,6 @@ def _command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return ""
-
-
-def _throttle(pid: int, seconds: float, share: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and _runs(pid):
-        _signal(pid, signal.SIGSTOP)
-        time.sleep(_THROTTLED_EVERY_S * share)
-        _signal(pid, signal.SIGCONT)
-        time.sleep(_THROTTLED_EVERY_S * (1 - share))
 
 
 def _runs(pid: int) -> bool:

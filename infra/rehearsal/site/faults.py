@@ -86,7 +86,7 @@ def _ready(
 ) -> dict[str, Any] | None:
     """Return the campaign's live figures once the faults after earlier steps have struck and are overcome."""
     earlier = [n for n, fault in enumerate(faults) if fault["after_step"] < faults[number]["after_step"]]
-    preceding = [n for n in earlier if not _is_of_teardown(faults[n])]  # which strike together
+    preceding = [] if _is_of_teardown(faults[number]) else earlier  # a teardown waits for nothing
     if not set(preceding) <= set(struck):
         return None
     names = {n for n in preceding if faults[n].get("fault")}

@@ -77,6 +77,11 @@ class Scenario(Frozen):
         return bool(self.expect.attempts) or AGAIN in self.expect.events
 
     @property
+    def sentence(self) -> str:
+        """Return what happens, and why no rehearsal strikes with it, if none does."""
+        return f"{self.what}; not struck: {self.absent_because}" if self.absent_because else self.what
+
+    @property
     def ends_campaign(self) -> bool:
         """Return whether the campaign is over after it, so that no other fault can follow."""
         return self.expect.outcome is not None

@@ -5,25 +5,36 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
 _SCARCE_BYTES = 2**20
+_THROTTLED_EVERY_S = 0.1
 
 
 def fill(processes: Collection[int], fields: Mapping[str, str]) -> int:
     """Leave `folder` without room in every container that may write there. One that starts later has room again."""
-    return _each("folders.py", _containers(processes, fields["folder"]), fields["folder"])
+    return _harm_each("folders.py", _containers(processes, fields["folder"]), fields["folder"])
 
 
 def delay_opens(processes: Collection[int], fields: Mapping[str, str]) -> int:
     """Let each file of `folder` be opened `each` seconds late, for `seconds`, in the same containers."""
     containers = _containers(processes, fields["folder"])
-    return _each("folders.py", containers, fields["folder"], fields["each"], fields["seconds"])
+    return _harm_each("folders.py", containers, fields["folder"], fields["each"], fields["seconds"])
+
+
+def slow(processes: Collection[int], fields: Mapping[str, str]) -> int:
+    """Hold the processes for a `share` of the time, as a throttled processor does, for `seconds`; return at once."""
+    for pid in processes:
+        arguments = (pid, float(fields["seconds"]), float(fields["share"]))
+        threading.Thread(target=_throttle, args=arguments, name="throttle", daemon=True).start()
+    return len(processes)
 
 
 def starve(processes: Collection[int], fields: Mapping[str, str]) -> int:
@@ -36,24 +47,34 @@ def starve(processes: Collection[int], fields: Mapping[str, str]) -> int:
 
 def stop_threads(processes: Collection[int], fields: Mapping[str, str]) -> int:
     """Stop all threads of the processes but their first, for `seconds`."""
-    return _each("threads.py", processes, fields["seconds"])
+    return _harm_each("threads.py", processes, fields["seconds"])
 
 
 def change_weights(processes: Collection[int], fields: Mapping[str, str]) -> int:
     """Change bits of the weights in the memory of the processes, as `weights.py` has it."""
     names = ("width", "keep", "set", "toggle", "values", "seconds")
-    return _each("weights.py", processes, *(fields[name] for name in names), flags=("-I",))
+    return _harm_each("weights.py", processes, *(fields[name] for name in names), flags=("-I",))
 
 
 def change_tokens(processes: Collection[int], fields: Mapping[str, str]) -> int:
     """Replace the tokens that the processes read, for `seconds`."""
-    return _each("tokens.py", processes, fields["seconds"])
+    return _harm_each("tokens.py", processes, fields["seconds"])
 
 
 HARMS: dict[str, Callable[[Collection[int], Mapping[str, str]], int]] = {
-    "fill": fill, "delay-opens": delay_opens, "starve": starve, "stop-threads": stop_threads,
+    "fill": fill, "delay-opens": delay_opens, "slow": slow, "starve": starve, "stop-threads": stop_threads,
     "change-weights": change_weights, "change-tokens": change_tokens,
 }  # fmt: skip
+
+
+def _throttle(pid: int, seconds: float, share: float) -> None:
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(_THROTTLED_EVERY_S * share)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(_THROTTLED_EVERY_S * (1 - share))
 
 
 def _containers(processes: Collection[int], folder: str) -> list[int]:
@@ -67,7 +88,7 @@ def _containers(processes: Collection[int], folder: str) -> list[int]:
     return list(containers.values())
 
 
-def _each(program: str, processes: Collection[int], *arguments: str, flags: tuple[str, ...] = ("-I", "-S")) -> int:
+def _harm_each(program: str, processes: Collection[int], *arguments: str, flags: tuple[str, ...] = ("-I", "-S")) -> int:
     """Start a program that harms each process, wait until it does, and return how many. Raises `OSError` where it
     cannot."""
     for pid in processes:

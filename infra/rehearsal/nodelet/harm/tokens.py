@@ -22,10 +22,11 @@ def main(pid: int, seconds: float) -> None:
     if not files:
         sys.exit("it has mapped no data")
     contents = [os.pread(file, os.fstat(file).st_size, 0) for file in files]
+    print(f"{len(files)} files", flush=True)
+    time.sleep(0.5)  # whoever asks notes the moment of the strike before anybody sees what follows
     try:
         for file, content in zip(files, contents, strict=True):
             os.pwrite(file, bytes(len(content)), 0)
-        print(f"{len(files)} files", flush=True)
         time.sleep(seconds)
     finally:
         for file, content in zip(files, contents, strict=True):

@@ -27,6 +27,7 @@ def main(pid: int, width: int, keep: int, set_bits: int, toggle: int, count: int
     if not rows:
         sys.exit("no row of weights is in its memory")
     print(f"{len(rows)} rows", flush=True)
+    time.sleep(0.5)  # whoever asks notes the moment of the strike before anybody sees what follows
     deadline = time.monotonic() + seconds
     while True:
         for address in rows:
@@ -72,4 +73,5 @@ def rows_in(memory: int, start: int, end: int, width: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]), *(int(text, 16) for text in sys.argv[3:6]), int(sys.argv[6]), float(sys.argv[7]))
+    keep_bits, set_bits, toggled_bits = (int(text, 16) for text in sys.argv[3:6])
+    main(int(sys.argv[1]), int(sys.argv[2]), keep_bits, set_bits, toggled_bits, int(sys.argv[6]), float(sys.argv[7]))

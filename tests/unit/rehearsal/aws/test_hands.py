@@ -33,9 +33,6 @@ class SignalledMachine:
         self.asked.append((process, which, number))
         return self.hits
 
-    def slow(self, seconds: float, share: float) -> None:
-        self.asked.append((seconds, share))
-
     def harm(self, kind: str, fields: Mapping[str, str]) -> int:
         if kind != "fill":
             raise LookupError(kind)
@@ -76,9 +73,6 @@ def test_a_signal_goes_to_one_machine_or_to_all_and_none_hit_is_an_error(world: 
     assert ask("instance=i-2&signal=KILL", b"")[0] == HTTPStatus.NOT_FOUND, "no process is hit"
     assert ask("instance=i-3&signal=KILL", b"")[0] == HTTPStatus.NOT_FOUND
     assert ask("signal=NONE", b"")[0] == ask("signal=KILL&which=some", b"")[0] == HTTPStatus.BAD_REQUEST
-    assert world.routes["/_site/slow"]("instance=i-1&seconds=4&share=0.5", b"")[0] == HTTPStatus.OK
-    assert machines["i-1"].asked[-1] == (4.0, 0.5)
-    assert world.routes["/_site/slow"]("instance=i-3&seconds=4&share=0.5", b"")[0] == HTTPStatus.NOT_FOUND
 
 
 def test_a_scheduled_event_is_announced_in_metadata_and_status_as_the_steward_reads_it(

@@ -163,8 +163,9 @@ def test_a_driver_is_killed_in_the_teardown_and_whoever_ends_the_campaign_goes_o
     assert [result.fault for result in results] == ["steward-killed", "destroy-interrupted"]
 
 
-def test_a_drill_that_is_interrupted_ends_its_campaign(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    conductor = Conductor(Drill("drill", ("steward-killed",)), lambda _: None)
+@pytest.mark.parametrize("name", ["steward-killed", "user-error"])
+def test_a_drill_that_is_interrupted_ends_its_campaign(site: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    conductor = Conductor(Drill("drill", (name,)), lambda _: None)
 
     def interrupt() -> None:
         assert conductor._driver.poll() is None, "it trains for hours"

@@ -69,6 +69,16 @@ def test_what_no_drill_has_shown_is_on_the_page() -> None:
     assert all(name in text for name in (*day.unexercised, *day.silent_alerts))
 
 
+def test_a_campaign_that_ended_as_it_must_has_its_end_and_what_is_never_struck_has_its_reason() -> None:
+    held = DrillResult(fault="nan", campaign="c", day="2026-11-27", step=63, action="ended as held", ended_s=1.7)
+    day = game_day([held], NOON)
+    (fault,) = day.faults
+    assert fault.committed_s is not None and fault.committed_s.median == 1.7 and fault.never_committed == 0
+    assert "never in" not in page.html(day)
+    absent = {name: scenario.absent_because for name, scenario in scenarios().items() if scenario.absent_because}
+    assert absent and all(day.unexercised[name].endswith(f"not struck: {reason}") for name, reason in absent.items())
+
+
 def test_a_fault_that_this_version_does_not_have_stays(tmp_path: Path) -> None:
     day = game_day([NODE.model_copy(update={"fault": "moon-fell"})], NOON)
     assert [fault.fault for fault in day.faults] == ["moon-fell"]

@@ -173,7 +173,8 @@ def test_a_fault_that_ends_the_training_is_told_with_its_end_and_needs_no_commit
     result = judged(ENDING, ours, moments(committed_s=None))
     assert result.problems == () and result.action == "ended as held"
     assert (result.ended_s, result.committed_s) == (5.0, None)
-    assert page.lines(result)[-1] == "  left: nothing" and "  end: after 5.0 s" in page.lines(result)
+    words = page.lines(result)
+    assert words[-1] == "  left: nothing" and "  new committed step: none, ended after 5.0 s" in words
     assert "| end 5 |" in page.table([result])
 
 

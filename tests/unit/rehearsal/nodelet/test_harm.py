@@ -123,7 +123,8 @@ def test_tokens_are_zeros_for_whoever_has_mapped_them_until_the_program_ends(sta
     )
     with subprocess.Popen(program_of("tokens.py", process.pid, 3600), stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None and program.stdout.readline() == "1 files\n"
-        assert answer(process) == "00000000"
+        while answer(process) != "00000000":
+            assert program.poll() is None
         program.send_signal(signal.SIGINT)
         program.wait()
     assert answer(process) == b"abcd".hex() and data.read_bytes() == b"abcd" * 100

@@ -87,7 +87,7 @@ def test_a_process_that_is_not_there_is_not_hit(family: Family, which: Any) -> N
 
 
 def test_a_throttled_process_is_held_again_and_again_and_runs_on_afterwards(family: Family) -> None:
-    family.machine.slow(2.0, 0.5)
+    family.machine.harm("slow", {"which": "busiest", "seconds": "2", "share": "0.5"})
     for _ in range(2):
         until(lambda: family.stopped() == ("child",), "it is held")
         until(lambda: family.stopped() == (), "it goes on")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from datetime import date
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from pydantic import ValidationError
+from rich.console import Console
 
+from infra.cli.run.drill import drill_command
+from infra.errors import UserError
 from infra.monitoring.alerts import alerts
 from infra.plan.checks import check, failed
 from infra.plan.survey import survey
@@ -24,7 +28,8 @@ from infra.spec.rehearsal import Fault
 from infra.steward.seeing.views import FailureClass
 from tests.root import ROOT
 
-ALL = list(scenarios().items())
+ALL = [(name, scenario) for name, scenario in scenarios().items() if not scenario.absent_because]
+ABSENT = {name: scenario for name, scenario in scenarios().items() if scenario.absent_because}
 BODIES: dict[str, Any] = {"faults": Rule, "capacity": Shortage}
 PLACES = {"{first}", "{last}", "{campaign}"}
 
@@ -49,7 +54,17 @@ def test_a_scenario_names_kinds_alerts_classes_and_places_that_there_are(name: s
     assert expect.seen_within_s is None or expect.events or expect.attempts or expect.alert
 
 
-@pytest.mark.parametrize("name", scenarios())
+@pytest.mark.parametrize("name", ABSENT)
+def test_what_a_rehearsal_cannot_strike_with_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(ABSENT[name].absent_because)):
+        Fault.model_validate({"fault": name, "after_step": 30})
+    console = Console(file=StringIO())
+    with pytest.raises(UserError, match=re.escape(ABSENT[name].absent_because)):
+        drill_command([name], 0, 1, False, None, console)
+    assert not ABSENT[name].hands and name not in named_drills([name, "rank-killed"], 1)[0].names
+
+
+@pytest.mark.parametrize("name", dict(ALL))
 def test_a_spec_takes_the_fault_by_its_name(name: str) -> None:
     content = yaml.safe_load((ROOT / "tests/unit/base.yaml").read_text())
     content["rehearsal"] = {"faults": [{"fault": name, "after_step": 30}]}
@@ -86,6 +101,6 @@ def test_the_seed_draws_the_order() -> None:
     drills = [named_drills(names, seed)[0] for seed in range(4)]
     assert len({drill.names for drill in drills}) > 1 and named_drills(names, 3)[0] == drills[3]
     ending = {name for name, scenario in scenarios().items() if scenario.ends_campaign}
-    assert all(sorted(drill.names) == sorted(set(names) - ending) for drill in drills)
+    assert all(sorted(drill.names) == sorted(set(names) - ending - ABSENT.keys()) for drill in drills)
     steps = [fault["after_step"] for fault in drills[0].document()["rehearsal"]["faults"]]
     assert steps == sorted(set(steps)), "each waits for the one before"
