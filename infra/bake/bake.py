@@ -9,6 +9,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,6 +97,18 @@ class Bases(NamedTuple):
     steward: RegistryImage
 
 
+class Packed(NamedTuple):
+    """What a builder gets for both images."""
+
+    work: Path
+    """Folder that holds it, and takes the play's files."""
+    wheel: Path
+    tools: Path
+
+
+Package = Callable[[], Packed]
+
+
 class StewardImage(Frozen):
     """What the system node runs: the same layer on a base without torch and CUDA."""
 
@@ -137,9 +152,10 @@ def images(context: Context, own_image: node_image.NodeImage | None = None, forc
     `UserError` before anything is made if a registry lacks a base or the workload's image."""
     bases = Bases(find_base(context.account, context.spec), find_steward_base(context.account, context.spec))
     job = _job_image(context)
-    place = foundation(context)
-    nodes, fresh = node_image.ensure(context, place, own_image, force)
-    trainer = our_images(context, place, bases, force)
+    with packing(context, bases, force) as package:
+        place = foundation(context)
+        nodes, fresh = node_image.ensure(context, place, own_image, force)
+        trainer = our_images(context, place, bases, package, force)
     return trainer.model_copy(
         update={
             "baked": trainer.baked or fresh,
@@ -160,28 +176,45 @@ def _job_image(context: Context) -> str | None:
     return image
 
 
-def our_images(context: Context, place: FoundationOutputs, bases: Bases, force: bool = False) -> BakeOutput:
+@contextmanager
+def packing(context: Context, bases: Bases, force: bool = False) -> Iterator[Package]:
+    """Yield what packs wheel and tools, each once. For images that were never baked it begins at once, beside AWS's
+    works on foundation and node image."""
+    inputs = _inputs(bases)
+    is_new = force or context.store.get(manifest_key(inputs)) is None
+    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(1) as pool:
+        ahead = pool.submit(_pack, Path(work)) if is_new else None
+        yield lambda: ahead.result() if ahead is not None else _pack(Path(work))
+
+
+def _pack(work: Path) -> Packed:
+    return Packed(work, build_wheel(CODE, work), pack_tools(work))
+
+
+def our_images(
+    context: Context, place: FoundationOutputs, bases: Bases, package: Package, force: bool = False
+) -> BakeOutput:
     """Bake a layer with the project on both bases, and push both images to the registry."""
     registry = Registry(context.account)
-    inputs = inputs_digest(CODE, bases.trainer.digest, bases.steward.digest)
+    inputs = _inputs(bases)
     key = manifest_key(inputs)
     body = context.store.get(key)
     manifest_known = None if body is None else ImageManifest.model_validate_json(body)
     if manifest_known is not None and not force and _still_there(registry, manifest_known):
         context.progress.note(f"trainer image of the same inputs exists, {inputs[:12]}: nothing to bake")
         return _outputs_of(key, manifest_known, baked=False)
-    with tempfile.TemporaryDirectory() as work:
-        context.progress.step("wheel")
-        variables = {
-            "trainer_image_wheel": str(build_wheel(CODE, Path(work))),
-            "trainer_image_tools": str(pack_tools(Path(work))),
-            "trainer_image_layers": layers(bases),
-            "trainer_image_tag": inputs,
-            "trainer_image_region": context.spec.region,
-        }
-        machine = context.account.client("ssm").get_parameter(Name=BUILDER_IMAGE)["Parameter"]["Value"]
-        with builder(context, place, machine) as machine_builder:
-            facts = play(context, machine_builder, "trainer_image", variables, Path(work))
+    context.progress.step("wheel")
+    packed = package()
+    variables = {
+        "trainer_image_wheel": str(packed.wheel),
+        "trainer_image_tools": str(packed.tools),
+        "trainer_image_layers": layers(bases),
+        "trainer_image_tag": inputs,
+        "trainer_image_region": context.spec.region,
+    }
+    machine = context.account.client("ssm").get_parameter(Name=BUILDER_IMAGE)["Parameter"]["Value"]
+    with builder(context, place, machine) as machine_builder:
+        facts = play(context, machine_builder, "trainer_image", variables, packed.work)
     digests = facts["pushed"]
     manifest = ImageManifest(
         image=_reference(context, REPOSITORY, digests),
@@ -233,6 +266,10 @@ def _of_steward(manifest: ImageManifest) -> str:
 
 def manifest_key(inputs: str) -> str:
     return f"images/{inputs}.json"
+
+
+def _inputs(bases: Bases) -> str:
+    return inputs_digest(CODE, bases.trainer.digest, bases.steward.digest)
 
 
 def inputs_digest(root: Path, *base_digests: str) -> str:

@@ -18,7 +18,7 @@ from infra.cluster.kubernetes import OF_WORLD, kubectl
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.engine import nodegroups
 from infra.errors import PermanentError
-from infra.record.events import CampaignState
+from infra.record.events import CampaignState, fold
 from infra.record.payloads.attempts import NodesAtZero
 from infra.record.payloads.base import data_of
 from infra.record.payloads.outputs import ArchiveOutput, SuperviseOutput
@@ -44,9 +44,9 @@ def watch_training(context: Context, watch: StewardWatch, look_at_storage: Calla
     with report.rewritten(context):
         for _ in context.turns(_seconds_left(context), 1.0):
             context.progress.step(look_at_storage() or watch.look() or printer.line)
-            printer.tell()
-            if (outcome := context.state().outcome) is not None:
-                return SuperviseOutput(outcome=outcome, attempts=len(context.state().attempts))
+            state = printer.tell()
+            if (outcome := state.outcome) is not None:
+                return SuperviseOutput(outcome=outcome, attempts=len(state.attempts))
     raise PermanentError(
         "the deadline has passed",
         seen=context.deadline.isoformat(),
@@ -63,8 +63,7 @@ def watch_archive(context: Context, watch: StewardWatch) -> ArchiveOutput:
     """Do `archive`'s work with this look at the steward."""
     printer = _Teller(context)
     for _ in context.turns(_seconds_left(context)):
-        printer.tell()
-        state = context.state()
+        state = printer.tell()
         if state.closed:
             if state.unproven is not None:
                 fits = f"; `format: {state.unproven.fits}` would have recognised it" if state.unproven.fits else ""
@@ -229,8 +228,11 @@ class _Teller:
         self.context, self.line = context, "the steward is looking"
         self._known = {(e.writer, e.sequence) for e in context.store.events()}
 
-    def tell(self) -> None:
-        for event in self.context.store.events():
+    def tell(self) -> CampaignState:
+        """Print what is new; return the state. One look for all of a turn: each lists the record in S3."""
+        events = self.context.store.events()
+        state = fold(events)
+        for event in events:
             if (event.writer, event.sequence) not in self._known:
                 self._known.add((event.writer, event.sequence))
                 if event.payload.watched:
@@ -238,14 +240,15 @@ class _Teller:
         live = live_figures(self.context.store)
         if live is not None:
             loss = f", loss {live['loss']:.3f}" if live["loss"] is not None else ""
-            pause = self.context.state().hold
+            pause = state.hold
             if pause is not None:
                 self.line = (
                     f"held until {pause.until}, bills {live['usd_per_hour']:.2f} USD/h, {live['spent_usd']:.2f} USD "
                     f"so far; Ctrl-C, then `bivouac relaunch {self.context.spec.campaign} --spec FILE`"
                 )
-                return
+                return state
             self.line = (
                 f"attempt {live['attempt']}: step {live['step']} of {live['steps']}{loss}, committed "
                 f"{live['committed_step']}, {live['spent_usd']:.2f} USD ({live['why']})"
             )
+        return state

@@ -10,8 +10,11 @@ import signal
 import socket
 import threading
 import warnings
+from functools import lru_cache
 
+from botocore.utils import parse_to_aware_datetime
 from moto import settings
+from moto.core import serialize
 from moto.moto_api._internal import moto_api_backend
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import BaseWSGIServer, make_server
@@ -31,6 +34,7 @@ MODULES = (
     "ec2.templates", "s3.kms", "logs", "ec2.residual", "tagging", "faults", "strict.buckets", "journal",
 )  # fmt: skip
 """Installed in this order by `install(world: World) -> None` of each."""
+TIMES = 10_000
 CREDENTIALS = "credentials.json"
 """File in <work>/aws: the keys of the operator (top level) and of the emulator's principal, for the starter."""
 
@@ -47,6 +51,8 @@ def build(world: World) -> Gateway:
     settings.INITIAL_NO_AUTH_ACTION_COUNT = float("inf")
     # Errors that a service's model does not list are normal, such as access denied.
     warnings.filterwarnings("ignore", "Exception.* does not match an error shape", module="moto.core.serialize")
+    # A listing of S3 converts the time of each object, which dateutil parses anew.
+    serialize.parse_to_aware_datetime = lru_cache(TIMES)(parse_to_aware_datetime)
     moto_api_backend.reset()
     access.create_principals(world)
     for name in MODULES:

@@ -40,6 +40,22 @@ def archived(*ended: tuple[str, dict[str, Any]]) -> tuple[dict[str, Any], list[s
     return supervise.archive(context).data(), notes
 
 
+def test_a_turn_of_the_watch_lists_the_record_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each listing is a request that AWS bills, or several."""
+    listings: list[str] = []
+    looked = CampaignStore.events
+
+    def count(store: CampaignStore) -> Any:
+        listings.append(store.campaign)
+        return looked(store)
+
+    monkeypatch.setattr(CampaignStore, "events", count)
+    verified = {"step": 60, "objects": 9, "bytes": 100, "proof": "evaluated by the job's own command"}
+    losses = {"restored_evaluation_loss": None, "reference_evaluation_loss": None}
+    archived(("archive.verified", {**verified, **losses, "metrics": {"loss": 2.125}}))
+    assert len(listings) == 2, "one before the first turn, one in it"
+
+
 def test_a_bad_evaluation_says_that_the_bytes_are_safe_and_how_to_go_on() -> None:
     with pytest.raises(PermanentError) as told:
         archived(("archive.failed", {"error": "loss: 2.0 of the checkpoint, 3.0 of the export", "step": 60}))
