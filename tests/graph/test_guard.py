@@ -62,9 +62,7 @@ def test_gpu_nodes_come_after_both_guards_and_fall_before_them(campaign: Graph) 
 
 
 @pytest.mark.parametrize("kind", ["launch", "silence"])
-def test_a_late_launch_and_a_silent_steward_end_like_a_deadline_once_switched_on(
-    campaign: Graph, kind: str
-) -> None:
+def test_a_late_launch_and_a_silent_steward_end_like_a_deadline_once_switched_on(campaign: Graph, kind: str) -> None:
     moved, notice, deadline = (campaign.one("Schedule", name) for name in (kind, f"{kind}-notice", "deadline"))
     assert moved.inputs["target"] == deadline.inputs["target"]
     assert (moved.inputs["state"], deadline.inputs["state"]) == ("DISABLED", "ENABLED")
