@@ -352,6 +352,18 @@ def test_files_of_steps_are_each_one_beside_a_file_without_a_number(job: Watched
     assert job.look() == [(10, "weights/net_10.pt"), (20, "weights/net_20.pt")]
 
 
+def test_files_of_steps_are_each_one_beside_a_series_that_is_none(job: WatchedJob) -> None:
+    for name in ("average_1", "average_2", "net_10", "net_20"):
+        saved(job.folder / f"weights/{name}.pt")
+    assert (20, "weights/net_20.pt") in job.look()
+
+
+def test_files_of_which_two_came_within_seconds_are_one_checkpoint(job: WatchedJob) -> None:
+    for number, seconds in enumerate((0, 5, 25)):
+        _written(job.folder / f"weights/net_{number}.pt", -seconds)
+    assert [root for _, root in job.look()] == ["weights"]
+
+
 def test_files_of_one_folder_with_other_steps_in_them_are_each_one(job: WatchedJob) -> None:
     saved(job.folder / "saved/best.pt", step=10), saved(job.folder / "saved/last.pt", step=30)
     assert job.look() == [(10, "saved/best.pt"), (30, "saved/last.pt")]
