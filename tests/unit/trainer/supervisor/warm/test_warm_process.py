@@ -40,7 +40,9 @@ class WarmProcess:
         self._line, child = socket.socketpair()
         self._line.settimeout(HUNG_S)
         variables = {f"BIVOUAC_{name.upper()}": str(value) for name, value in place.items()}
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "BIVOUAC_WARM_SOCKET": str(child.fileno())}
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": path, "BIVOUAC_WARM_SOCKET": str(child.fileno())}
+        environment.pop("OMP_NUM_THREADS", None)
         self.process = subprocess.Popen(
             [sys.executable, "-c", program % request], cwd=folder, env={**environment, **variables},
             pass_fds=(child.fileno(),), stdout=subprocess.PIPE,
