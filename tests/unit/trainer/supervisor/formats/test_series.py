@@ -415,3 +415,15 @@ def test_a_job_that_tells_few_steps_may_be_far_beyond_the_last_one(
     saved(job.folder / "ckpt_7500.pt")
     monkeypatch.setattr(recognise.time, "time", lambda: now)
     assert job.look() == [(7500, "ckpt_7500.pt")], "64 times 110, and ten times the 100 between two lines"
+
+
+def test_notes_beside_a_file_that_is_all_of_a_step_are_no_part_of_it(job: WatchedJob) -> None:
+    saved(job.folder / "ckpt_30.pt"), put(job.folder / "metrics_30.json", "{}")
+    assert job.look() == [(30, "ckpt_30.pt")]
+
+
+def test_who_marks_files_marks_lightnings_too(job: WatchedJob) -> None:
+    for step in (10, 20):
+        saved(job.folder / f"ckpt_{step}.ckpt", global_step=step)
+    put(job.folder / "ckpt_10.ckpt.done", "")
+    assert job.look() == [(10, "ckpt_10.ckpt")]
