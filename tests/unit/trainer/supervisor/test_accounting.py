@@ -331,6 +331,7 @@ def test_where_nothing_is_sealed_and_files_of_state_lie_there_the_job_may_tell_i
     saved(node.own / "gpt.pt")
     account = node.end()
     assert (account.files, account.fits) == (1, "client")
+    assert not (node.tier / "own").exists(), "it lies on the shared tier already"
 
 
 def test_a_link_that_leads_out_is_unrecognised_also_alone(tmp_path: Path) -> None:

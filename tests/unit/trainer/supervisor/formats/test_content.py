@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import struct
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,3 +156,16 @@ def test_metadata_of_dcp_that_an_old_torch_still_writes_are_no_end(tmp_path: Pat
     for content, count in ((whole[:-1], 0), (whole, 1)):
         (tmp_path / "step-10/.metadata").write_bytes(content)
         assert len(list(FORMATS["dcp"](tmp_path, 1))) == count
+
+
+def test_the_step_of_an_ordered_dictionary_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "state.pkl"
+    path.write_bytes(pickle.dumps(OrderedDict(model=None, step=30), protocol=2))
+    assert contents.step_in(path) == 30
+
+
+def test_the_step_of_a_folder_may_be_in_its_notes(job: WatchedJob) -> None:
+    job.at(7)
+    saved(job.folder / "saved/model.pt"), saved(job.folder / "saved/optimizer.pt")
+    (job.folder / "saved/progress.json").write_text('{"global_step": 30}')
+    assert job.look() == [(30, "saved")]

@@ -352,6 +352,18 @@ def test_files_of_steps_are_each_one_beside_a_file_without_a_number(job: Watched
     assert job.look() == [(10, "weights/net_10.pt"), (20, "weights/net_20.pt")]
 
 
+def test_files_of_steps_are_each_one_beside_a_series_that_is_none(job: WatchedJob) -> None:
+    for name in ("average_1", "average_2", "net_10", "net_20"):
+        saved(job.folder / f"weights/{name}.pt")
+    assert (20, "weights/net_20.pt") in job.look()
+
+
+def test_files_of_which_two_came_within_seconds_are_one_checkpoint(job: WatchedJob) -> None:
+    for number, seconds in enumerate((0, 5, 25)):
+        _written(job.folder / f"weights/net_{number}.pt", -seconds)
+    assert [root for _, root in job.look()] == ["weights"]
+
+
 def test_files_of_one_folder_with_other_steps_in_them_are_each_one(job: WatchedJob) -> None:
     saved(job.folder / "saved/best.pt", step=10), saved(job.folder / "saved/last.pt", step=30)
     assert job.look() == [(10, "saved/best.pt"), (30, "saved/last.pt")]
@@ -403,3 +415,15 @@ def test_a_job_that_tells_few_steps_may_be_far_beyond_the_last_one(
     saved(job.folder / "ckpt_7500.pt")
     monkeypatch.setattr(recognise.time, "time", lambda: now)
     assert job.look() == [(7500, "ckpt_7500.pt")], "64 times 110, and ten times the 100 between two lines"
+
+
+def test_notes_beside_a_file_that_is_all_of_a_step_are_no_part_of_it(job: WatchedJob) -> None:
+    saved(job.folder / "ckpt_30.pt"), put(job.folder / "metrics_30.json", "{}")
+    assert job.look() == [(30, "ckpt_30.pt")]
+
+
+def test_who_marks_files_marks_lightnings_too(job: WatchedJob) -> None:
+    for step in (10, 20):
+        saved(job.folder / f"ckpt_{step}.ckpt", global_step=step)
+    put(job.folder / "ckpt_10.ckpt.done", "")
+    assert job.look() == [(10, "ckpt_10.ckpt")]

@@ -34,13 +34,15 @@ class WarmProcess:
         request = json.dumps({"warm": warm, "command": command})
         program = "import json, sys; from trainer.supervisor.warm import ranks; sys.exit(ranks.main(json.loads(%r)))"
         place = {
-            "campaign": "c", "attempt": 1, "node_name": "n", "pod_ip": "127.0.0.1", "node_rank": 1, "node_count": 2,
+            "campaign": "c", "attempt": 1, "node_name": "n", "pod_ip": "127.0.0.1", "node_rank": 2, "node_count": 3,
             "ranks_per_node": ranks, "rendezvous": "127.0.0.1:1",
         }  # fmt: skip
         self._line, child = socket.socketpair()
         self._line.settimeout(HUNG_S)
         variables = {f"BIVOUAC_{name.upper()}": str(value) for name, value in place.items()}
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "BIVOUAC_WARM_SOCKET": str(child.fileno())}
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": path, "BIVOUAC_WARM_SOCKET": str(child.fileno())}
+        environment.pop("OMP_NUM_THREADS", None)
         self.process = subprocess.Popen(
             [sys.executable, "-c", program % request], cwd=folder, env={**environment, **variables},
             pass_fds=(child.fileno(),), stdout=subprocess.PIPE,
@@ -86,7 +88,7 @@ def test_a_rank_is_as_if_an_interpreter_of_its_own_ran_the_script(
     opened.append(warm := WarmProcess(tmp_path, ["code/look.py", "--fast"], ranks=ranks))
     warm.start()
     ends = [warm.end() for _ in range(ranks)]
-    assert sorted((end["rank"], end["code"]) for end in ends) == [(ranks + local, 0) for local in range(ranks)]
+    assert sorted((end["rank"], end["code"]) for end in ends) == [(2 * ranks + local, 0) for local in range(ranks)]
     assert [end["left"] for end in ends] == list(range(ranks))[::-1]
     code, lines = warm.finish()
     facts = sorted((json.loads(line) for line in lines), key=lambda row: int(row["rank"]))
@@ -94,7 +96,7 @@ def test_a_rank_is_as_if_an_interpreter_of_its_own_ran_the_script(
         "path": str(tmp_path / "code"), "argv": ["code/look.py", "--fast"], "name": "__main__", "fds": 4, "term": True,
         "int": True, "threads": "1" if ranks > 1 else None,
     }  # fmt: skip
-    assert (code, facts) == (0, [{**common, "rank": str(ranks + local)} for local in range(ranks)])
+    assert (code, facts) == (0, [{**common, "rank": str(2 * ranks + local)} for local in range(ranks)])
 
 
 def test_a_module_of_a_package_that_is_called_as_ours_is_the_jobs(tmp_path: Path, opened: list[WarmProcess]) -> None:
@@ -116,7 +118,7 @@ def test_the_words_of_the_next_ranks_begin_a_line_after_a_rank_that_was_killed(
     (tmp_path / "script.py").write_text(script)
     opened.append(warm := WarmProcess(tmp_path, ["script.py"], ranks=1))
     warm.start(DIES="1")
-    assert warm.end() == {"rank": 1, "code": -signal.SIGKILL, "left": 0}
+    assert warm.end() == {"rank": 2, "code": -signal.SIGKILL, "left": 0}
     warm.start()
     assert warm.end()["code"] == 0 and warm.finish() == (0, ["half", "half"])
 
@@ -127,7 +129,7 @@ def test_a_failed_rank_is_its_exit_code_and_ends_the_process_as_failed(
     (tmp_path / "script.py").write_text("import os\nraise SystemExit(int(os.environ['LOCAL_RANK']) * 7)\n")
     opened.append(warm := WarmProcess(tmp_path, ["script.py"]))
     warm.start()
-    assert {end["rank"]: end["code"] for end in (warm.end(), warm.end())} == {2: 0, 3: 7}
+    assert {end["rank"]: end["code"] for end in (warm.end(), warm.end())} == {4: 0, 5: 7}
     assert warm.finish() == (1, [])
 
 
@@ -139,7 +141,7 @@ def test_the_end_of_a_process_that_a_module_has_forked_is_no_ranks(tmp_path: Pat
     (tmp_path / "script.py").write_text(gone)
     opened.append(warm := WarmProcess(tmp_path, ["script.py"], warm=("forks",), ranks=1))
     warm.start()
-    assert warm.end() == {"rank": 1, "code": 0, "left": 0} and warm.finish() == (0, [])
+    assert warm.end() == {"rank": 2, "code": 0, "left": 0} and warm.finish() == (0, [])
 
 
 @pytest.mark.parametrize("is_in_bad_fork", [False, True])
