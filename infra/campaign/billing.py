@@ -76,13 +76,18 @@ class Bill:
     def usd_per_hour(self) -> Decimal:
         return sum((usd for _, usd in self.lines), Decimal(0))
 
+    @property
+    def bound(self) -> str:
+        """Return the words before an amount that may be more, since a line could not be looked at."""
+        return "at least " if self.unseen else ""
+
     def sentence(self, campaign: str) -> str:
         remark = f"; {self.beyond}" if self.beyond else ""
         if not self.lines and not self.unseen:
             return f"nothing of this campaign bills by the hour now{remark}"
         parts = ", ".join(f"{title} {cents(usd)}" for title, usd in self.lines)
         blind = f"; could not look for {', '.join(self.unseen)}" if self.unseen else ""
-        total = cents(self.usd_per_hour)
+        total = f"{self.bound}{cents(self.usd_per_hour)}"
         return f"bills now: {total} USD/h ({parts or 'nothing seen'}{blind}); `bivouac down {campaign}` ends it{remark}"
 
 

@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from infra.aws.schedules import at_expression, change_schedule
+from botocore.exceptions import ClientError
+
+from infra.aws.account import says_missing
+from infra.aws.schedules import at_expression, change_schedule, fires_at
+from infra.cluster.nodes import NodeGroup
 from infra.plan.purchase import RESERVED
 from infra.plan.survey import environment
+from infra.record.payloads.attempts import NodesAtZero
 from infra.session.context import Context
 from infra.spec.campaign import Spec
 
@@ -41,6 +46,31 @@ def postpone(context: Context) -> None:
 def switch_off(context: Context) -> None:
     """Leave the nodes to the steward and the deadline. Raises what AWS answers: training would be cut off later."""
     _change(context, context.names.launch_schedules, {"State": "DISABLED"})
+
+
+def note_fired(context: Context) -> None:
+    """Record the time at which one of AWS's schedules has set the GPU nodes to zero, where nobody was there to.
+
+    Until then the record counts them as up: they would bill on, and no driver would prove new ones. Raises what AWS
+    answers.
+    """
+    if not context.state().gpu_nodes_up or not environment(context.spec).makes_cluster:
+        return
+    names = context.names
+    group = NodeGroup(context.account, names, context.guard, names.gpu_group)
+    try:
+        if group.desired() > 0:
+            return
+    except ClientError as error:
+        if says_missing(error):
+            return  # it was not made yet, or is torn down
+        raise
+    client, now = context.account.client("scheduler"), datetime.now(UTC)
+    schedules = (names.silence_schedules[0], names.launch_schedules[0], names.schedule)
+    moments = [moment for name in schedules if (moment := fires_at(client, name)) is not None and moment <= now]
+    if moments:
+        context.guard()
+        context.store.append(NodesAtZero(group=names.gpu_group, since=min(moments)))
 
 
 def _change(context: Context, names: Iterable[str], changes: dict[str, str]) -> None:

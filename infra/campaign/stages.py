@@ -11,7 +11,7 @@ from functools import cache
 
 from infra.aws.account import explained
 from infra.bake import bake, trial_build
-from infra.campaign import billing, launch, preflight, provision, report, supervise, teardown
+from infra.campaign import billing, launch, launch_budget, preflight, provision, report, supervise, teardown
 from infra.campaign.driver_notices import tell
 from infra.cluster.kubernetes import OF_WORLD
 from infra.errors import BivouacError, LeaseLost
@@ -62,6 +62,7 @@ def run_campaign(context: Context, detach: bool = False, steps: Sequence[StageSt
     `steps`: the stages as the target has them; None: `STEPS`. `detach`: leave once training runs, which the end of the
     launch has seen. What is over already is driven to its end.
     """
+    launch_budget.note_fired(context)
     state = context.state()
     context.outputs |= state.finished_stages
     if context.account.ends_by_itself():

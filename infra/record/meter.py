@@ -113,7 +113,7 @@ def _windows(record: tuple[Event, ...], end: datetime) -> tuple[dict[Billing, tu
     """Return the times for which each part billed, and what bills at the end."""
     windows: dict[Billing, tuple[Up, ...]] = {part: () for part in Billing}
     bills, starts = Bills(), dict[Billing, datetime]()
-    for time, event in [*((event.at, event) for event in record), (end, None)]:
+    for time, event in [*((_moment(event), event) for event in record), (end, None)]:
         bills_now = {} if event is None else bills | _changes(event.payload, bills)
         for part in Billing:
             share = bills.get(part, Fraction(0))
@@ -128,6 +128,12 @@ def _windows(record: tuple[Event, ...], end: datetime) -> tuple[dict[Billing, tu
         if isinstance(outputs, BakeOutput) and outputs.baked is False:
             windows[Billing.BUILDER] = ()  # the inputs were baked before: there was no builder
     return windows, bills
+
+
+def _moment(event: Event) -> datetime:
+    """Return the time from which an event's change bills."""
+    went_at = event.payload.since if isinstance(event.payload, NodesAtZero) else None
+    return event.at if went_at is None else min(event.at, went_at)
 
 
 def _changes(payload: Payload, bills: Bills) -> Bills:

@@ -133,7 +133,7 @@ class UnattendedCampaign:
     def size(self, group: str, count: int) -> None:
         self.sizes[group] = count
         if group == self.names.gpu_group:
-            self.at_zero = None if count else self.time.wall()
+            self.at_zero = None if count else self.at_zero or self.time.wall()
 
     def get_paginator(self, operation: str) -> Any:
         assert operation == "describe_instances"
@@ -183,7 +183,7 @@ class UnattendedCampaign:
     def context(self) -> Any:
         return SimpleNamespace(
             spec=self.spec, plan=FIRST_PLAN, store=self.store, deadline=self.deadline, guard=lambda: None,
-            account=self.account, names=self.names,
+            account=self.account, names=self.names, state=self.store.state,
         )  # fmt: skip
 
     def drive(self, *steps: Callable[[UnattendedCampaign], None], minutes: float = 2.0) -> None:

@@ -45,7 +45,9 @@ def stakes(store: CampaignStore, spec: Spec, abandon: bool, console: Console) ->
     yield spec.campaign, f"on {facts['target']}: {facts['stage']}; driver {facts['driver']}"
     yield "stands", bill.sentence(spec.campaign)
     price_note = "" if target.spends(spec) or spec.borrows_nodes else " on AWS; a rehearsal costs nothing"
-    rate = "nodes that others could use" if spec.borrows_nodes else f"{24 * bill.usd_per_hour:,.2f} USD a day"
+    rate = (
+        "nodes that others could use" if spec.borrows_nodes else f"{bill.bound}{24 * bill.usd_per_hour:,.2f} USD a day"
+    )
     yield "keeping", f"{rate}, {facts['spent_usd']:,.2f} USD so far{price_note}"
     newest = max(state.newest_committed, live.get("committed_step", -1))
     commit_text = f"committed step {newest}" if newest >= 0 else "no committed checkpoint is known"

@@ -7,6 +7,7 @@ import time
 from rich.console import Console
 
 from infra import target
+from infra.campaign import launch_budget
 from infra.campaign.stages import StageStep, run_step
 from infra.cli.answers import aside, ending, write_json
 from infra.cli.end.consent import ask, stakes
@@ -75,6 +76,7 @@ def ask_to_stop(store: CampaignStore) -> None:
 
 def end(context: Context, abandon: bool = False) -> None:
     """End a campaign whose lease is ours: archive what is sound, tear down, certify, report."""
+    launch_budget.note_fired(context)
     context.outputs |= context.state().finished_stages
     if not abandon and _can_archive(context):
         _run(context, Stage.SUPERVISE, Stage.ARCHIVE)

@@ -115,9 +115,12 @@ class NodesAtZero(Payload, kind="nodes.at-zero"):
     group: str | None = None
     why: str | None = None
     """Why the closer gave them back; None for everybody else."""
+    since: AwareDatetime | None = None
+    """When a schedule of AWS's ended them and nobody was there to record it; None: at the event's own time."""
 
     def sentence(self) -> str:
-        return f"{self.group} is at zero nodes" + (f": {self.why}" if self.why else "")
+        since = f" since {self.since.isoformat()}, by a schedule of AWS's" if self.since else ""
+        return f"{self.group} is at zero nodes{since}" + (f": {self.why}" if self.why else "")
 
 
 class AttemptLaunched(Payload, kind="attempt.launched", watched=True):

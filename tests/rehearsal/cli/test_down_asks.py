@@ -82,6 +82,14 @@ def test_what_is_at_stake_follows_the_record(camped: CampaignSite) -> None:
     assert shown(camped, abandon=True)["lost"] == "nothing: the archive has it"
 
 
+def test_what_could_not_be_looked_at_costs_at_least_so_much_and_not_nothing(camped: CampaignSite) -> None:
+    fault = {"service": "ec2", "action": "DescribeInstances", "code": "UnauthorizedOperation", "status": 403}
+    camped.ask("faults", add=[{**fault, "message": "no", "times": None}])
+    trains = shown(camped, abandon=False)
+    camped.ask("faults", clear=True)
+    assert "could not look for GPU nodes" in trains["stands"] and trains["keeping"].startswith("at least ")
+
+
 def test_a_checkpoint_that_the_steward_has_told_of_is_known_before_its_attempt_ends(camped: CampaignSite) -> None:
     with camped.opened() as context:
         context.store.put_json(LIVE, FIGURES | {"committed_step": 29})

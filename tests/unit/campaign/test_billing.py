@@ -139,7 +139,8 @@ def test_what_could_not_be_looked_at_is_named_and_not_taken_for_nothing(
     unseen = ("GPU nodes", DATA_NODES, "system node", "builder", "FSx for Lustre", "reservation")
     assert bill.unseen == unseen and not bill.lines
     assert bill.sentence("example") == (
-        f"bills now: 0.00 USD/h (nothing seen; could not look for {', '.join(unseen)}); `bivouac down example` ends it"
+        f"bills now: at least 0.00 USD/h (nothing seen; could not look for {', '.join(unseen)}); "
+        "`bivouac down example` ends it"
     )
 
 

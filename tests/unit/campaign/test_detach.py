@@ -28,6 +28,9 @@ class StagedCampaign:
         patch.setattr(stages, "STEPS", tuple(StageStep(stage, "", self._run(stage)) for stage in ALL))
         patch.setattr(stages.block_clock, "await_lead", lambda context: None)
         patch.setattr(stages, "tell", lambda context, cost: None)
+        self.noted = list[Stage | None]()
+        """The stage that ran when a driver looked whether AWS had ended the nodes."""
+        patch.setattr(stages.launch_budget, "note_fired", lambda context: self.noted.append(*self.ran[-1:] or [None]))
         self.insisted = list[list[Stage]]()
         patch.setattr(stages.trial_build, "insist", lambda context: self.insisted.append(list(self.ran)))
 
@@ -67,6 +70,7 @@ def test_a_detached_driver_leaves_after_the_launch_and_the_next_one_goes_on_from
     assert state.detached is not None and not state.ended
     (left,) = [event.data for event in world.store.events() if event.kind == "detached"]
     assert left == {"holder": "me@laptop", "deadline": "2026-12-01T12:00:00+00:00"}
+    assert world.noted == [None], "before it decides which stages are finished"
     assert world.drive(detach=True) is False and world.ran == []
     world.insisted.clear()
     assert world.drive(detach=False) is True and not world.insisted

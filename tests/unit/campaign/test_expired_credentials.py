@@ -37,6 +37,7 @@ class Campaign:
         patch.setattr(stages, "billing", SimpleNamespace(bill=lambda context: bills))
         patch.setattr(stages, "tell", lambda context, cost: None)
         patch.setattr(stages.block_clock, "await_lead", lambda context: None)
+        patch.setattr(stages.launch_budget, "note_fired", lambda context: None)
 
     def _stage(self, stage: Stage) -> Any:
         def run(context: Any) -> dict[str, Any]:

@@ -189,6 +189,40 @@ def test_the_schedules_of_a_dead_steward_do_not_strike_the_next_launch(monkeypat
     assert world.gpu_nodes() == NODES and not world.fired
 
 
+@pytest.mark.parametrize("moment", ["all are fit", "training is nearly over"])
+def test_who_comes_back_days_later_records_when_the_nodes_went_and_pays_no_more(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    world = lived(monkeypatch, moment)
+    died, before = world.time.wall(), world.spent()
+    world.without_builds(timedelta(hours=60))
+    assert world.at_zero is not None
+    at_zero, context = world.at_zero, world.context()
+    for _ in range(2):
+        launch_budget.note_fired(context)
+    (event,) = [one for one in world.store.events() if one.kind == "nodes.at-zero"]
+    assert at_zero - MINUTE <= event.payload.since <= at_zero, event.payload.sentence()
+    idle, rate = (float(getattr(FIRST_PLAN.totals, f"usd_per_hour{one}").value) for one in ("_idle", ""))
+    hours = (event.payload.since - died) / timedelta(hours=1)
+    paid = float(before) + hours * rate + (60 - hours) * idle
+    assert float(world.spent()) == pytest.approx(paid, abs=0.5), "60 hours of nodes are 242 USD"
+    state = world.store.state()
+    assert not state.gpu_nodes_up and "preflight" not in state.finished_stages, "`bivouac run` proves new nodes"
+
+
+def test_nodes_that_are_up_or_that_somebody_else_ended_are_not_recorded_as_a_schedules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = lived(monkeypatch, "training is nearly over")
+    launch_budget.note_fired(world.context())
+    world.size(world.names.gpu_group, 0)
+    launch_budget.note_fired(world.context())
+    assert not [one for one in world.store.events() if one.kind == "nodes.at-zero"]
+    del world.sizes[world.names.gpu_group]
+    launch_budget.note_fired(world.context())
+    assert not [one for one in world.store.events() if one.kind == "nodes.at-zero"], "the group is torn down"
+
+
 def test_a_launch_that_follows_a_dead_steward_and_dies_too_ends_by_its_own_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
