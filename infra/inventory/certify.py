@@ -150,9 +150,9 @@ def conclude(context: Context, certificate: Certificate) -> CertifyOutput:
     for words in certificate.borrowed:
         context.progress.note(f"borrowed: {words}")
     refuse_unclean(certificate)
-    listed = sum(look.listed for look in certificate.looks)
+    resource_count = sum(look.listed for look in certificate.looks)
     context.progress.note(
-        f"certificate: {len(certificate.looks)} kinds looked through, {listed} resources seen, none is ours"
+        f"certificate: {len(certificate.looks)} kinds looked through, {resource_count} resources seen, none is ours"
         + (f"; {len(certificate.suspects)} suspects for a human to judge" if certificate.suspects else "")
     )
     return summary

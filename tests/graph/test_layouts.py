@@ -206,8 +206,6 @@ def test_an_unknown_name_lists_its_neighbours() -> None:
         instance_type("p5.48xlarg")
     with pytest.raises(UserError, match=r"p6-b200\.48xlarge"):
         catalogue.expectation("p6-b200.48xlarg")
-    with pytest.raises(UserError, match="PERSISTENT_2/1000"):
-        catalogue.service_prices().lustre("PERSISTENT_2", 999)
 
 
 def test_every_type_has_an_expectation_and_measured_ones_a_floor() -> None:

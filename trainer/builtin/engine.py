@@ -45,10 +45,6 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def device_of(local_rank: int) -> torch.device:
-    return torch.device("cuda", local_rank) if has_gpu() else torch.device("cpu")
-
-
 def initialize_distributed(config: TrainConfig) -> None:
     """Join the gang named by torch's environment variables (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, ...)."""
     if config.watch.replay_every:

@@ -37,12 +37,12 @@ def open_command(campaign: str, region: str, what: str | None, console: Console,
     """List the places, or open one in a browser. Raises `UserError` if neither the account nor the results folder has
     the campaign, or it has no such place."""
     try:
-        reached = record_of(campaign, region)
-        spec, state = stored_spec(reached), reached.state()
-        store: CampaignStore | None = reached
+        campaign_store = record_of(campaign, region)
+        spec, state = stored_spec(campaign_store), campaign_store.state()
+        store: CampaignStore | None = campaign_store
     except UserError as error:
-        kept = kept_record(campaign, region, error)
-        store, spec, state = None, kept.spec, fold(kept.events)
+        results_record = kept_record(campaign, region, error)
+        store, spec, state = None, results_record.spec, fold(results_record.events)
     rows = places(spec, state, store)
     if what is not None:
         return _open(rows, what, console)

@@ -64,11 +64,11 @@ class PanelHandler(BaseHTTPRequestHandler):
         host = self.headers.get("Host", "").rpartition(":")[0]
         if host not in ("127.0.0.1", "localhost"):
             return self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"only for loopback\n")
-        token, _, rest = address.path.removeprefix("/").partition("/")
+        token, _, path_below = address.path.removeprefix("/").partition("/")
         # Bytes: text that is not ASCII cannot be compared in constant time.
         if not secrets.compare_digest(token.encode(), self.server.token.encode()):
             return self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"open the address that the command has printed\n")
-        path = f"/{rest}"
+        path = f"/{path_below}"
         if path in _FILES:
             name, kind = _FILES[path]
             return self._answer(HTTPStatus.OK, kind, page.content(name))
@@ -122,8 +122,8 @@ def series_of_panel(source: SeriesSource, panel: Panel, since: int) -> dict[str,
         for query, legend in panel.queries.items()
         for row in source.ask(query, begin, end, step)
     ]
-    more = max(0, len(rows) - _MOST_SERIES)
-    return {"begin": begin, "end": end, "step": step, "series": rows[:_MOST_SERIES], "more": more}
+    hidden_count = max(0, len(rows) - _MOST_SERIES)
+    return {"begin": begin, "end": end, "step": step, "series": rows[:_MOST_SERIES], "more": hidden_count}
 
 
 def legend_of(legend: str, row: MetricSeries) -> str:

@@ -82,9 +82,9 @@ def with_answers(result: Checked, console: Console) -> Checked:
     progress = Progress(console)
     if environment(result.spec).public_registries:  # a rehearsal's source was fetched before its site was entered
         target.fetch_source(result.spec, progress.note)
-    known = survey(result.spec).model_copy(update={"memory": result.facts.memory})
+    offline_facts = survey(result.spec).model_copy(update={"memory": result.facts.memory})
     with progress.stage(
         "ask", "zones, types, network, quota, reservation and base image, as the account has them; reads only"
     ):
-        facts = ask_aws(account, result.spec, known, progress.note)
+        facts = ask_aws(account, result.spec, offline_facts, progress.note)
     return replace(result, facts=facts, findings=check(result.file, facts, datetime.now(UTC).date()))

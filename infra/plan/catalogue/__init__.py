@@ -1,22 +1,20 @@
 """The catalogue: dated facts about instance types, prices, charts and preflight profiles. Data without requests."""
 
 from infra.plan.catalogue.charts import Addon, Chart, Operator, addons, asked_for, charts, operators
-from infra.plan.catalogue.expectations import Bandwidth, bandwidth, expectation, profiles
+from infra.plan.catalogue.expectations import bandwidth, expectation, profiles
 from infra.plan.catalogue.instance_types import InstanceType, instance_type, instance_types
 from infra.plan.catalogue.prices import Prices, service_prices
 from infra.plan.catalogue.quotas import Quota, quota, resource_quota
 from infra.plan.catalogue.regions import no_control_plane, regions
-from infra.plan.catalogue.thresholds import Thresholds, limits, thresholds
+from infra.plan.catalogue.thresholds import limits, thresholds
 
 __all__ = [
     "Addon",
-    "Bandwidth",
     "Chart",
     "InstanceType",
     "Operator",
     "Prices",
     "Quota",
-    "Thresholds",
     "addons",
     "asked_for",
     "bandwidth",

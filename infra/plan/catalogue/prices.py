@@ -6,7 +6,7 @@ from datetime import date
 from decimal import Decimal
 from functools import cache
 
-from infra.plan.catalogue.reading import read, unknown
+from infra.plan.catalogue.reading import read
 from trainer.contract.frozen import Frozen
 
 
@@ -30,18 +30,6 @@ class Prices(Frozen):
     """Deployment -> throughput tier in MB/s per TiB -> price."""
     unverified: frozenset[str]
     """Dotted names of the figures from general knowledge."""
-
-    def lustre(self, deployment: str, throughput_mbs_per_tib: int | None) -> Decimal:
-        """Return USD per GB and month; SCRATCH_2 has one tier for any input. Raise `UserError` for an unknown tier."""
-        tiers = self.lustre_usd_per_gb_month.get(deployment, {})
-        if len(tiers) == 1:
-            return next(iter(tiers.values()))
-        try:
-            return tiers[throughput_mbs_per_tib or 0]
-        except KeyError:
-            name = f"{deployment}/{throughput_mbs_per_tib}"
-            names = [f"{d}/{t}" for d, ts in self.lustre_usd_per_gb_month.items() for t in ts]
-            raise unknown("Lustre tier", name, names) from None
 
 
 @cache

@@ -64,10 +64,10 @@ def offload_memory(case: Case) -> Iterator[Draft]:
 def zero_sizes_apply(case: Case) -> Iterator[Draft]:
     """Sizes of ZeRO stage 3 are given for that stage alone, and a copy of the weights lies on whole groups of ranks."""
     training, world = case.spec.built_in[0], case.world_size
-    given = training.zero.model_dump(exclude_none=True)
-    if given and training.zero_stage < 3:
+    sizes = training.zero.model_dump(exclude_none=True)
+    if sizes and training.zero_stage < 3:
         cure = "write training.zero_stage: 3, or leave it out"
-        seen = f"{', '.join(given)}, zero_stage {training.zero_stage}"
+        seen = f"{', '.join(sizes)}, zero_stage {training.zero_stage}"
         yield error("training.zero", "is about ZeRO stage 3 alone", seen=seen, cure=cure)
         return
     ranks = training.zero.hpz_ranks or 1

@@ -86,8 +86,8 @@ def _words(value: Any) -> str:
 
 def image_digest(case: Case) -> Iterator[Draft]:
     """Nothing is baked: the images hold the project, lie in a registry that nodes reach, and are named by digest."""
-    image, own = case.spec.image, case.spec.runtime.image
-    names = {"image.base": image.base, "image.steward_base": image.steward_base, "workload.image": own}
+    image, job_image = case.spec.image, case.spec.runtime.image
+    names = {"image.base": image.base, "image.steward_base": image.steward_base, "workload.image": job_image}
     for field, name in names.items():
         if name is None:
             continue
@@ -123,13 +123,13 @@ def own_namespace(case: Case) -> Iterator[Draft]:
 
 def free_names(case: Case) -> Iterator[Draft]:
     """No object of somebody else's has a name that the campaign writes over or removes, if they were looked up."""
-    for held in () if case.facts.cluster is None else case.facts.cluster.held_names:
-        if held.campaign:
-            cure = f"end campaign {held.campaign} first, or name another namespace: one holds one campaign at a time"
-            seen = f"{held.kind} {held.name} of campaign {held.campaign}"
+    for holding in () if case.facts.cluster is None else case.facts.cluster.held_names:
+        if holding.campaign:
+            cure = f"end campaign {holding.campaign} first, or name another namespace: one holds one campaign at a time"
+            seen = f"{holding.kind} {holding.name} of campaign {holding.campaign}"
         else:
             cure = "name a namespace of your campaigns' own, or have its owner rename it"
-            seen = f"{held.kind} {held.name}, which has no campaign's label"
+            seen = f"{holding.kind} {holding.name}, which has no campaign's label"
         yield error("cluster.namespace", "a name that the campaign would take is in use", seen=seen, cure=cure)
 
 
@@ -202,10 +202,10 @@ def fit_nodes(case: Case) -> Iterator[Draft]:
     nodes = None if case.facts.cluster is None else case.facts.cluster.nodes
     if nodes is None:
         return
-    fit, wanted = [node for node in nodes if not node.obstacle], case.spec.nodes.count
-    if len(fit) < wanted:
-        rest = "; ".join(f"{node.name}: {node.obstacle}" for node in nodes if node.obstacle)
-        seen = f"{len(fit)} of {wanted}{'; ' + rest if rest else ', and no other has the labels'}"
+    fit, count = [node for node in nodes if not node.obstacle], case.spec.nodes.count
+    if len(fit) < count:
+        obstacles = "; ".join(f"{node.name}: {node.obstacle}" for node in nodes if node.obstacle)
+        seen = f"{len(fit)} of {count}{'; ' + obstacles if obstacles else ', and no other has the labels'}"
         cure = "write fewer nodes, other labels or tolerations, or have the nodes mended"
         yield error("cluster.nodes", "the cluster has too few nodes that can take the gang", seen=seen, cure=cure)
 

@@ -261,11 +261,11 @@ def sample_attention(case: Case) -> Iterator[Draft]:
 
 def document_beginning(case: Case) -> Iterator[Draft]:
     """Continued pre-training begins documents with the token that the base model has always seen there."""
-    (training, data), first = case.spec.built_in, case.facts.first_token
-    if training.init_from is not None and data.format != "chat" and first and data.beginning_of_document != first:
-        detail = f"the tokenizer writes {first}, the data {data.beginning_of_document or 'nothing'}"
+    (training, data), token = case.spec.built_in, case.facts.first_token
+    if training.init_from is not None and data.format != "chat" and token and data.beginning_of_document != token:
+        detail = f"the tokenizer writes {token}, the data {data.beginning_of_document or 'nothing'}"
         message = "the base model's documents begin with a token that these do not have"
-        cure = f"write data.beginning_of_document: {json.dumps(first)}"
+        cure = f"write data.beginning_of_document: {json.dumps(token)}"
         yield warning("data.beginning_of_document", message, seen=detail, cure=cure)
 
 

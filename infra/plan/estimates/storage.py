@@ -63,10 +63,10 @@ def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[TierS
     base, on_disks = _frozen_bytes(spec, spec.nodes.count), spec.runtime.on_disks
     local = _tier("local", disk, _node_bytes(spec), keep_local, nvme, of_node, on_disks, base)
     own_on_shared = isinstance(job, Workload) and not on_disks
-    linked = 0 if shared is None else _frozen_bytes(spec)  # S3 has no links
+    frozen_bytes = 0 if shared is None else _frozen_bytes(spec)  # S3 has no links
     return (
         *([] if own_on_shared else [local]),
-        _with_export(_tier("shared", place, size, keep, room, formula, own_on_shared, linked), spec),
+        _with_export(_tier("shared", place, size, keep, room, formula, own_on_shared, frozen_bytes), spec),
         _with_export(
             TierSize(
                 name="archive",

@@ -89,17 +89,17 @@ def restarts(report: Report) -> list[Markup]:
 
 def _restart(training: TrainingCurves, restart: Losses, low_step: int, high_step: int) -> Markup:
     bottom = 190.0
-    several = [*(series for series in training.losses if series.attempt < restart.attempt), restart]
-    drawn = [(series, [p for p in series.points if low_step <= p.step <= high_step]) for series in several]
+    all_losses = [*(series for series in training.losses if series.attempt < restart.attempt), restart]
+    shown_points = [(series, [p for p in series.points if low_step <= p.step <= high_step]) for series in all_losses]
     x_axis = Scale(low_step, high_step, LEFT + 12, WIDTH - RIGHT - 12)
-    y_axis = _down([point.loss for _, points in drawn for point in points], TOP + 10, bottom - 8)
+    y_axis = _down([point.loss for _, points in shown_points for point in points], TOP + 10, bottom - 8)
     parts = [*_axes(x_axis, y_axis, bottom, "loss, nats per token", whole_steps=True)]
     repeated_steps = [point.step for point in restart.points if point.repeated]
     half = (x_axis(low_step + 1) - x_axis(low_step)) / 2
     width = x_axis(repeated_steps[-1]) - x_axis(repeated_steps[0]) + 2 * half
     parts.append(rect(x_axis(repeated_steps[0]) - half, TOP, width, bottom - TOP, "again"))
     radius = max(1.5, min(6.0, half * 0.7))
-    for series, points in drawn:
+    for series, points in shown_points:
         hue = colour(series.attempt)
         parts.append(_path(points, x_axis, y_axis, f"thin {hue}"))
         ring = series.attempt != restart.attempt

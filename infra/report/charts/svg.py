@@ -99,11 +99,12 @@ _TIME_STEPS = (
     172800,
     604800,
 )
+_TICKS = 8
 
 
-def time_ticks(high: float, count: int = 8) -> list[float]:
+def time_ticks(high: float) -> list[float]:
     """Return ticks in seconds at usual units of time."""
-    step = next((step for step in _TIME_STEPS if high / step <= count), 604800 * math.ceil(high / 604800 / count))
+    step = next((step for step in _TIME_STEPS if high / step <= _TICKS), 604800 * math.ceil(high / 604800 / _TICKS))
     return [float(value) for value in range(0, int(high) + 1, step)]
 
 

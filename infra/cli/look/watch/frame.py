@@ -72,8 +72,8 @@ def _head(snapshot: Snapshot, now: datetime, trouble: str) -> Iterator[Row]:
         yield "read", Text(f"it cannot be read now: {visible(trouble)}", "bold red")
 
 
-def _age(now: datetime, then: datetime) -> float:
-    return max((now - then).total_seconds(), 0.0)
+def _age(now: datetime, moment: datetime) -> float:
+    return max((now - moment).total_seconds(), 0.0)
 
 
 def _rows(snapshot: Snapshot, now: datetime, body: int, machines: GangFacts) -> Iterator[Row]:
@@ -85,9 +85,9 @@ def _rows(snapshot: Snapshot, now: datetime, body: int, machines: GangFacts) -> 
     else:
         yield "goodput", Text("not known: a driver or `bivouac report` writes the report that has it", "dim")
     if snapshot.live and snapshot.state.outcome is None:
-        nodes, wanted = snapshot.live.get("nodes") or (), snapshot.record.spec.nodes.count
+        nodes, count = snapshot.live.get("nodes") or (), snapshot.record.spec.nodes.count
         ready = sum(node.get("ready") is True for node in nodes)
-        yield "nodes", Text(f"{ready} of {plural(wanted, 'node')} ready, {len(nodes)} there")
+        yield "nodes", Text(f"{ready} of {plural(count, 'node')} ready, {len(nodes)} there")
         yield from (("nodes", line) for line in grid(snapshot.live, machines.ranks_per_node))
     yield from _saved(snapshot, now)
     yield from _money(snapshot)
@@ -107,15 +107,15 @@ def _loss(snapshot: Snapshot, body: int) -> Iterator[Row]:
 def sparkline(values: Mapping[int, float], width: int) -> str:
     """Return one character for each of `width` equal ranges of steps, high for a high mean; a blank where no step is
     known."""
-    first, last = min(values), max(values)
-    sums: list[list[float]] = [[] for _ in range(min(width, last - first + 1))]
+    first_step, last_step = min(values), max(values)
+    sums: list[list[float]] = [[] for _ in range(min(width, last_step - first_step + 1))]
     for step, value in values.items():
-        sums[(step - first) * len(sums) // (last - first + 1)].append(value)
+        sums[(step - first_step) * len(sums) // (last_step - first_step + 1)].append(value)
     means = [sum(group) / len(group) if group else None for group in sums]
-    least = min(mean for mean in means if mean is not None)
-    spread = max(mean for mean in means if mean is not None) - least
+    lowest_mean = min(mean for mean in means if mean is not None)
+    spread = max(mean for mean in means if mean is not None) - lowest_mean
     top = len(_BARS) - 1
-    return "".join(" " if mean is None else _BARS[round(top * (mean - least) / (spread or 1))] for mean in means)
+    return "".join(" " if mean is None else _BARS[round(top * (mean - lowest_mean) / (spread or 1))] for mean in means)
 
 
 def _training(snapshot: Snapshot, now: datetime, body: int, machines: GangFacts) -> Iterator[Row]:
@@ -162,8 +162,8 @@ def _mfu(machines: GangFacts, pace: float) -> Text:
 def _bar(step: int, steps: int, body: int) -> Text:
     part = min(max(step / steps, 0.0), 1.0) if steps else 0.0
     length = max(min(body, 60) - len(" 100.0 %"), 1)
-    done = round(part * length)
-    return Text.assemble(("━" * done, "green"), ("─" * (length - done), "dim"), f" {share(part)}")
+    full_cells = round(part * length)
+    return Text.assemble(("━" * full_cells, "green"), ("─" * (length - full_cells), "dim"), f" {share(part)}")
 
 
 def _saved(snapshot: Snapshot, now: datetime) -> Iterator[Row]:
@@ -193,9 +193,9 @@ def _saved(snapshot: Snapshot, now: datetime) -> Iterator[Row]:
 def _behind(step: int, training: Mapping[str, float] | None) -> str:
     if training is None or training["step"] < step:
         return ""
-    behind = int(training["step"]) - step
+    gap = int(training["step"]) - step
     pace = training["step_seconds"]
-    return f", {plural(behind, 'step')} behind" + (f" or {clock(behind * pace)} of training" if pace else "")
+    return f", {plural(gap, 'step')} behind" + (f" or {clock(gap * pace)} of training" if pace else "")
 
 
 def _money(snapshot: Snapshot) -> Iterator[Row]:

@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 
 from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console, Group, RenderableType
+from rich.control import Control
+from rich.segment import ControlType, Segment, Segments
 
 from infra.cli.look.watch.frame import frame
 from infra.cli.look.watch.log_tail import LogTail, follow_rank
-from infra.cli.look.watch.screen import LineScreen
 from infra.cli.look.watch.snapshot import GangFacts, Snapshot, machines_of, source
 from infra.cli.look.watch.views import View, ViewName, after_key, help_line, keys_of, picture
 from infra.errors import BivouacError, first_line
@@ -41,11 +42,11 @@ def watch_command(campaign: str, region: str, once: bool, console: Console) -> i
 
 
 def _follow(
-    read: Callable[[], Snapshot], first: Snapshot, machines: GangFacts, log: LogTail, console: Console
+    read: Callable[[], Snapshot], first_snapshot: Snapshot, machines: GangFacts, log: LogTail, console: Console
 ) -> Snapshot:
     """Draw until the campaign has ended or somebody quits; return the newest snapshot."""
     screen, view = LineScreen(console), View()
-    with Looks(read, first) as looks, pressed_keys(_STANDARD_INPUT) as key, console.screen(hide_cursor=True):
+    with Looks(read, first_snapshot) as looks, pressed_keys(_STANDARD_INPUT) as key, console.screen(hide_cursor=True):
         while True:
             snapshot, trouble = looks.newest
             log.show(view.rank if view.name is ViewName.LOG else None)
@@ -76,9 +77,9 @@ def _whole_picture(
 class Looks:
     """A thread that reads the record, so that keys and ages never wait for it."""
 
-    def __init__(self, read: Callable[[], Snapshot], first: Snapshot) -> None:
+    def __init__(self, read: Callable[[], Snapshot], first_snapshot: Snapshot) -> None:
         self._read, self._over = read, threading.Event()
-        self.newest: tuple[Snapshot, str] = first, ""
+        self.newest: tuple[Snapshot, str] = first_snapshot, ""
         """The newest snapshot, and why there is no newer one."""
 
     def __enter__(self) -> Looks:
@@ -109,10 +110,10 @@ def pressed_keys(descriptor: int) -> Iterator[Callable[[float], str]]:
     except (termios.error, OSError, ValueError):
         yield _wait
         return
-    cooked = modes[3]
-    modes[3] = cooked & ~(termios.ICANON | termios.ECHO)
+    usual_mode = modes[3]
+    modes[3] = usual_mode & ~(termios.ICANON | termios.ECHO)
     termios.tcsetattr(descriptor, termios.TCSADRAIN, modes)
-    modes[3] = cooked
+    modes[3] = usual_mode
     try:
         yield lambda seconds: _key(descriptor, seconds)
     finally:
@@ -127,5 +128,40 @@ def _wait(seconds: float) -> str:
 def _key(descriptor: int, seconds: float) -> str:
     if not select.select([descriptor], [], [], seconds)[0]:
         return ""
-    typed = os.read(descriptor, _TYPED_BYTES)
-    return typed.decode(errors="replace") if typed else _wait(seconds)  # at the end nobody can type any more
+    keys = os.read(descriptor, _TYPED_BYTES)
+    return keys.decode(errors="replace") if keys else _wait(seconds)  # at the end nobody can type any more
+
+
+_SHARE = 10
+"""Of the time, drawing takes one part in so many."""
+
+
+class LineScreen:
+    """A terminal's alternate screen, drawn line by line, as little as has changed: a frame costs a slow line a few
+    hundred bytes, not all of it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._size = (0, 0)
+        self._rows: list[list[Segment]] = []
+        """As they stand on the screen."""
+        self.rest_s = 0.0
+        """Seconds to leave the terminal alone: a line that was slow to take the last frame is not flooded."""
+
+    def draw(self, picture: RenderableType) -> None:
+        """Draw the lines that differ from those that stand there. What is longer than the screen is cut off."""
+        console, begin = self._console, time.monotonic()
+        size = (console.width, console.height)
+        rows = console.render_lines(picture, console.options.update(width=size[0], height=None), pad=False)[: size[1]]
+        with console:  # one write
+            if size != self._size:
+                console.control(Control.clear())
+                self._size, self._rows = size, []
+            for number, row in enumerate(rows):
+                if number >= len(self._rows) or row != self._rows[number]:
+                    console.control(Control.move_to(0, number), Control((ControlType.ERASE_IN_LINE, 2)))
+                    console.print(Segments(row), end="")
+            for number in range(len(rows), len(self._rows)):
+                console.control(Control.move_to(0, number), Control((ControlType.ERASE_IN_LINE, 2)))
+        self._rows = rows
+        self.rest_s = (_SHARE - 1) * (time.monotonic() - begin)

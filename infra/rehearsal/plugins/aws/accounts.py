@@ -11,21 +11,6 @@ from infra.rehearsal.plugins.wire import Props
 _VERSIONS_KEPT = 5
 
 
-class RoleType(ResourceType):
-    def delete(self, call: ResourceCall) -> None:
-        if call.state.get("forceDetachPolicies"):
-            call.or_none(lambda: _detach_all(call))
-        super().delete(call)
-
-
-def _detach_all(call: ResourceCall) -> None:
-    client = call.client()
-    for policy in call.list_all("list_attached_role_policies", "AttachedPolicies", RoleName=call.id):
-        client.detach_role_policy(RoleName=call.id, PolicyArn=policy["PolicyArn"])
-    for name in call.list_all("list_role_policies", "PolicyNames", RoleName=call.id):
-        client.delete_role_policy(RoleName=call.id, PolicyName=name)
-
-
 def _present_role(call: ResourceCall) -> str | None:
     answer = call.or_none(lambda: call.client().get_instance_profile(InstanceProfileName=call.id))
     return next((str(role["RoleName"]) for role in answer["InstanceProfile"]["Roles"]), None) if answer else None
@@ -113,7 +98,6 @@ class ProjectType(ResourceType):
 
 
 CLASSES: dict[str, type[ResourceType]] = {
-    "aws:iam/role:Role": RoleType,
     "aws:iam/instanceProfile:InstanceProfile": InstanceProfileType,
     "aws:iam/policy:Policy": PolicyType,
     "aws:budgets/budget:Budget": BudgetType,

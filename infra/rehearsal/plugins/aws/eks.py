@@ -21,8 +21,8 @@ def _logging(call: ResourceCall) -> dict[str, Any] | None:
 
 def _every_log_type(call: ResourceCall) -> dict[str, Any]:
     chosen_types = sorted(call.new.get("enabledClusterLogTypes") or [])
-    rest = sorted(set(_LOG_TYPES) - set(chosen_types))
-    sides = ((chosen_types, True), (rest, False))
+    other_types = sorted(set(_LOG_TYPES) - set(chosen_types))
+    sides = ((chosen_types, True), (other_types, False))
     return {"clusterLogging": [{"types": types, "enabled": switch} for types, switch in sides if types]}
 
 

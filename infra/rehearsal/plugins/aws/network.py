@@ -1,4 +1,4 @@
-"""What rows cannot say about networks: routes and rules inline, peering, endpoints, launch templates."""
+"""What rows cannot say about networks: inline routes, peering, endpoints, security groups, launch templates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 from infra.rehearsal.plugins.aws.call import NotReady, ResourceCall
 from infra.rehearsal.plugins.aws.resource import ResourceType
-from infra.rehearsal.plugins.wire import Props
 
 _EVERYWHERE = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
 
@@ -58,18 +57,6 @@ class SecurityGroupType(ResourceType):
         call.wait(lambda: self.find(call), f"security group {call.id} to exist")
         call.client().revoke_security_group_egress(GroupId=call.id, IpPermissions=[_EVERYWHERE])
 
-    def update(self, call: ResourceCall) -> None:
-        client = call.client()
-        for side in ("ingress", "egress"):
-            old_rules = _permissions(call.id, call.old.get(side) or [])
-            new_rules = _permissions(call.id, call.new.get(side) or [])
-            stale = [permission for permission in old_rules if permission not in new_rules]
-            fresh = [permission for permission in new_rules if permission not in old_rules]
-            if stale:
-                getattr(client, f"revoke_security_group_{side}")(GroupId=call.id, IpPermissions=stale)
-            if fresh:
-                getattr(client, f"authorize_security_group_{side}")(GroupId=call.id, IpPermissions=fresh)
-
     def delete(self, call: ResourceCall) -> None:
         answer = self.find(call)
         if answer and call.state.get("revokeRulesOnDelete"):
@@ -78,22 +65,6 @@ class SecurityGroupType(ResourceType):
                     revoke = getattr(call.client(), f"revoke_security_group_{side}")
                     revoke(GroupId=call.id, IpPermissions=answer[field])
         super().delete(call)
-
-
-def _permissions(group: str, rules: list[Props]) -> list[dict[str, Any]]:
-    permissions = []
-    for rule in rules:
-        note = {"Description": rule["description"]} if rule.get("description") else {}
-        pairs = [*(rule.get("securityGroups") or []), *([group] if rule.get("self") else [])]
-        permission = {"IpProtocol": rule["protocol"]}
-        if rule["protocol"] != "-1":
-            permission |= {"FromPort": rule["fromPort"], "ToPort": rule["toPort"]}
-        if rule.get("cidrBlocks"):
-            permission["IpRanges"] = [{"CidrIp": cidr, **note} for cidr in rule["cidrBlocks"]]
-        if pairs:
-            permission["UserIdGroupPairs"] = [{"GroupId": pair, **note} for pair in pairs]
-        permissions.append(permission)
-    return permissions
 
 
 _SOURCES = {

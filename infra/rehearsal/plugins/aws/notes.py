@@ -32,16 +32,16 @@ def filled_names(inputs: Props) -> set[str]:
     return set(inputs.get(_KEY) or ())
 
 
-def of_check(program: Any, filled: Any) -> Any:
-    """Add notes to `filled`: the plugin filled in what the program left out."""
-    if isinstance(filled, dict):
-        program_map = program if isinstance(program, dict) else filled
-        made_up = sorted(key for key in filled if program_map.get(key) is None)
-        return {key: of_check(program_map.get(key), value) for key, value in filled.items()} | {_KEY: made_up}
-    if isinstance(filled, list):
-        parts = program if isinstance(program, list) and len(program) == len(filled) else [None] * len(filled)
-        return [of_check(program_part, filled_part) for program_part, filled_part in zip(parts, filled, strict=True)]
-    return filled
+def of_check(program: Any, inputs: Any) -> Any:
+    """Add notes to `inputs`: the plugin filled in what the program left out."""
+    if isinstance(inputs, dict):
+        program_map = program if isinstance(program, dict) else inputs
+        made_up = sorted(key for key in inputs if program_map.get(key) is None)
+        return {key: of_check(program_map.get(key), value) for key, value in inputs.items()} | {_KEY: made_up}
+    if isinstance(inputs, list):
+        parts = program if isinstance(program, list) and len(program) == len(inputs) else [None] * len(inputs)
+        return [of_check(program_part, filled_part) for program_part, filled_part in zip(parts, inputs, strict=True)]
+    return inputs
 
 
 def as_before(former: Any, present: Any) -> Any:

@@ -268,9 +268,9 @@ def _merge_state(state: Props, inputs: Props, old_inputs: Props) -> Props:
     """Return the state after an update: new inputs, and AWS's own values beside the old ones, at every depth."""
     merged_state = {key: value for key, value in state.items() if key in inputs or key not in old_inputs}
     for key, value in inputs.items():
-        recorded, old = state.get(key), old_inputs.get(key)
-        if isinstance(value, dict) and isinstance(recorded, dict):
-            merged_state[key] = _merge_state(recorded, value, old if isinstance(old, dict) else {})
+        recorded_value, old = state.get(key), old_inputs.get(key)
+        if isinstance(value, dict) and isinstance(recorded_value, dict):
+            merged_state[key] = _merge_state(recorded_value, value, old if isinstance(old, dict) else {})
         else:
             merged_state[key] = value
     return merged_state

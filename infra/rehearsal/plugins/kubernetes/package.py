@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,13 +31,9 @@ from infra.rehearsal.plugins.package import (
 from infra.rehearsal.plugins.wire import UNKNOWN, Props, has_unknown
 
 _PATIENCE_S = 600.0
-_SWITCHES = {
-    "deleteUnreachable": "PULUMI_K8S_DELETE_UNREACHABLE",
-    "upsertExistingObjects": "PULUMI_K8S_UPSERT_EXISTING_OBJECTS",
-}
 _KNOWN = {
-    *_SWITCHES, "kubeconfig", "context", "namespace", "enableServerSideApply", "version", "pluginDownloadURL",
-    "suppressDeprecationWarnings", "suppressHelmHookWarnings",
+    "deleteUnreachable", "upsertExistingObjects", "kubeconfig", "context", "namespace", "enableServerSideApply",
+    "version", "pluginDownloadURL", "suppressDeprecationWarnings", "suppressHelmHookWarnings",
 }  # fmt: skip
 
 
@@ -122,8 +117,8 @@ class KubernetesPackage:
         try:
             if request.type == releases.TOKEN:
                 return self._read_release(request)
-            recorded = request.inputs or request.state
-            live = self._cluster().get(self._address(recorded, request.id))
+            values = request.inputs or request.state
+            live = self._cluster().get(self._address(values, request.id))
         except Unreachable as error:
             if self._switch("deleteUnreachable"):
                 raise ResourceGone(request.urn) from error
@@ -167,8 +162,7 @@ class KubernetesPackage:
         raise OperationFailed(f"unknown function {token}: the rehearsal's kubernetes provider has none")
 
     def _switch(self, name: str) -> bool:
-        value = self._settings.get(name)
-        return str(os.environ.get(_SWITCHES[name], "") if value is None else value).lower() in ("true", "1")
+        return str(self._settings.get(name)).lower() in ("true", "1")
 
     def cancel(self) -> None:
         self._cancelled.set()

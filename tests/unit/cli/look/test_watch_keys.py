@@ -19,9 +19,9 @@ from rich.text import Text
 
 from infra.cli.look.watch import log_tail, watch
 from infra.cli.look.watch.log_tail import LogTail, follow_rank
-from infra.cli.look.watch.screen import LineScreen
 from infra.cli.look.watch.snapshot import Snapshot
 from infra.cli.look.watch.views import View, ViewName, after_key, help_line, keys_of, picture
+from infra.cli.look.watch.watch import LineScreen
 from infra.console.plain_console import PlainConsole
 from infra.errors import UserError
 from tests.unit.cli.look.test_watch import LIVE, MACHINES, pod, trains

@@ -102,8 +102,8 @@ def steward_of(story: StewardRun, *attempts: dict[str, Any], workload: bool = Tr
     for one in attempts:
         story.store().append(AttemptLaunched(attempt=one["attempt"], committed_step=-1, jobset="j"))
         story.store().append(AttemptEnded(failure="user", detail="", committed_at_end=-1, **one))
-    job = SimpleNamespace(checkpoints=SimpleNamespace(tier=tier)) if workload else None
-    story.steward.config = story.steward.config.model_copy(update={"workload": job})
+    runtime = SimpleNamespace(is_built_in=not workload, on_disks=tier == "local")
+    story.steward.config = story.steward.config.model_copy(update={"spec": SimpleNamespace(runtime=runtime)})
     return story.steward
 
 
