@@ -84,9 +84,11 @@ class NodeFacts(Frozen, extra="ignore"):
     ailments: tuple[Ailment, ...] = ()
     """All but missing accelerators: only the caller knows how many there must be."""
 
-    def with_word_of_ec2(self, last: NodeFacts) -> NodeFacts:
+    def with_word_of_ec2(self, old_node: NodeFacts) -> NodeFacts:
         """Return the node with what EC2 said of it at an earlier look."""
-        return self.model_copy(update={"instance_state": last.instance_state, "cloud_notice": last.cloud_notice})
+        return self.model_copy(
+            update={"instance_state": old_node.instance_state, "cloud_notice": old_node.cloud_notice}
+        )
 
     def ails(self, accelerators: int) -> tuple[Ailment, ...]:
         """Return what keeps off a pod that needs so many accelerators, the most urgent first."""

@@ -12,6 +12,7 @@ from infra.campaign.launch import STEWARD, steward_pod
 from infra.cluster.gang import GangJob, jobset
 from infra.monitoring.alerts import alertmanager_config, rule_groups
 from infra.monitoring.dashboards import dashboards
+from infra.monitoring.exporters import exporters
 from infra.plan import catalogue
 from infra.stack.rules import findings
 from tests.example import example_spec
@@ -164,6 +165,18 @@ def kept(job: dict[str, Any], discovered: dict[str, str]) -> bool:
         re.fullmatch(rule["regex"], ";".join(discovered.get(label, "") for label in rule["source_labels"]))
         for rule in rules
     )
+
+
+def test_the_gpus_exporter_has_our_counters_and_prometheus_no_series_that_nothing_reads(full: Graph) -> None:
+    counters = releases(full)["dcgm-exporter"]["values"]["customMetrics"].splitlines()
+    assert any(line.startswith("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, counter, ") for line in counters)
+    stack = releases(full)["kube-prometheus-stack"]["values"]
+    off = ("kubelet", "kubeApiServer", "kubeProxy", "kubeStateMetrics", "coreDns")
+    assert not any(stack[name]["enabled"] for name in off)
+    (rule,) = stack["prometheus-node-exporter"]["prometheus"]["monitor"]["metricRelabelings"]
+    names = exporters()["node-exporter"].metrics
+    assert all(re.fullmatch(rule["regex"], name) for name in names), "what is read is kept"
+    assert rule["action"] == "keep" and not re.fullmatch(rule["regex"], "node_cpu_seconds_total")
 
 
 def test_the_alerts_are_in_the_charts_values_as_prometheus_and_alertmanager_take_them(full: Graph) -> None:

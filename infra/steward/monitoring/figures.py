@@ -41,21 +41,21 @@ class Dip:
         """Step -> seconds, since the last commit."""
         self._committed = -1
 
-    def note(self, step: int, step_s: float | None, committed: int) -> float:
+    def note(self, step: int, step_s: float | None, committed_step: int) -> float:
         """Take a look's newest step, its seconds, and the newest step committed; return the seconds of a dip that
         has ended. A step that goes back, after a restart, begins anew."""
         if step < max(self._steps, default=0):
-            self._steps, self._committed = {}, committed
+            self._steps, self._committed = {}, committed_step
         if step_s is not None:
             self._steps[step] = step_s
-        if committed <= self._committed:
+        if committed_step <= self._committed:
             return 0.0
-        beside = [seconds for number, seconds in self._steps.items() if number > committed]
-        self._quiet.extend(seconds for number, seconds in self._steps.items() if number <= committed)
-        self._steps, self._committed = {}, committed
-        if not beside or len(self._quiet) < _FEWEST_QUIET_STEPS:
+        busy_seconds = [seconds for number, seconds in self._steps.items() if number > committed_step]
+        self._quiet.extend(seconds for number, seconds in self._steps.items() if number <= committed_step)
+        self._steps, self._committed = {}, committed_step
+        if not busy_seconds or len(self._quiet) < _FEWEST_QUIET_STEPS:
             return 0.0
-        return max(0.0, statistics.fmean(beside) - statistics.median(self._quiet)) * (step - committed)
+        return max(0.0, statistics.fmean(busy_seconds) - statistics.median(self._quiet)) * (step - committed_step)
 
 
 class CheckpointAges:
@@ -71,7 +71,7 @@ class CheckpointAges:
             if tier in self._newest and step > self._newest[tier]:
                 self._since[tier] = now
             self._newest[tier] = max(step, self._newest.get(tier, step))
-        return {tier: now - since for tier, since in self._since.items()}
+        return {tier: now - rise_time for tier, rise_time in self._since.items()}
 
 
 def cause_of(view: Observation, highest_step: int) -> str:

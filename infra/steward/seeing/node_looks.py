@@ -26,17 +26,17 @@ class NodeLooks:
         pod does not answer, so EC2's word is wanted now."""
         now = self._monotonic()
         keeps = not is_quiet and self._is_well() and now - self._asked < ASK_EC2_S
-        asks = self._sources.due("AWS") and not keeps
+        ask_ec2 = self._sources.due("AWS") and not keeps
         try:
-            nodes = self._sources.ask("cluster", lambda: self._nodes.facts(asks))
+            nodes = self._sources.ask("cluster", lambda: self._nodes.facts(ask_ec2))
         except Away:
             return self._known
         if keeps:
-            last = {node.instance: node for node in self._known or ()}
+            known_nodes = {node.instance: node for node in self._known or ()}
             # Of a node that is new EC2 has said nothing: the next turn asks.
-            nodes = tuple(node.with_word_of_ec2(last.get(node.instance, node)) for node in nodes)
+            nodes = tuple(node.with_word_of_ec2(known_nodes.get(node.instance, node)) for node in nodes)
         self._known = nodes
-        if asks:
+        if ask_ec2:
             self._asked = now
             if self._nodes.not_told is not None:
                 self._sources.note_failure("AWS", self._nodes.not_told)

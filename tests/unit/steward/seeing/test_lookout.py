@@ -150,7 +150,12 @@ def test_why_the_nodes_were_given_back_is_part_of_what_is_seen(turn: Turn) -> No
 def test_a_stop_is_asked_for_every_two_seconds(turn: Turn, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
     get = turn.store.get_json
-    monkeypatch.setattr(turn.store, "get_json", lambda name: asked.append(name) or get(name))
+
+    def get_json(name: str) -> Any:
+        asked.append(name)
+        return get(name)
+
+    monkeypatch.setattr(turn.store, "get_json", get_json)
     for _ in range(9):
         turn.look()
         turn.time.go(0.5)
@@ -160,7 +165,12 @@ def test_a_stop_is_asked_for_every_two_seconds(turn: Turn, monkeypatch: pytest.M
 def test_figures_are_written_at_once_where_more_than_steps_is_new(turn: Turn, monkeypatch: pytest.MonkeyPatch) -> None:
     writes = list[str]()
     put = turn.store.put_json
-    monkeypatch.setattr(turn.store, "put_json", lambda name, value: writes.append(name) or put(name, value))
+
+    def put_json(name: str, value: Any) -> None:
+        writes.append(name)
+        put(name, value)
+
+    monkeypatch.setattr(turn.store, "put_json", put_json)
     live, view = turn.lookout._live, turn.observer.observe(1, True, 20, False, None)
     for loss in range(9):
         live.tell(view, Wait(why="training"), float(loss))

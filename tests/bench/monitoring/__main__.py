@@ -1,6 +1,6 @@
 """Bench: what monitoring costs: series of a node, Prometheus' memory for 512 nodes, and a scrape of a supervisor.
 
-    .venv/bin/python -m tests.bench.monitoring [--nodes 512] [--seconds 90]
+    .venv/bin/python -m tests.bench.monitoring [--nodes 512] [--seconds 30] [--interval 3s]
 
 `series`: of a node with eight GPUs, eight NVMe disks and EFA, as its exporters write them: the supervisor's by its own
 code with every field known, dcgm-exporter's by the list of counters that it gets from us, for each GPU with the labels
@@ -42,7 +42,9 @@ from trainer.supervisor import serving
 RESULTS = results_of("bench", "monitoring")
 MOST_SERIES, MOST_MB, MOST_SHARE = 2000, 1000.0, 0.001
 JOBS = ("trainer", "gpus", "nodes")
-ANSWERED = "count(max_over_time(up[2m])==1)"
+ANSWERED = "count(max_over_time(up[5m])==1)"
+ALL_ANSWER_S = 130.0
+"""Longest time until each target has answered once."""
 GPUS, SCRAPES = 8, 400
 DISKS = [*(f"nvme{number}n1" for number in range(9)), "md127"]
 NETWORKS = [f"ens{number}" for number in range(33)]
@@ -139,51 +141,66 @@ def count() -> dict[str, int]:
     return {job: samples(body_of(f"/{job}/0")) for job in JOBS}
 
 
-def prometheus_memory(nodes: int, seconds: float, folder: Path) -> dict[str, Any]:
-    """Return memory and series of a Prometheus that has scraped so many nodes for this time."""
+def document_of(paths: list[str], port: int, interval: str, folder: Path) -> dict[str, Any]:
+    """Return Prometheus' configuration, which scrapes each path of the port as a target of its own."""
     spec = chart_values()["prometheus"]["prometheusSpec"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.monitoring", "--serve", "--nodes", str(nodes)], cwd=ROOT, stdout=-1
-    ) as exporters:
-        port = int(cast(IO[bytes], exporters.stdout).readline())
-        paths = [f"/{job}/{node}" for job in JOBS for node in range(nodes)]
-        rename = {"source_labels": ["path"], "target_label": "__metrics_path__"}
-        instance = {"source_labels": ["path"], "target_label": "instance"}
-        groups = [
-            {"targets": [f"127.0.0.1:{port}"], "labels": {"path": path, "node": path.rpartition("/")[2]}}
-            for path in [*paths, f"/steward/{nodes}"]
-        ]
-        document = {
-            "global": {"scrape_interval": spec["scrapeInterval"], "scrape_timeout": spec["scrapeTimeout"],
-                       "evaluation_interval": spec["evaluationInterval"]},
-            "rule_files": [str(folder / "rules.json")],
-            "scrape_configs": [{"job_name": "all", "static_configs": groups, "relabel_configs": [
-                rename, instance, {"regex": "path", "action": "labeldrop"}]}],
-        }  # fmt: skip
-        (folder / "rules.json").write_text(json.dumps(rule_groups()))
-        (folder / "prometheus.json").write_text(json.dumps(document))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            listener = f"127.0.0.1:{free.getsockname()[1]}"
-        argv = [
-            str(tools_dir() / "prometheus"), f"--config.file={folder / 'prometheus.json'}",
-            f"--storage.tsdb.path={folder / 'series'}", f"--web.listen-address={listener}", "--log.level=warn",
-        ]  # fmt: skip
+    groups = [
+        {"targets": [f"127.0.0.1:{port}"], "labels": {"path": path, "node": path.rpartition("/")[2]}} for path in paths
+    ]
+    places = [{"source_labels": ["path"], "target_label": label} for label in ("__metrics_path__", "instance")]
+    relabel = [*places, {"regex": "path", "action": "labeldrop"}]
+    return {
+        "global": {
+            "scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": spec["evaluationInterval"]
+        },
+        "rule_files": [str(folder / "rules.json")],
+        "scrape_configs": [{"job_name": "all", "static_configs": groups, "relabel_configs": relabel}],
+    }  # fmt: skip
+
+
+def prometheus_memory(nodes: int, seconds: float, interval: str, folder: Path) -> dict[str, Any]:
+    """Return memory and series of a Prometheus that scrapes so many nodes, this time after each has answered once."""
+    paths = [*(f"/{job}/{node}" for job in JOBS for node in range(nodes)), f"/steward/{nodes}"]
+    own = [sys.executable, "-m", "tests.bench.monitoring", "--serve", "--nodes", str(nodes)]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listener = f"127.0.0.1:{free.getsockname()[1]}"
+    argv = [
+        str(tools_dir() / "prometheus"), f"--config.file={folder / 'prometheus.json'}",
+        f"--storage.tsdb.path={folder / 'series'}", f"--web.listen-address={listener}", "--log.level=warn",
+    ]  # fmt: skip
+    (folder / "rules.json").write_text(json.dumps(rule_groups()))
+    with subprocess.Popen(own, cwd=ROOT, stdout=-1) as exporters:
         try:
+            port = int(cast(IO[bytes], exporters.stdout).readline())
+            (folder / "prometheus.json").write_text(json.dumps(document_of(paths, port, interval, folder)))
             with subprocess.Popen(argv) as process:
                 try:
+                    begun = time.monotonic()
+                    while answered(listener) < len(paths) and time.monotonic() - begun < ALL_ANSWER_S:
+                        time.sleep(1.0)
                     time.sleep(seconds)
-                    figures = Figures(process.pid)
-                    with urllib.request.urlopen(f"http://{listener}/api/v1/status/tsdb", timeout=30) as answer:
-                        series = json.load(answer)["data"]["headStats"]["numSeries"]
-                    question = f"http://{listener}/api/v1/query?query={ANSWERED}"
-                    with urllib.request.urlopen(question, timeout=30) as answer:
-                        up = int(json.load(answer)["data"]["result"][0]["value"][1])
+                    figures, lasts_s = Figures(process.pid), time.monotonic() - begun
+                    series = asked(listener, "/api/v1/status/tsdb")["headStats"]["numSeries"]
+                    up = answered(listener)
                 finally:
                     process.kill()
         finally:
             exporters.kill()
-    return {"memory_mb": round(figures.memory_mb, 1), "series": series, "targets": len(groups), "answered": up,
-            "core_share": round(figures.processor_s / seconds, 2)}  # fmt: skip
+    return {"memory_mb": round(figures.memory_mb, 1), "series": series, "targets": len(paths), "answered": up,
+            "core_share": round(figures.processor_s / lasts_s, 2), "interval": interval}  # fmt: skip
+
+
+def asked(listener: str, path: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://{listener}{path}", timeout=30) as answer:
+        return dict(json.load(answer)["data"])
+
+
+def answered(listener: str) -> int:
+    """Return the number of targets that have answered; 0 before Prometheus does."""
+    with suppress(OSError):
+        rows = asked(listener, f"/api/v1/query?query={ANSWERED}")["result"]
+        return int(rows[0]["value"][1]) if rows else 0
+    return 0
 
 
 SUPERVISOR_PROCESS = """
@@ -212,15 +229,16 @@ def scrape_cost_s() -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=512)
-    parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--seconds", type=float, default=30.0, help="after each target has answered")
+    chart_interval = chart_values()["prometheus"]["prometheusSpec"]["scrapeInterval"]
+    parser.add_argument("--interval", default=chart_interval, help="between two scrapes; longer on a loaded machine")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         asyncio.run(serve(options.nodes))
-    by_exporter, interval_s = count(), float(chart_values()["prometheus"]["prometheusSpec"]["scrapeInterval"][:-1])
-    cost_s = scrape_cost_s()
+    by_exporter, cost_s = count(), scrape_cost_s()
     with tempfile.TemporaryDirectory(prefix="bivouac-monitoring-") as folder:
-        memory = prometheus_memory(options.nodes, options.seconds, Path(folder))
+        memory = prometheus_memory(options.nodes, options.seconds, options.interval, Path(folder))
     row = {"series_of_a_node": by_exporter, "scrape_ms": round(1000 * cost_s, 3), **memory}
     print(json.dumps(row), flush=True)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
@@ -229,7 +247,7 @@ def main() -> int:
     return judge(
         Verdict("series of a node", (sum(by_exporter.values()),), MOST_SERIES, unit="series"),
         Verdict(f"memory of Prometheus, {options.nodes} nodes", (memory["memory_mb"],), MOST_MB, unit="MB"),
-        Verdict("a scrape, part of a core", (cost_s / interval_s,), MOST_SHARE, unit="cores"),
+        Verdict("a scrape, part of a core", (cost_s / float(chart_interval[:-1]),), MOST_SHARE, unit="cores"),
     )
 
 
