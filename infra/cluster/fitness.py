@@ -44,16 +44,30 @@ EXCUSED = frozenset({"NvidiaXID13Error", "NvidiaXID31Error", "NvidiaXID63Error",
 a remapping that succeeded (NVIDIA's Xid catalogue, as in infra/plan/catalogue/thresholds.yaml). `DCGMError` means that
 DCGM does not answer; EKS does not repair for it. `PodStuckTerminating` stays after the pod is gone, and a shared file
 system that hangs causes it on every node. A node that is bad all the same fails attempts repeatedly."""
+REBOOT_CURES = frozenset({"NvidiaXID48Error", "NvidiaXID64Error", "NvidiaXID95Error"})
+"""Reasons for which a reboot comes before a replacement: a memory error, a remapping that failed. EKS's own repair of
+managed node groups reboots for them too (EKS user guide, "Detect node health issues with the EKS node monitoring
+agent", table of Xid codes, read 2026-11-27), and NVIDIA's catalogue resets the GPU. For 13, 31, 63 and 94, for which
+EKS also reboots, see `EXCUSED`."""
 _TWICE = 2
 _XID = re.compile(r"XID-(\d+)")
 
 
 def is_excused(reason: str, message: str) -> bool:
     """Return whether all reasons are in `EXCUSED`: the agent reports its newest reason and the messages of all."""
+    return _are_all(EXCUSED, reason, message)
+
+
+def is_cured_by_reboot(reason: str, message: str) -> bool:
+    """Return whether a reboot may cure all that the agent reports."""
+    return reason in REBOOT_CURES and _are_all(EXCUSED | REBOOT_CURES, reason, message)
+
+
+def _are_all(known_reasons: frozenset[str], reason: str, message: str) -> bool:
     xids = set(_XID.findall(message))
     parts = message.split("; ") if message else []
-    all_known = all(f"NvidiaXID{xid}Error" in EXCUSED for xid in xids)
-    return reason in EXCUSED and all_known and len(parts) <= max(1, len(xids))
+    all_known = all(f"NvidiaXID{xid}Error" in known_reasons for xid in xids)
+    return reason in known_reasons and all_known and len(parts) <= max(1, len(xids))
 
 
 class Ailment(Frozen, extra="ignore"):
@@ -64,6 +78,7 @@ class Ailment(Frozen, extra="ignore"):
     since: datetime | None = None
     bars: bool = True
     """It keeps pods off the node; a condition of the monitoring agent does not."""
+    reboot_cures: bool = False
 
 
 class NodeFacts(Frozen, extra="ignore"):
@@ -104,6 +119,11 @@ class NodeFacts(Frozen, extra="ignore"):
 
     def fit(self, accelerators: int) -> bool:
         return not self.ails(accelerators)
+
+    @property
+    def reboot_cures(self) -> bool:
+        """Return whether a reboot may cure its accelerators, and nothing else ails it."""
+        return bool(self.ailments) and all(ailment.reboot_cures for ailment in self.ailments)
 
     def only_suspect(self, accelerators: int) -> bool:
         """Return whether it is unfit only according to the monitoring agent: such a pod can run there."""

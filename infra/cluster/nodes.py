@@ -19,7 +19,7 @@ from lightkube.types import PatchType
 
 from infra.aws.account import Account, every, explained
 from infra.cluster.cloud_notice import CloudNotice, scheduled
-from infra.cluster.fitness import CONDITIONS, Ailment, NodeFacts, Sickness, is_excused
+from infra.cluster.fitness import CONDITIONS, Ailment, NodeFacts, Sickness, is_cured_by_reboot, is_excused
 from infra.cluster.kubernetes import is_gone
 from infra.errors import TemporaryError
 from infra.spec.names import GPU_POOL, GPU_TAINT_KEY, POOL_LABEL, Names
@@ -196,6 +196,11 @@ class GpuNodes(NodeGroup):
         """
         return self._end(instance, fewer=True)
 
+    def reboot(self, instance: str) -> None:
+        """Have EC2 reboot an instance, whose disks stay. Raises `ClientError` for a refusal."""
+        self.guard()
+        self.account.client("ec2").reboot_instances(InstanceIds=[instance])
+
     def held(self) -> frozenset[str]:
         """Return the instances that the group has or starts and is not ending."""
         client, instances = self.account.client("autoscaling"), set[str]()
@@ -293,7 +298,8 @@ def _ailments(node: Node, conditions: Sequence[NodeCondition], is_quarantined: b
         fault = by_type.get(kind)
         if fault is not None and fault.status == "False" and not is_excused(fault.reason or "", fault.message or ""):
             words = f"{kind} is False{_condition_text(fault)}"
-            yield Ailment(words=words, sickness=sickness, since=_start_of(fault), bars=False)
+            cure = is_cured_by_reboot(fault.reason or "", fault.message or "")
+            yield Ailment(words=words, sickness=sickness, since=_start_of(fault), bars=False, reboot_cures=cure)
     if node.spec and node.spec.unschedulable and not is_quarantined:
         yield Ailment(words="cordoned by somebody else", sickness=Sickness.HELD)
     for taint in (node.spec.taints if node.spec else None) or ():

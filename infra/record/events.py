@@ -147,6 +147,8 @@ def _of_attempt(state: CampaignState, payload: Payload, time: datetime) -> Mappi
     match payload:
         case attempts.NodeQuarantined():
             return {"repairs": (*state.repairs, time)}
+        case attempts.NodeRebooted(instance=instance, until=until):
+            return {"repairs": (*state.repairs, time), "reboots": {**state.reboots, instance: until}}
         case attempts.LaunchBudget():
             return {"launch_budget": payload}
         case attempts.PilotProven(digest=digest):

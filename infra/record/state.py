@@ -39,6 +39,8 @@ class CampaignState(Frozen, extra="ignore"):
     replacements: int = 0
     """Times that a driver of its own accord began to make a lost file system again."""
     repairs: tuple[datetime, ...] = ()
+    reboots: dict[str, datetime] = {}
+    """Instance that was rebooted -> until when its node is waited for."""
     hold: Held | None = None
     """Set while the warm cluster waits for a relaunch."""
     held_since: datetime | None = None

@@ -44,7 +44,7 @@ class NewestAttempt:
         state = self._store.state()
         self.history = resume_state.history(state)
         self.number, self.in_flight = resume_state.in_flight(state)
-        self.nodes = resume_state.gang_nodes(state)
+        self.nodes = state.attempts[-1].launched.nodes if state.attempts else 0
         """Of its gang; 0: all of the spec's."""
         if self._observer.clocks.attempt not in (0, self.number):
             self._observer.begin_attempt(self.number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from datetime import UTC, datetime, timedelta
 
 from infra.cluster.fitness import Sickness, overdue, shared_cause
@@ -178,6 +178,12 @@ def _again_and_again(node: NodeView, history: History) -> bool:
     pair = history.attempts[-_TWICE:]
     restarts = all(CONSEQUENCE[attempt.failure] is Consequence.RESTART and not attempt.progressed for attempt in pair)
     return len(pair) == _TWICE and restarts and all(attempt.blames(node) for attempt in pair)
+
+
+def rebootable(view: Observation, history: History, reasons: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the ailing nodes (node -> why) that a reboot may cure, and whose instance has had none."""
+    nodes = [node for node in view.nodes if node.name in reasons and node.reboot_cures]
+    return {node.name: reasons[node.name] for node in nodes if node.instance and node.instance not in history.reboots}
 
 
 def shared(view: Observation, sick: Sized, repairs_left: int) -> str:

@@ -36,7 +36,7 @@ from trainer.contract.culprit import Culprit
 
 __all__ = [
     "CONSEQUENCE", "Action", "Attempt", "Consequence", "EndAttempt", "FailureClass", "Finish", "GiveBack", "History",
-    "Hold", "Launch", "NodeView", "Observation", "PodView", "Policy", "Replace", "Wait", "counts", "decide",
+    "Hold", "Launch", "NodeView", "Observation", "PodView", "Policy", "Reboot", "Replace", "Wait", "counts", "decide",
 ]  # fmt: skip
 
 
@@ -85,6 +85,16 @@ class Replace(Frozen):
     why: Why
 
 
+class Reboot(Frozen):
+    """Have these nodes' instances rebooted, once, instead of replaced."""
+
+    kind: Literal["reboot"] = "reboot"
+    nodes: tuple[str, ...]
+    reasons: tuple[str, ...]
+    """One for each node."""
+    why: Why
+
+
 class Hold(Frozen):
     """Keep the warm cluster for a person to judge, at most until `hold_for`, deadline or budget."""
 
@@ -110,7 +120,7 @@ class GiveBack(Frozen):
     why: Why
 
 
-Action = Wait | Launch | EndAttempt | Replace | Hold | Finish | GiveBack
+Action = Wait | Launch | EndAttempt | Replace | Reboot | Hold | Finish | GiveBack
 
 
 def decide(view: Observation, policy: Policy, history: History) -> Action:
@@ -283,19 +293,25 @@ def _to_replace(view: Observation, policy: Policy, history: History, last_attemp
     sick nodes at once share a cause, and their replacements would have it too."""
     if not policy.replaces:
         return None
-    lost_nodes, left = blame.lost_nodes(view.nodes, last_attempt), _repairs_left(view, policy, history)
+    settled_nodes, left = history.settled_nodes(view), _repairs_left(view, policy, history)
+    lost_nodes = blame.lost_nodes(settled_nodes, last_attempt)
     if len(lost_nodes) > left:
         recent = counts(view.now, history)["repairs_per_hour"]
         return Finish(outcome="stopped", why=f"{recent} repairs within the hour: our own repairs may be the cause")
     foretold = leaving.to_replace(view, left - len(lost_nodes), policy.repairs_per_hour)
     certain = {**foretold, **lost_nodes}
-    sick = {**blame.ailing(view.nodes, history), **certain}
+    ailing = {name: reason for name, reason in blame.ailing(settled_nodes, history).items() if name not in certain}
+    sick = {**ailing, **certain}
     replacements = certain if blame.shared(view, sick, left) else sick
-    if not replacements:
+    reboots = blame.rebootable(view, history, ailing) if policy.reboots and replacements is sick else {}
+    nodes = reboots or replacements
+    if not nodes:
         return None
-    node_text = "; ".join(f"{name}: {reason}" for name, reason in replacements.items())
+    node_text = "; ".join(f"{name}: {reason}" for name, reason in nodes.items())
+    if reboots:
+        return Reboot(nodes=tuple(nodes), reasons=tuple(nodes.values()), why=f"a reboot may cure it: {node_text}")
     prefix = f"after attempt {last_attempt.number}: " if last_attempt else ""
-    return Replace(nodes=tuple(replacements), reasons=tuple(replacements.values()), why=f"{prefix}{node_text}")
+    return Replace(nodes=tuple(nodes), reasons=tuple(nodes.values()), why=f"{prefix}{node_text}")
 
 
 def counts(now: datetime, history: History) -> dict[str, int]:
@@ -315,7 +331,7 @@ def _repairs_left(view: Observation, policy: Policy, history: History) -> int:
 
 
 def _not_replaced(view: Observation, policy: Policy, history: History) -> list[str]:
-    sick = blame.ailing(view.nodes, history)
+    sick = blame.ailing(history.settled_nodes(view), history)
     cause = blame.shared(view, sick, _repairs_left(view, policy, history))
     return [f"{len(sick)} not replaced: {cause}"] if sick and cause else []
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from infra.cluster.steward_config import StewardConfig
 from infra.plan.layout import gang_sizes
-from infra.steward.decide import Action, EndAttempt, History, Launch, Observation, Policy, Replace
+from infra.steward.decide import Action, EndAttempt, History, Launch, Observation, Policy, Reboot, Replace
 from infra.steward.rules.means import out_of_means
 
 
@@ -25,6 +25,7 @@ def policy_of(config: StewardConfig) -> Policy:
         capacity_timeout=config.spec.capacity_timeout,
         gang_sizes=gang_sizes(config.spec, config.ranks_per_node),
         spare_timeout=recovery.spare_timeout,
+        reboots=not config.spec.borrows_nodes,
         blind_timeout=recovery.blind_timeout,
         undone_timeout=recovery.startup_timeout,
         budget_usd=config.spec.money.budget_usd,
@@ -45,7 +46,7 @@ def is_withheld(action: Action, view: Observation, policy: Policy, history: Hist
     match action:
         case EndAttempt():
             return not _is_bound(view, policy)
-        case Replace():
+        case Replace() | Reboot():
             return True
         case Launch():
             return bool(history.attempts)

@@ -10,7 +10,7 @@ from infra.steward.decide import Attempt, FailureClass, History
 def history(state: CampaignState) -> History:
     """Return the attempts that failed since the last relaunch by a person, and all repairs."""
     failures = tuple(to_attempt(record) for record in state.attempts if record.failure and record.number > state.judged)
-    return History(attempts=failures, repairs=state.repairs)
+    return History(attempts=failures, repairs=state.repairs, reboots=state.reboots)
 
 
 def to_attempt(record: AttemptRecord) -> Attempt:
@@ -29,11 +29,6 @@ def to_attempt(record: AttemptRecord) -> Attempt:
         nodes=record.launched.nodes,
         grows_to=record.ended.grows_to,
     )
-
-
-def gang_nodes(state: CampaignState) -> int:
-    """Return the number of nodes of the newest attempt; 0: all of the spec's, or none was launched."""
-    return state.attempts[-1].launched.nodes if state.attempts else 0
 
 
 def in_flight(state: CampaignState) -> tuple[int, bool]:

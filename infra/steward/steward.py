@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
+from botocore.exceptions import ClientError
 from lightkube import Client
 
-from infra.aws.account import Account
+from infra.aws.account import Account, explained
 from infra.checkpoints.place import bucket_place
 from infra.clock import Clock
 from infra.cluster import attempts
@@ -21,11 +23,12 @@ from infra.cluster.pod_logs import PodLogs
 from infra.cluster.standing.borrowed import nodes_of
 from infra.cluster.steward_config import Relaunch, StewardConfig
 from infra.record.lease import Lease
-from infra.record.payloads.attempts import NodeQuarantined, NodesAtZero, NodesCounted
+from infra.record.payloads.attempts import NodeQuarantined, NodeRebooted, NodesAtZero, NodesCounted
 from infra.record.payloads.stages import Decision, DecisionWithheld
 from infra.record.payloads.training import Relaunched, TrainingFinished
 from infra.record.store import CampaignStore
 from infra.spec.names import Names
+from infra.spec.waits import BOOT
 from infra.steward import archiving, last_resort, resume_state
 from infra.steward.attempt import NewestAttempt
 from infra.steward.copying.copier import Copier
@@ -39,6 +42,7 @@ from infra.steward.decide import (
     Launch,
     Observation,
     Policy,
+    Reboot,
     Replace,
     Wait,
 )
@@ -233,7 +237,7 @@ class Steward:
         fields: dict[str, Any] = {}
         if isinstance(action, EndAttempt):
             fields = {"failure": action.failure.value, "nodes": action.dead_nodes}
-        elif isinstance(action, Replace):
+        elif isinstance(action, Replace | Reboot):
             fields = {"nodes": action.nodes}
         payload = DecisionWithheld(attempt=view.attempt, action=action.kind, why=action.why, **fields)
         same = {"attempt", "action", "failure", "nodes"}
@@ -279,8 +283,24 @@ class Steward:
                 self.attempt.end(action, view)
             case Replace():
                 self._replace(action, view)
+            case Reboot():
+                self._reboot(action, view)
             case Hold():
                 self.attempt.hold(action, view)
+
+    def _reboot(self, action: Reboot, view: Observation) -> None:
+        """Reboot nodes, and wait for them as long as an instance boots; one that EC2 refuses is replaced next."""
+        instances = {node.name: str(node.instance) for node in view.nodes}
+        for node, reason in zip(action.nodes, action.reasons, strict=True):
+            until, refusal = self.clock.now() + timedelta(seconds=BOOT.seconds), ""
+            try:
+                self.nodes.reboot(instances[node])
+            except ClientError as error:
+                until, refusal = self.clock.now(), explained(error).seen
+            self.store.append(
+                NodeRebooted(node=node, instance=instances[node], reason=reason, until=until, refusal=refusal)
+            )
+        self.attempt.take_over()
 
     def _replace(self, action: Replace, view: Observation) -> None:
         views = {node.name: node for node in view.nodes}

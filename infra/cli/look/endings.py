@@ -13,6 +13,7 @@ from signal import SIGSEGV
 from typing import Any, Literal, NamedTuple
 
 from infra.cluster.cloud_notice import CloudNotice
+from infra.cluster.fitness import Sickness
 from infra.spec.sections import Recovery
 from infra.steward.decide import (
     Action,
@@ -26,6 +27,7 @@ from infra.steward.decide import (
     Observation,
     PodView,
     Policy,
+    Reboot,
     Replace,
     decide,
 )
@@ -40,6 +42,7 @@ DEEDS = {
     "launch": "starts the next attempt",
     "end-attempt": "ends the attempt",
     "replace": "replaces the node",
+    "reboot": "reboots the node, once",
     "hold": "holds the warm cluster for a person, as long as `hold_for` says",
     "finish": "archives what is sound and ends the training",
     "give-back": "has the gang commit and gives the GPU nodes back",
@@ -110,7 +113,7 @@ def _policy(recovery: Recovery, on_stop: Literal["hold", "teardown"] = "hold", l
     if least:  # an attempt without progress counts as one
         fields[least] = int(least == "attempts_without_progress")
     money = {"budget_usd": Decimal(_ENOUGH), "interval_and_archive": timedelta(hours=1)}
-    return Policy(**fields, **money, on_stop=on_stop)
+    return Policy(**fields, **money, on_stop=on_stop, reboots=True)
 
 
 def _actions(way: Way, end: EndAttempt, policy: Policy) -> list[Action]:
@@ -122,7 +125,7 @@ def _actions(way: Way, end: EndAttempt, policy: Policy) -> list[Action]:
     )  # fmt: skip
     history, view = History(attempts=(attempt,)), way.between
     actions = [decide(view, policy, history)]
-    if isinstance(replacement := actions[0], Replace):
+    if isinstance(replacement := actions[0], Replace | Reboot):
         nodes = tuple(node for node in view.nodes if node.name not in replacement.nodes)
         view = view.model_copy(update={"nodes": (*nodes, *map(_node, range(2, 2 + len(replacement.nodes))))})
         actions.append(decide(view, policy, history))
@@ -141,6 +144,12 @@ def _ways(recovery: Recovery) -> Iterator[Way]:
     )
     if recovery.min_nodes is not None:
         yield from _resizing_ways(recovery)
+    sick = {Sickness.FAULT: timedelta(hours=1)}
+    yield _way(
+        "a pod fails, and the monitoring agent reports Xid 48, 64 or 95 of its node",
+        _failure_of(ExitCode.INTERNAL),
+        {"nodes": (_node(0), _node(1, unfit="Xid 48", sick_for=sick, reboot_cures=True))},
+    )
     starts = {"step": 0, "since_launch": 2 * recovery.startup_timeout}
     yield _way(
         "a pod was never started on a node that is not Ready",

@@ -116,6 +116,9 @@ class BorrowedNodes:
         self._unattended.add(node)
         return False
 
+    def reboot(self, instance: str) -> None:
+        """Do nothing: the node is its owner's. The steward asks for none here."""
+
     def _forget_pods(self) -> None:
         """Delete what waits for the kubelets of nodes that are left out: pods of an ended gang.
 

@@ -49,12 +49,10 @@ def reshaped_checkpoint(case: Case) -> Iterator[Draft]:
         if training.optimizer.offload != "none":
             cure = "leave out either"
             yield error(_FIELD, "is not tried with offload", seen="training.optimizer.offload", cure=cure)
-    if (workload := spec.workload) is None:
-        return
-    if not workload.elastic:
+    if (workload := spec.workload) is not None and not workload.elastic:
         cure = "write workload.elastic: true if the job goes on from a checkpoint of another number of ranks"
         yield error(_FIELD, "needs a job that trains on any number of nodes", seen="workload.elastic false", cure=cure)
-    elif workload.checkpoints.tier == "local":
+    elif workload is not None and workload.checkpoints.tier == "local":
         cure = "write tier: shared"
         message = "needs checkpoints that each node can read: on local disks each has its own nodes' files"
         yield error(_FIELD, message, seen="workload.checkpoints.tier local", cure=cure)

@@ -67,6 +67,22 @@ class NodeAnnounced(Payload, kind="node.announced", notice=Change.NODE, watched=
         return f"EC2 announces {self.code} of {short(self.node)} ({self.instance}){due}"
 
 
+class NodeRebooted(Payload, kind="node.rebooted", notice=Change.NODE, watched=True):
+    """The steward had EC2 reboot an instance, once, before it would replace it."""
+
+    node: str
+    instance: str
+    reason: str
+    until: AwareDatetime
+    """The node is waited for until then."""
+    refusal: str = ""
+    """EC2's words, where it refused."""
+
+    def sentence(self) -> str:
+        refusal = f", which EC2 refuses: {self.refusal}" if self.refusal else ""
+        return f"{short(self.node)} ({self.instance}) is rebooted{refusal}: {self.reason}"
+
+
 class LaunchBudget(Payload, kind="launch.budget"):
     """If training does not run by then, the closer gives the GPU nodes back."""
 

@@ -121,6 +121,7 @@ def steward(spec: Spec) -> list[Statement]:
     return [
         allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [group]),
         allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], [scaling], of_group),
+        allow(["ec2:RebootInstances"], [account_place.arn("ec2", "instance/*")], of_group),
         allow(
             [
                 "autoscaling:DescribeAutoScalingGroups",

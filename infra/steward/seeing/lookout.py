@@ -26,7 +26,7 @@ from infra.record.meter import Reading
 from infra.record.objects import Unreadable
 from infra.record.store import LIVE, STOP, CampaignStore
 from infra.steward.clocks import CLOCKS, EVERY_S, Clocks, StoredClocks, taken_over
-from infra.steward.decide import Action, History, Observation, Policy, Replace, Wait, decide
+from infra.steward.decide import Action, History, Observation, Policy, Reboot, Replace, Wait, decide
 from infra.steward.foresight.announcements import Announcements
 from infra.steward.foresight.declines import Declines
 from infra.steward.policy import is_withheld
@@ -210,7 +210,7 @@ class Lookout:
         if not is_withheld(action, view, policy, history):
             return action
         self.withheld = action
-        if isinstance(action, Replace):
+        if isinstance(action, Replace | Reboot):
             follow_up = decide(view, policy.model_copy(update={"replaces": False}), history)
             if not is_withheld(follow_up, view, policy, history):
                 return follow_up

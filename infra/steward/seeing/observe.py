@@ -255,6 +255,7 @@ class Observer:
                 suspected=node.only_suspect(wanted_accelerators),
                 sick_for=sick_for[node.name],
                 cloud_notice=node.cloud_notice,
+                reboot_cures=node.reboot_cures,
             )
             for node in facts
         )

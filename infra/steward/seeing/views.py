@@ -94,6 +94,8 @@ class Policy(Frozen, extra="ignore"):
     """Within `LIMITS_WINDOW`, like `node_replacements`."""
     node_replacements: int
     repairs_per_hour: int
+    reboots: bool = False
+    """Nodes may be rebooted, which only the campaign's own may."""
     replaces: bool = True
     """False: decide as if no node had to be replaced."""
     heartbeat_timeout: timedelta
@@ -175,6 +177,8 @@ class NodeView(Frozen, extra="ignore"):
     cloud_notice: CloudNotice | None = None
     """What EC2 announces for its instance; None if nothing is known."""
 
+    reboot_cures: bool = False
+    """A reboot may cure all that ails it."""
     decline: str = ""
     """Why it is about to fail, by the trend of its readings; empty if nothing tells."""
 
@@ -275,6 +279,12 @@ class Attempt(Frozen, extra="ignore"):
 class History(Frozen, extra="ignore"):
     attempts: tuple[Attempt, ...] = ()
     repairs: tuple[datetime, ...] = ()
+    reboots: dict[str, datetime] = {}
+    """Instance that was rebooted -> until when its node is waited for."""
+
+    def settled_nodes(self, view: Observation) -> list[NodeView]:
+        """Return the nodes without those that reboot and are waited for."""
+        return [node for node in view.nodes if view.now >= self.reboots.get(node.instance or "", view.now)]
 
     def without_progress(self) -> int:
         """Return the number of attempts since the last one that committed something new."""

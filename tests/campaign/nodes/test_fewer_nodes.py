@@ -92,10 +92,12 @@ def test_it_reads_the_data_of_an_undisturbed_twin_in_the_same_order_to_the_same_
     path.write_text(yaml.safe_dump(twin))
     done = ended.run("run", str(path), "--json", timeout=3600.0)
     assert done.returncode == 0, done.stdout + done.stderr
+    struck = ended.run("down", "--all", "--yes")
+    assert struck.returncode == 0, struck.stdout + struck.stderr
     results = {"fewer": ended.results, "fewer-twin": ended.results.parent / "fewer-twin"}
     golden = {}
     for name, folder in results.items():
-        (found,) = (folder / "archive").rglob("golden/**/manifest.json")
+        (found,) = (folder / "archive").glob("*/golden/**/manifest.json")
         golden[name] = Manifest.model_validate_json(found.read_bytes())
     rows = {name: manifest.consumed for name, manifest in golden.items()}
     assert [row.world_size for row in rows["fewer"]] == [3, 2, 3] and len(rows["fewer-twin"]) == 1

@@ -108,7 +108,7 @@ class FakeCluster:
             raise answer(422, self.refused)
         self.writes.append(f"create {name}")
         self.jobs[name] = document
-        for index in range(_parallelism(document)):
+        for index in range(min(PODS, _parallelism(document))):
             self.pods[f"{name}-{index}"] = pod(f"{name}-{index}", index, document.metadata.labels)
 
     def end(self, name: str, told: dict[str, Any] | str) -> None:

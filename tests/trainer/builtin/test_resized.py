@@ -14,9 +14,9 @@ from trainer.contract.model.layout import TOLERANCES
 
 pytestmark = pytest.mark.nightly
 LAST = 60
-ONE_STEP, MANY_STEPS = TOLERANCES["float32"], 1e-3
-"""Largest relative difference of a loss from the twin's: in the first step after a change, where only the sums of one
-step have another order, and over all steps, through which training carries the difference on."""
+LIMIT = TOLERANCES["float32"]
+"""Largest relative difference of a loss from the twin's: the sums of a step have another order over other ranks, and
+training carries the difference on."""
 
 
 def manifest_of(world: World, step: int) -> Manifest:
@@ -63,7 +63,6 @@ def test_three_nodes_become_two_and_three_again_over_the_same_data(
     assert losses.keys() == twin.losses().keys() == set(range(1, LAST + 1))
     assert {step: losses[step] for step in range(1, 21)} == {step: twin.losses()[step] for step in range(1, 21)}
     apart: Callable[[int], float] = lambda step: abs(losses[step] / twin.losses()[step] - 1)  # noqa: E731
-    assert apart(21) < ONE_STEP
-    assert max(map(apart, losses)) < MANY_STEPS
+    assert max(map(apart, losses)) < LIMIT
     with capsys.disabled():
         print(f"\nwidest relative difference: step 21 {apart(21):.2g}, all steps {max(map(apart, losses)):.2g}")
