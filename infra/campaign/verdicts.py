@@ -79,7 +79,7 @@ def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], pendi
     """Return the verdicts: a node is judged by its own probes, not by failures between nodes or common to all.
     `pending`: the `START` probe of each pod that no node took."""
     instances = {node.name: node.instance for node in nodes}
-    reports = _at_blamed_nodes(_compare_with_median(reports))
+    reports = _move_to_blamed_nodes(_compare_with_median(reports))
     common = _common(list(reports.values()))
     shared = {(probe.name, probe.seen) for probe in common}
     # Where none of several nodes left a report, the cause is shared: nodes do not die together.
@@ -113,7 +113,7 @@ def _is_shared(probe: Probe, names: Set[str]) -> bool:
     return probe.name in names or probe.blamed_nodes == ()
 
 
-def _at_blamed_nodes(reports: Mapping[str, HealthReport]) -> dict[str, HealthReport]:
+def _move_to_blamed_nodes(reports: Mapping[str, HealthReport]) -> dict[str, HealthReport]:
     """Move the failures of what lies between the nodes from the node that looked to those that it blames. Nodes that
     gave no report are not blamed: without one of its nodes such a failure is everybody's."""
     probes = {node: list(report.probes) for node, report in reports.items()}

@@ -35,7 +35,7 @@ def gang_probes(look: Look, nodes: Collection[str], one_leaf: bool = False, adap
     except CannotLook as error:
         yield blind("infiniband_fabric", error, "a look at the fabric", RIGHTS_CURE)
         return
-    yield from (_narrowed(probe) for probe in _judge(tree, parse_links(text), nodes, one_leaf, adapters))
+    yield from (_limit_blame(probe) for probe in _judge(tree, parse_links(text), nodes, one_leaf, adapters))
 
 
 def campaign_probes(look: Look, hosts: Mapping[str, str], one_leaf: bool = False, adapters: int = 0) -> Iterator[Probe]:
@@ -55,7 +55,7 @@ def campaign_probes(look: Look, hosts: Mapping[str, str], one_leaf: bool = False
         yield probe.model_copy(update={"blamed_nodes": blamed_nodes})
 
 
-def _narrowed(probe: Probe) -> Probe:
+def _limit_blame(probe: Probe) -> Probe:
     """Return the probe without blame where too many nodes have the fault: they share its cause."""
     many = probe.blamed_nodes is not None and len(probe.blamed_nodes) > _MOST_BLAMED
     return probe.model_copy(update={"blamed_nodes": ()}) if many else probe
