@@ -70,7 +70,7 @@ def named_drills(names: Sequence[str], seed: int, prefix: str = "drill") -> list
     shared_names = chance.sample(training_names, k=len(training_names))
     shared_names += [name for name in names if scenarios()[name].stage == "teardown"]
     drills = [Drill(f"{prefix}-named", tuple(shared_names))] if shared_names else []
-    return drills + [Drill(f"{prefix}-{name}", (name,)) for name in ending_names]
+    return drills + [Drill(f"{prefix}-end{number}", (name,)) for number, name in enumerate(ending_names, 1)]
 
 
 def random_drill(count: int, seed: int, prefix: str = "drill") -> Drill:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def write(page: Path, results: Iterable[DrillResult]) -> None:
         raise UserError("the page has no place for the table", seen=page, cure=f"write the lines {BEGIN} and {END}")
     rows = tuple(results)
     unproven = ", ".join(sorted(scenarios().keys() - {result.fault for result in rows})) or "none"
-    page.write_text(f"{head}{BEGIN}\n\n{table(rows)}\n\nFaults without a result: {unproven}.\n\n{END}{foot}")
+    lacking = textwrap.fill(f"Faults without a result: {unproven}.", 120, break_on_hyphens=False)
+    page.write_text(f"{head}{BEGIN}\n\n{table(rows)}\n\n{lacking}\n\n{END}{foot}")
 
 
 def _is_page(name: str) -> bool:

@@ -66,8 +66,9 @@ def _advance(
     injection = Injection(endpoint, name, store.events)
     struck, moment = moments.get((number, "struck")), None
     if struck is None:
-        live = _ready(faults, number, store, struck_in(folder, name), moments)
-        is_due = _is_torn_down if scenario.stage == "teardown" else _is_due
+        is_late = scenario.stage == "teardown"  # which waits for no other fault
+        live = _live(store, None) if is_late else _ready(faults, number, store, struck_in(folder, name), moments)
+        is_due = _is_torn_down if is_late else _is_due
         if (number, "due") not in moments and live is not None and is_due(live, faults[number], store):
             moment = injection.strike(number, scenario, live)
     elif (number, "over") not in moments:
@@ -85,18 +86,13 @@ def _ready(
     faults: list[dict[str, Any]], number: int, store: CampaignStore, struck: dict[int, datetime], moments: Moments
 ) -> dict[str, Any] | None:
     """Return the campaign's live figures once the faults after earlier steps have struck and are overcome."""
-    earlier = [n for n, fault in enumerate(faults) if fault["after_step"] < faults[number]["after_step"]]
-    preceding = [] if _is_of_teardown(faults[number]) else earlier  # a teardown waits for nothing
+    preceding = [n for n, fault in enumerate(faults) if fault["after_step"] < faults[number]["after_step"]]
     if not set(preceding) <= set(struck):
         return None
     names = {n for n in preceding if faults[n].get("fault")}
     if any((n, "recovered") not in moments for n in names):
         return None
     return _live(store, max((struck[n] for n in preceding if n not in names), default=None))
-
-
-def _is_of_teardown(fault: dict[str, Any]) -> bool:
-    return bool(fault.get("fault")) and scenarios()[fault["fault"]].stage == "teardown"
 
 
 def _live(store: CampaignStore, moment: datetime | None) -> dict[str, Any] | None:

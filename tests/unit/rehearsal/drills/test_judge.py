@@ -154,6 +154,7 @@ def test_the_table_takes_the_place_of_the_last_one_and_leaves_the_rest_of_the_pa
     }  # fmt: skip
     assert (second[0], second[1], second[-1]) == ("other", "nobody", "no")
     assert "Faults without a result: " in text and "rank-killed" in text.partition("without a result")[2]
+    assert max(map(len, text.splitlines())) <= 120, "as all lines of pages"
     assert "node-killed" not in text.partition("without a result")[2]
     path.write_text("no place")
     with pytest.raises(UserError, match="no place for the table"):
