@@ -122,12 +122,14 @@ class Archiver:
             reference, proof = self._evaluated_here(folder, golden), EvaluationProof.EVALUATED
         objects = self._place_all(self._checkpoint(folder, golden) | self._surroundings())
         restoration = self.work / GOLDEN / folder.name
-        loss = self.model.evaluate(restoration)
+        export = self.work / EXPORT
+        shutil.rmtree(export, ignore_errors=True)
+        loss = self.model.evaluate(restoration, export)
         proof = judged.proof_by(loss, reference, proof, self.config.tolerance)
         tolerance = self.config.tolerance if loss != reference else None
         say("evaluated", step=golden.step, loss=loss, reference=reference, proof=proof, tolerance=tolerance)
         records = records_of(self.bucket, self.state, self.config.image_manifest, self.work)
-        objects += self._place_all(self._export(restoration, golden, loss, records))
+        objects += self._place_all(self._exported(export, golden, loss, records))
         objects += self._place_all(records)
         return self._manifest(golden, objects, proof, reference, loss).model_copy(update={"tolerance": tolerance})
 
@@ -192,7 +194,7 @@ class Archiver:
     def _evaluated_here(self, folder: Path, golden: Manifest) -> float:
         """Return the loss of a step that training did not evaluate, measured on the shared tier before the upload."""
         try:
-            loss = self.model.evaluate(folder)
+            loss = self.model.evaluate(folder, None)
         except PermanentError as error:
             if wrong := _damaged_file(folder, golden):
                 raise SourceLost(f"{wrong} does not have its digest") from error
@@ -211,13 +213,8 @@ class Archiver:
         contents = {"train.json": Content.of(self.places.config.read_bytes())}
         return contents | {f"{DATA}/{name}": content for name, content in held_out(self.places.data).items()}
 
-    def _export(
-        self, checkpoint: Path, golden: Manifest, loss: float, records: dict[str, Content]
-    ) -> dict[str, Content]:
-        """Export the model from the bytes that were read back."""
-        target = self.work / EXPORT
-        shutil.rmtree(target, ignore_errors=True)
-        self.model.export(checkpoint, target)
+    def _exported(self, target: Path, golden: Manifest, loss: float, records: dict[str, Content]) -> dict[str, Content]:
+        """Return the model that was exported from the bytes that were read back, with its card."""
         data = json.loads(plain_bytes(self.places.data / DATA_MANIFEST_NAME))
         texts = {name: content.source for name, content in records.items() if isinstance(content.source, bytes)}
         (target / CARD.rpartition("/")[2]).write_text(model_card(golden, loss, data, texts))

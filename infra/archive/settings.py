@@ -50,9 +50,8 @@ class Places:
 
 @dataclass(frozen=True)
 class Model:
-    """Functions that need torch, and so run in other processes."""
+    """What needs torch, and so runs in another process."""
 
-    evaluate: Callable[[Path], float]
-    """Held-out loss of a checkpoint folder; raises `PermanentError`."""
-    export: Callable[[Path, Path], None]
-    """Export a checkpoint folder's model into a folder; raises `PermanentError`."""
+    evaluate: Callable[[Path, Path | None], float]
+    """Held-out loss of a checkpoint folder, whose model is exported into the other folder if there is one; raises
+    `PermanentError`."""

@@ -1,4 +1,5 @@
-"""`python -m trainer.builtin.evaluate`: verify every byte of a checkpoint folder and evaluate it.
+"""`python -m trainer.builtin.evaluate`: verify every byte of a checkpoint folder, evaluate it, and export its model on
+request.
 
 The loss equals the one in the manifest on the same kind of device.
 """
@@ -25,11 +26,15 @@ def main() -> int:
         os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(config.threads)
         if not any(Path("/dev").glob("nvidia[0-9]*")):
             os.environ["DS_ACCELERATOR"] = "cpu"
-        answer = evaluate(options.checkpoint, config, options.data)
+        print(json.dumps(evaluate(options.checkpoint, config, options.data)), flush=True)
+        if options.export is not None:
+            # As late as torch, which it imports.
+            from trainer.builtin.checkpoint.convert.export import export
+
+            export(options.checkpoint, config, options.data, options.export)
     except TrainerError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
-    print(json.dumps(answer))
     return 0
 
 
@@ -90,6 +95,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, required=True, help="a step folder with its manifest")
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--data", type=Path, default=Path(DATA_MOUNT))
+    parser.add_argument("--export", type=Path, help="write the model for `transformers` into this folder, a new one")
     return parser.parse_args()
 
 

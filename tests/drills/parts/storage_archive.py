@@ -259,17 +259,17 @@ def _archive(camp: Camp, bucket: str, config: TrainConfig, data: Path, log: Path
     )
     places = archive.Places(camp.root / "shared", data.parent / "train.json", data)
 
-    def loss(checkpoint: Path) -> float:
+    def prove(checkpoint: Path, out: Path | None) -> float:
         try:
-            return float(evaluate(checkpoint, config, data)["evaluation_loss"])
+            loss = float(evaluate(checkpoint, config, data)["evaluation_loss"])
         except TrainerError as error:  # as a process of its own would end
             raise PermanentError("the checkpoint could not be evaluated", seen=str(error)) from error
-
-    def write(checkpoint: Path, out: Path) -> None:
-        export(checkpoint, config, data, out)
+        if out is not None:
+            export(checkpoint, config, data, out)
+        return loss
 
     def run(work: Path) -> archive.ArchiveManifest:
-        model = archive.Model(loss, write)
+        model = archive.Model(prove)
         return archive.Archiver(settings, inventory, work, places, model).run()
 
     try:

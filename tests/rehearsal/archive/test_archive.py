@@ -106,12 +106,11 @@ def commit(
 def archiver(site: SimpleNamespace, losses: dict[str, float], committed: int = -1) -> archive.Archiver:
     """`losses`: what the model evaluates to on the shared tier, and out of what was read back."""
 
-    def evaluate(checkpoint: Path) -> float:
+    def evaluate(checkpoint: Path, out: Path | None) -> float:
+        if out is not None:
+            out.mkdir()
+            (out / "model.safetensors").write_bytes((checkpoint / "attempt-0001/small.pt").read_bytes())
         return losses["work" if (site.root / "work") in checkpoint.parents else "shared"]
-
-    def export(checkpoint: Path, out: Path) -> None:
-        out.mkdir()
-        (out / "model.safetensors").write_bytes((checkpoint / "attempt-0001/small.pt").read_bytes())
 
     config = archive.ArchiveConfig(
         campaign=CAMPAIGN,
@@ -123,7 +122,7 @@ def archiver(site: SimpleNamespace, losses: dict[str, float], committed: int = -
         image_manifest="images/none.json",
     )
     places = archive.Places(site.root / "shared", site.root / "train.json", site.data)
-    return archive.Archiver(config, site.bucket, site.root / "work", places, archive.Model(evaluate, export))
+    return archive.Archiver(config, site.bucket, site.root / "work", places, archive.Model(evaluate))
 
 
 def test_a_recorded_loss_proves_the_archive_without_another_evaluation(site: SimpleNamespace) -> None:

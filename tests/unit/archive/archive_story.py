@@ -199,16 +199,15 @@ def commit(site: Any, step: int, loss: float | None = 2.25, identity: str = IDEN
 def archiver(
     site: Any, restored: float = 2.25, here: float | Exception = 2.25, committed: int = -1, tolerance: float = 0.0
 ) -> Any:
-    def evaluate(folder: Path) -> float:
+    def evaluate(folder: Path, out: Path | None) -> float:
+        if out is not None:
+            out.mkdir()
+            (out / "model.safetensors").write_bytes(next(folder.rglob("a.pt")).read_bytes())
         if site.root / "work" in folder.parents:
             return restored
         if isinstance(here, Exception):
             raise here
         return here
-
-    def export(folder: Path, out: Path) -> None:
-        out.mkdir()
-        (out / "model.safetensors").write_bytes(next(folder.rglob("a.pt")).read_bytes())
 
     names = {
         "campaign": CAMPAIGN,
@@ -219,4 +218,4 @@ def archiver(
     }
     config = archive.ArchiveConfig(**names, state_bucket="b", archive_bucket="b", image_manifest="images/none.json")
     places = archive.Places(site.root / "shared", site.root / "train.json", site.data)
-    return archive.Archiver(config, site.bucket, site.root / "work", places, archive.Model(evaluate, export))
+    return archive.Archiver(config, site.bucket, site.root / "work", places, archive.Model(evaluate))

@@ -140,8 +140,10 @@ def test_a_held_out_shard_that_is_missing_is_no_archive(data: Path, lost: str) -
 
 # The model
 
+LOSS = '{"evaluation_loss": 2.25}'
 
-def test_the_model_is_evaluated_and_exported_by_the_trainers_programs(
+
+def test_the_model_is_evaluated_and_exported_by_one_process_of_the_trainers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[list[str]] = []
@@ -149,32 +151,28 @@ def test_the_model_is_evaluated_and_exported_by_the_trainers_programs(
     def run(words: list[str], **how: Any) -> Any:
         assert how == {"capture_output": True, "text": True}
         asked.append(words)
-        return SimpleNamespace(returncode=0, stdout='a warning of torch\n{"evaluation_loss": 2.25}\n', stderr="")
+        return SimpleNamespace(returncode=0, stdout=f"a warning of torch\n{LOSS}\nanother\n", stderr="")
 
     monkeypatch.setattr(model.subprocess, "run", run)
     loss = model.evaluate(tmp_path)
     assert loss == 2.25 and isinstance(loss, float)
-    model.export(tmp_path, tmp_path / "out")
+    assert model.evaluate(tmp_path, tmp_path / "out") == 2.25
     where = ["--config", "/config/train.json", "--data", "/data"]
     assert asked[0] == [sys.executable, "-m", "trainer.builtin.evaluate", "--checkpoint", str(tmp_path), *where]
-    out = ["--checkpoint", str(tmp_path), "--out", str(tmp_path / "out"), *where]
-    assert asked[1] == [sys.executable, "-m", "trainer.builtin.checkpoint.convert.export", *out]
+    assert asked[1:] == [[*asked[0], "--export", str(tmp_path / "out")]]
 
 
 @pytest.mark.parametrize("code", [1, -9])
+@pytest.mark.parametrize(("output", "what"), [("", "could not be evaluated"), (f"{LOSS}\n", "could not be exported")])
 def test_a_program_that_fails_ends_the_archive_with_its_last_words(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, output: str, what: str
 ) -> None:
-    answer = subprocess.CompletedProcess([], code, '{"evaluation_loss": 2.25}', "early" * 200 + "its last words")
+    answer = subprocess.CompletedProcess([], code, output, "early" * 200 + "its last words")
     monkeypatch.setattr(model.subprocess, "run", lambda *_, **__: answer)
-    for call, what in (
-        (lambda: model.evaluate(tmp_path), "could not be evaluated"),
-        (lambda: model.export(tmp_path, tmp_path), "could not be exported"),
-    ):
-        with pytest.raises(PermanentError, match=what) as told:
-            call()
-        seen = str(told.value.seen)
-        assert seen.endswith("its last words") and len(seen) <= 500
+    with pytest.raises(PermanentError, match=what) as told:
+        model.evaluate(tmp_path, tmp_path / "out")
+    seen = str(told.value.seen)
+    assert seen.endswith("its last words") and len(seen) <= 500
 
 
 # The manifest

@@ -51,13 +51,12 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
     site = site_at(tmp_path)
     models: list[Path] = []
 
-    def evaluate(folder: Path) -> float:
+    def evaluate(folder: Path, out: Path | None) -> float:
         models.append(folder)
+        if out is not None:
+            out.mkdir()
+            (out / "model.safetensors").write_bytes(next(folder.rglob("a.pt")).read_bytes())
         return 2.25
-
-    def export(folder: Path, out: Path) -> None:
-        out.mkdir()
-        (out / "model.safetensors").write_bytes(next(folder.rglob("a.pt")).read_bytes())
 
     def account(region: str) -> Any:
         assert region == "eu-north-1"
@@ -72,7 +71,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
         ("ArchiveBucket", lambda s3, bucket, prefix, say: ArchiveBucket(s3, bucket, prefix, say, transfer=site.bucket)),
         ("ARCHIVE_WORK", str(tmp_path / "work")),
         ("places_of", lambda *given: places),
-        ("model_on", lambda data: archive.Model(evaluate, export)),
+        ("model_on", lambda data: archive.Model(evaluate)),
         ("TERMINATION_LOG", str(tmp_path / "last-word")),
     ):
         monkeypatch.setattr(archive, name, other)

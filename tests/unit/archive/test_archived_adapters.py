@@ -13,12 +13,16 @@ def test_adapters_lie_below_the_merged_model_and_the_card_tells_of_both(tmp_path
     commit(site, 30)
     site.s3.held[f"campaigns/{CAMPAIGN}/spec.json"] = (b'{"training": {"model": {"lora": {"rank": 16}}}}', {})
 
-    def export(folder: Path, out: Path) -> None:
+    one = archiver(site)
+    evaluate = one.model.evaluate
+
+    def evaluate_and_export(folder: Path, out: Path | None) -> float:
+        assert out is not None
         (out / "adapter").mkdir(parents=True)
         (out / "adapter/adapter_model.safetensors").write_bytes(BODY)
+        return float(evaluate(folder, None))
 
-    one = archiver(site)
-    one.model = archive.Model(one.model.evaluate, export)
+    one.model = archive.Model(evaluate_and_export)
     manifest = one.run()
     name = f"{PREFIX}/huggingface/adapter/adapter_model.safetensors"
     assert site.s3.held[name][0] == BODY and name in {item.key for item in manifest.objects}

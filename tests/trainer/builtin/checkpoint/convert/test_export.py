@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 import transformers
 
 from tests.manifests import manifest_of, seal, shard_at
+from tests.root import ROOT
 from trainer.builtin.checkpoint.convert.export import export, rename_tensors
 from trainer.builtin.model import Transformer
 from trainer.contract import ModelConfig, TrainConfig, attempt_folder, step_folder
@@ -75,6 +78,24 @@ def test_the_same_checkpoint_gives_the_same_bytes(
         export(folder, config, data, tmp_path / name)
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
+
+
+def test_one_process_evaluates_and_exports_the_same_bytes_as_an_export_alone(
+    folder: Path, config: TrainConfig, data: Path, tmp_path: Path
+) -> None:
+    """An export that fails, here for a folder that is there already, leaves the loss that was printed before it."""
+    (tmp_path / "train.json").write_text(config.model_dump_json())
+    command = [sys.executable, "-m", "trainer.builtin.evaluate", "--checkpoint", str(folder), "--data", str(data)]
+    command += ["--config", str(tmp_path / "train.json"), "--export", str(tmp_path / "beside")]
+    export(folder, config, data, tmp_path / "alone")
+    for code in (0, 1):
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert process.returncode == code, process.stderr
+        assert json.loads(process.stdout.splitlines()[-1])["step"] == STEP
+    files = sorted(path for path in (tmp_path / "alone").rglob("*") if path.is_file())
+    assert [path.read_bytes() for path in files] == [
+        (tmp_path / "beside" / path.relative_to(tmp_path / "alone")).read_bytes() for path in files
+    ]
 
 
 def test_a_damaged_checkpoint_is_not_exported(
