@@ -66,7 +66,7 @@ def note_fired(context: Context) -> None:
             return  # it was not made yet, or is torn down
         raise
     client, now = context.account.client("scheduler"), datetime.now(UTC)
-    schedules = (names.silence_schedules[0], names.launch_schedules[0], names.schedule)
+    schedules = (*names.silence_schedules, *names.launch_schedules, names.schedule)
     moments = [moment for name in schedules if (moment := fires_at(client, name)) is not None and moment <= now]
     if moments:
         context.guard()
