@@ -47,7 +47,7 @@ def aws_away(story: StewardRun) -> Callable[[bool], None]:
 def test_ten_minutes_without_one_source_cost_a_training_gang_nothing(
     story: StewardRun, weather: Callable[[StewardRun], Callable[[bool], None]]
 ) -> None:
-    assert not story.run(17, between(story, 3, 13, weather(story)))
+    assert not story.run(27, between(story, 3, 13, weather(story)))
     (attempt,) = story.state().attempts
     assert attempt.ended is None and story.state().outcome is None
     assert story.cluster.writes == ["create story-a1"] and story.aws.desired == 2
