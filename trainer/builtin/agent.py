@@ -112,7 +112,7 @@ class TrainerJob(Node):
         host, port = split_endpoint(self.place.rendezvous)
         wait_for_name(host, self._join_timeout_s)
         store = self._join_in_order((host, port))
-        start_method, ahead = "spawn" if self._has_gpus else "fork", partial(import_ahead, self.settings)
+        start_method, ahead = "spawn" if self._has_gpus else "fork", partial(import_ahead, self.settings.model)
         if not self._has_gpus:
             ahead()
         self._logs, restarts = self._rank_logs(), self.settings.restarts_in_place

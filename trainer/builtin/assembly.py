@@ -35,22 +35,22 @@ from trainer.builtin.model.named import import_transformers
 from trainer.builtin.tuning.processors import take_processors
 from trainer.builtin.watch.overseer import Overseer, agreed_bans
 from trainer.builtin.watch.profile import Profiler
-from trainer.contract import Env, Layout, Manifest, Phase, TrainConfig
+from trainer.contract import Env, Layout, Manifest, ModelConfig, Phase, TrainConfig
 from trainer.contract.checkpoint import Ban, distrust
 from trainer.errors import Interrupted, StorageError
 from trainer.events import emit
 from trainer.place import Paths, generation
 
 
-def import_ahead(config: TrainConfig) -> None:
+def import_ahead(model: ModelConfig) -> None:
     """Import what every rank needs, for ranks that are forked."""
     import_deepspeed()
-    if config.compile == "layers":
-        import torch._dynamo  # noqa: F401
+    # Torch's optimizers import it at their first step (1.5 s).
+    import torch._dynamo  # noqa: F401
 
-    if config.model.name:
+    if model.name:
         import_transformers()
-    if config.model.lora is not None:
+    if model.lora is not None:
         import_peft()
 
 

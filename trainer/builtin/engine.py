@@ -26,7 +26,6 @@ from trainer.builtin.model.parallel import (
     spread_of,
     tensor_settings,
 )
-from trainer.builtin.tuning.uncompiled import keep_compiler_out
 from trainer.contract import GRADIENT_BUCKET, LoraConfig, OptimizerConfig, TrainConfig
 from trainer.contract.model.zero_sizes import zero_sizes
 from trainer.errors import ConfigError, PeerLost
@@ -205,7 +204,7 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
 
 
 def import_deepspeed() -> Any:
-    """Import DeepSpeed with less logging, without its compiler and torch's. The agent does so before it forks ranks."""
+    """Import DeepSpeed with less logging and without its compiler. The agent does so once before it forks the ranks."""
     import deepspeed
     from deepspeed.utils import logger
 
@@ -216,7 +215,6 @@ def import_deepspeed() -> Any:
     # the dict also skips the probes of all other extensions.
     deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
     _import_muon_uncompiled()
-    keep_compiler_out()
     return deepspeed
 
 

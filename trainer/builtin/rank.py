@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainer.builtin.failures.recorder import dump_own
 from trainer.builtin.heartbeat import Heartbeat, Outcome
-from trainer.contract import ExitCode, TrainConfig
+from trainer.contract import ExitCode, ModelConfig
 from trainer.errors import Interrupted, PeerLost, classify
 from trainer.events import emit
 from trainer.place import Paths
@@ -35,12 +35,12 @@ def rank_main(paths: Paths) -> None:
         _end(paths.run, heartbeat, error)
 
 
-def import_ahead(config: TrainConfig) -> None:
+def import_ahead(model: ModelConfig) -> None:
     """Import what a rank will need, before there is one."""
     # The same reason as in `rank_main`.
     from trainer.builtin.assembly import import_ahead
 
-    import_ahead(config)
+    import_ahead(model)
 
 
 def _end(run: Path, heartbeat: Heartbeat, error: BaseException) -> None:
