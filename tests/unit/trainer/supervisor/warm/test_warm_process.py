@@ -158,3 +158,15 @@ def test_a_module_that_imports_torch_is_refused_only_where_it_has_initialised_cu
     else:
         warm.start()
         assert warm.end()["code"] == 0 and warm.finish() == (0, [])
+
+
+@pytest.mark.parametrize(("ranks", "text"), [(1, "None"), (2, "1")])
+def test_several_ranks_have_one_thread_each_as_under_torchrun(
+    ranks: int, text: str, tmp_path: Path, opened: list[WarmProcess]
+) -> None:
+    (tmp_path / "script.py").write_text(
+        "import os\nos.write(1, f\"{os.environ.get('OMP_NUM_THREADS')}\\n\".encode())\n"
+    )
+    opened.append(warm := WarmProcess(tmp_path, ["script.py"], ranks=ranks))
+    warm.start()
+    assert [warm.end()["code"] for _ in range(ranks)] == [0] * ranks and warm.finish() == (0, [text] * ranks)
