@@ -111,8 +111,17 @@ def test_the_steward_reaches_only_its_own_groups_and_folder_and_the_topic(campai
         BUILDS,  # to end this campaign, as `test_closer` tells
         "arn:aws:kms:us-east-1:123456789012:key/*",  # through S3, for the two above, and through the topic
         "arn:aws:sns:us-east-1:123456789012:bivouac_notices",
-        "arn:aws:ec2:us-east-1:123456789012:instance/*",  # of its cluster by their tag: a reboot
         "arn:aws:scheduler:us-east-1:123456789012:schedule/default/bivouac-example-silence",
         "arn:aws:scheduler:us-east-1:123456789012:schedule/default/bivouac-example-silence-notice",
         "arn:aws:iam::123456789012:role/bivouac-example-guard",  # for these two, through Scheduler
+        "arn:aws:ec2:us-east-1:123456789012:instance/*",  # to reboot those of its own group, by EKS's tags
+    }
+    own = [one for role, one in statements(campaign) if role == "steward"]
+    (reboot,) = [one for one in own if "instance/*" in str(one["Resource"])]
+    assert reboot["Action"] == ["ec2:RebootInstances"]
+    assert reboot["Condition"] == {
+        "StringEquals": {
+            "aws:ResourceTag/eks:cluster-name": "bivouac-example",
+            "aws:ResourceTag/eks:nodegroup-name": "bivouac-example-gpu",
+        }
     }
