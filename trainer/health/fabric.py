@@ -65,8 +65,9 @@ class Fabric:
 
     def join(self) -> None:
         """Join the gang. Raises torch's error when the others do not."""
-        place_in_gang = {"rank": self.rank, "world_size": self.world}
-        dist.init_process_group(self.backend, store=self.store, timeout=self.timeout, **place_in_gang)
+        dist.init_process_group(
+            self.backend, store=self.store, rank=self.rank, world_size=self.world, timeout=self.timeout
+        )
 
     def hosts(self) -> dict[str, str]:
         """Return each node's host on the fabric, empty if unknown; nothing but on the first process of all."""
