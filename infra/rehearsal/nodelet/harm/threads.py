@@ -27,6 +27,7 @@ def main(pid: int, seconds: float) -> None:
         if thread != pid:
             trace(_SEIZE, thread)
             trace(_INTERRUPT, thread)
+            os.waitpid(thread, _ALL_KINDS)
     print("stopped", flush=True)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -31,8 +31,9 @@ def main(pid: int, width: int, keep: int, set_bits: int, toggle: int, count: int
     deadline = time.monotonic() + seconds
     while True:
         for address in rows:
-            bits = np.frombuffer(os.pread(memory, 4 * count, address), "<u4")
-            os.pwrite(memory, (((bits & keep) | set_bits) ^ toggle).astype("<u4").tobytes(), address)
+            bits = np.frombuffer(os.pread(memory, 4 * width, address), "<u4")
+            if (np.abs(bits.view("<f4") - 1) < _FAR).all():  # else something else lies there now
+                os.pwrite(memory, (((bits[:count] & keep) | set_bits) ^ toggle).astype("<u4").tobytes(), address)
         if time.monotonic() >= deadline:
             return
         time.sleep(_AGAIN_S)
