@@ -103,6 +103,7 @@ class Live:
         per token."""
         step = min((pod.step for pod in view.pods), default=0)
         self.pace.note(view, step)
+        pods = [_figures_of(pod, self.pace.mean_s) for pod in view.pods]
         figures = {
             "at": view.now.isoformat(),
             "attempt": view.attempt,
@@ -118,10 +119,10 @@ class Live:
             "usd_per_hour": float(view.usd_per_hour),
             "action": action.kind,
             "why": "; ".join(dict.fromkeys((action.why, *(t for t in view.troubles if t not in action.why)))),
-            "pods": [_figures_of(pod, self.pace.mean_s) for pod in view.pods],
+            "pods": pods,
             "nodes": [node.model_dump(mode="json", exclude={"sick_for"}) for node in view.nodes],
         }
-        rows = [{key: value for key, value in row.items() if key != "step"} for row in figures["pods"]]
+        rows = [{key: value for key, value in row.items() if key != "step"} for row in pods]
         steady_text = json.dumps([{key: value for key, value in figures.items() if key not in _ALWAYS_NEW}, rows])
         now, steps_text = self._monotonic(), f"{step} {loss}"
         longest_s = _STEPS_EVERY_S if steps_text != self._steps_said else _EVERY_S
