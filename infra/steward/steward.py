@@ -296,7 +296,7 @@ class Steward:
             try:
                 self.nodes.reboot(instances[node])
             except ClientError as error:
-                until, refusal = self.clock.now(), explained(error).seen
+                until, refusal = self.clock.now(), str(explained(error).seen)
             self.store.append(
                 NodeRebooted(node=node, instance=instances[node], reason=reason, until=until, refusal=refusal)
             )

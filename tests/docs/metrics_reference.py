@@ -70,8 +70,8 @@ def page() -> str:
         label_names = ", ".join(f"`{label}`" for label in exporter.labels)
         parts.append(f"By {label_names}, of [{exporter_name}][]:\n\n[{exporter_name}]:\n  {exporter.source}\n")
         rows = ["| metric | unit | kind | meaning |", "| --- | --- | --- | --- |"]
-        for name, metric in exporter.metrics.items():
-            rows.append(f"| `{name}` | {metric.unit or '-'} | {metric.kind} | {metric.help} |")
+        for name, exported in exporter.metrics.items():
+            rows.append(f"| `{name}` | {exported.unit or '-'} | {exported.kind} | {exported.help} |")
         parts.append("\n".join(rows) + "\n")
     levels = "*page*: act now; *ticket*: within the day; *note*: an event of the record tells people already."
     parts.append(f"## Alerts\n\nEach has a runbook. {levels}\n")

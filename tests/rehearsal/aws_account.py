@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,10 +130,7 @@ class LocalMachine:
     def signal(self, process: str, selection: Which, number: signal.Signals) -> int:
         raise NotImplementedError
 
-    def slow(self, seconds: float, share: float) -> None:
-        raise NotImplementedError
-
-    def fill(self, folder: str) -> int:
+    def harm(self, kind: str, fields: Mapping[str, str]) -> int:
         raise NotImplementedError
 
     def freeze(self) -> None:

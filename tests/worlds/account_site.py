@@ -6,7 +6,7 @@ import itertools
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,9 +54,7 @@ class FakeMachine:
     def signal(self, process: str, selection: Which, number: signal.Signals) -> int:
         return 0
 
-    def slow(self, seconds: float, share: float) -> None: ...
-
-    def fill(self, folder: str) -> int:
+    def harm(self, kind: str, fields: Mapping[str, str]) -> int:
         return 0
 
     def freeze(self) -> None: ...

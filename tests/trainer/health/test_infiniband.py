@@ -233,7 +233,7 @@ def test_a_campaigns_preflight_judges_the_fabric_between_its_nodes_before_a_rank
     assert any(everyones) == (fault in ("half of all", "uplink"))
 
 
-def test_a_campaign_whose_adapters_do_not_say_whose_they_are_is_told_that_nobody_could_look() -> None:
+def test_a_campaign_whose_adapters_name_no_host_is_told_that_nobody_could_look() -> None:
     def refuse(*command: str, timeout_s: float = 0) -> Output:
         raise AssertionError(f"{command} was started")
 

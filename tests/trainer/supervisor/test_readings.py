@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.trainer.test_health_parsers import sample
+from tests.unit.trainer.health.test_health_parsers import sample
 from trainer.contract.job import NodeReadings
 from trainer.supervisor.readings import FileSystem, Readings, of_efa, of_gpus
 from trainer.supervisor.serving import metrics

@@ -44,7 +44,7 @@ def test_what_all_nodes_fail_alike_is_no_nodes_fault_and_dead_pods_are_not_alike
     assert len(judge({"a": report("a", same)}, FACTS).unfit) == 1, "one node alone has nobody to be like"
 
 
-def test_what_lies_between_the_nodes_blames_those_that_it_names_and_not_the_one_that_looked() -> None:
+def test_what_lies_between_nodes_blames_the_named_ones_and_not_the_one_that_looked() -> None:
     def between(*blamed_nodes: str) -> HealthReport:
         words = f"{len(blamed_nodes)} below another leaf"
         return report("a", probe("leaf", False, words).model_copy(update={"blamed_nodes": blamed_nodes}))

@@ -17,6 +17,7 @@ from infra.campaign import launch_budget
 from infra.campaign.closing import SILENT
 from infra.cluster.steward_config import LONGEST_SILENCE
 from infra.errors import LeaseLost
+from infra.record.payloads.attempts import NodesAtZero
 from infra.spec.names import Names
 from tests.example import example_spec
 from tests.unit.campaign.test_nobody_left import BEFORE_A_STEWARD, MOMENTS, NODES, TRAINING, cost_on_page, lived
@@ -201,6 +202,7 @@ def test_who_comes_back_days_later_records_when_the_nodes_went_and_pays_no_more(
     for _ in range(2):
         launch_budget.note_fired(context)
     (event,) = [one for one in world.store.events() if one.kind == "nodes.at-zero"]
+    assert isinstance(event.payload, NodesAtZero) and event.payload.since is not None
     assert at_zero - MINUTE <= event.payload.since <= at_zero, event.payload.sentence()
     idle, rate = (float(getattr(FIRST_PLAN.totals, f"usd_per_hour{one}").value) for one in ("_idle", ""))
     hours = (event.payload.since - died) / timedelta(hours=1)

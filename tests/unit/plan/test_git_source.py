@@ -151,7 +151,7 @@ def test_submodules_come_along(repository: Path, tmp_path: Path) -> None:
     place = git_source.checkout(source(repository, "main"), git_source.fetch(source(repository, "main")))
     assert (place / "deep/library/inner.py").read_text() == "x = 1\n"
     workload = git_source.local(job(source(repository, "main")))
-    assert workload is not None and pack(workload).commit == second
+    assert isinstance(workload, Workload) and pack(workload).commit == second
 
 
 def job(code: GitSource) -> Workload:
@@ -164,7 +164,7 @@ def test_a_reference_packs_to_the_bytes_of_a_clone_at_that_commit(repository: Pa
     assert git_source.local(job(source(repository, "v1"))).is_built_in, "nothing is fetched by asking"
     git_source.fetch(source(repository, "v1"))
     workload = git_source.local(job(source(repository, "v1")))
-    assert workload is not None
+    assert isinstance(workload, Workload)
     assert pack(workload).sha256 == pack(workload.model_copy(update={"source": str(tmp_path / "clone")})).sha256
 
 

@@ -48,7 +48,7 @@ def test_it_leaves_once_training_runs_and_says_that_a_person_must_come_back(
     def opened(*_: Any) -> Iterator[Any]:
         yield context
 
-    def done(stage: Stage) -> Callable[[Any], dict[str, Any]]:
+    def done(stage: Stage) -> Callable[[Any], Any]:
         return lambda context: ran.append(stage) or {}  # type: ignore[func-returns-value]
 
     monkeypatch.setattr(session, "opened", opened)

@@ -38,7 +38,7 @@ def cluster(**changes: Any) -> StandingCluster:
     return StandingCluster.model_validate(bent(CLUSTER, changes))
 
 
-def granted(standing: Standing, subject: Subject | None = None, **changes: Any) -> list[dict[str, Any]]:
+def granted(standing: Standing, subject: Subject | None = None, /, **changes: Any) -> list[dict[str, Any]]:
     file = standing(changes)
     assert file.spec.cluster is not None
     return list(yaml.safe_load_all(grant_text(file.spec, file.spec.cluster, subject or Subject())))
@@ -229,7 +229,7 @@ def test_a_claim_of_the_admins_own_is_named_and_not_made(standing: Standing) -> 
 
 
 @pytest.mark.parametrize("wish", ["host network", "pinned memory"])
-def test_what_baseline_forbids_is_granted_with_its_price_and_a_policy_that_holds_the_rest(
+def test_what_baseline_forbids_is_granted_with_its_price_and_a_policy_for_the_rest(
     wish: str, standing: Standing
 ) -> None:
     job = dict(WORKLOAD["workload"] or {}) | {"host_network": True}

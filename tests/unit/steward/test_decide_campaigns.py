@@ -237,7 +237,7 @@ class ElasticCampaign:
 
 @settings(max_examples=40)
 @given(st.lists(st.sampled_from(SPELLS), max_size=25))
-def test_a_gang_that_may_be_smaller_never_flaps_nor_ends_for_want_of_nodes_it_can_do_without(
+def test_a_gang_that_may_be_smaller_never_flaps_nor_ends_for_nodes_it_does_not_need(
     spells: list[tuple[str, ...]],
 ) -> None:
     turns = [turn for spell in spells for turn in spell]

@@ -55,7 +55,7 @@ def test_no_account_waits_longer_for_a_silent_steward_than_where_a_closer_looks(
     assert LONGEST_SILENCE == SILENT + EVERY
 
 
-def test_a_steward_that_lives_is_never_nearer_to_its_end_than_three_quarters_of_the_bound(guarded: StewardRun) -> None:
+def test_a_living_steward_always_has_three_quarters_of_the_bound_left(guarded: StewardRun) -> None:
     told = set[datetime | None]()
 
     def turn() -> None:
@@ -110,7 +110,7 @@ def test_what_scheduler_refuses_is_said_and_training_goes_on(guarded: StewardRun
     assert "not postponed" not in guarded.live()["why"] and fires_at(guarded) is not None
 
 
-def test_a_refusal_after_a_success_is_said_with_the_time_at_which_aws_acts_and_tried_each_minute(
+def test_a_later_refusal_is_said_with_the_time_of_awss_act_and_tried_each_minute(
     guarded: StewardRun,
 ) -> None:
     start = guarded.time()

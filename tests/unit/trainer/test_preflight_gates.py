@@ -21,7 +21,7 @@ from infra.plan.catalogue.reading import read
 from tests.example import example_spec
 from tests.root import ROOT
 from tests.unit.campaign.test_gang_verdicts import FACTS, probe, report
-from tests.unit.trainer.test_health_parsers import sample
+from tests.unit.trainer.health.test_health_parsers import sample
 from trainer.contract import Expectation, HealthReport, Probe, Verdict
 from trainer.health import fabrics, throughput
 from trainer.health.diagnostic import diagnose

@@ -69,7 +69,7 @@ def test_what_no_drill_has_shown_is_on_the_page() -> None:
     assert all(name in text for name in (*day.unexercised, *day.silent_alerts))
 
 
-def test_a_campaign_that_ended_as_it_must_has_its_end_and_what_is_never_struck_has_its_reason() -> None:
+def test_an_expected_end_is_shown_and_a_fault_never_struck_has_its_reason() -> None:
     held = DrillResult(fault="nan", campaign="c", day="2026-11-27", step=63, action="ended as held", ended_s=1.7)
     day = game_day([held], NOON)
     (fault,) = day.faults

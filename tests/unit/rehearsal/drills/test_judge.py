@@ -162,7 +162,7 @@ def test_the_table_takes_the_place_of_the_last_one_and_leaves_the_rest_of_the_pa
 
 
 ENDING = Scenario(what="", expect=Expectation(attempts=1, failure="user", outcome="held", ends_within_s=60))
-HELD = [
+HELD: list[tuple[float, str, dict[str, Any]]] = [
     (4, "attempt.ended", {"attempt": 1, "failure": "user", "step": 124, "detail": "a NameError"}),
     (5, "training.finished", {"outcome": "held", "why": "a retry would repeat it"}),
 ]

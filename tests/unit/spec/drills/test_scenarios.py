@@ -90,7 +90,7 @@ def test_the_spec_of_each_campaign_of_drills_passes_every_rule(drill: Drill, tmp
     assert not failed(findings), findings
 
 
-def test_a_fault_that_ends_its_campaign_has_one_of_its_own_and_those_of_the_teardown_are_the_last() -> None:
+def test_a_fault_that_ends_its_campaign_stands_alone_and_the_teardowns_come_last() -> None:
     names = ["destroy-interrupted", "user-error", "node-killed", "budget-reached", "spot-notice"]
     shared, *own = named_drills(names, seed=2)
     assert set(shared.names[:-1]) == {"node-killed", "spot-notice"} and shared.names[-1] == "destroy-interrupted"

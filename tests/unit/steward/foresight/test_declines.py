@@ -18,7 +18,7 @@ from infra.steward.seeing import observe
 from tests.part import part
 from tests.unit.steward.steward_story import StewardRun, story
 from tests.unit.steward.test_decide import NOW, POLICY, node, pod, seen
-from tests.unit.trainer.test_health_parsers import sample
+from tests.unit.trainer.health.test_health_parsers import sample
 from trainer.contract import Phase, Status
 from trainer.contract.job import NodeReadings, StepFigures
 from trainer.supervisor.readings import Readings

@@ -200,7 +200,7 @@ def test_the_age_of_a_checkpoint_is_known_once_its_step_was_seen_to_rise() -> No
     assert "checkpoint_age" not in exporter.text(), "nobody looks any more"
 
 
-def test_steps_beside_a_save_are_compared_with_quiet_ones_and_their_excess_is_no_useful_time() -> None:
+def test_the_excess_of_steps_beside_a_save_over_quiet_ones_is_no_useful_time() -> None:
     time = Time()
     exporter = Exporter("c", Clock(time, time.wall), timedelta(minutes=5))
     pods = (PodView(index=0, name="a-0", node="n0", phase="Running", trainer_phase=Phase.TRAINING),)

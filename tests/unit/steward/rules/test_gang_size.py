@@ -74,7 +74,7 @@ def test_a_smaller_gang_that_fails_without_losing_a_node_starts_again_at_once() 
 
 
 @pytest.mark.parametrize(("ago", "nodes"), [(10 * MINUTE, 0), (10 * MINUTE + TICK, 2)])
-def test_a_smaller_gang_that_loses_a_node_waits_anew_though_nodes_have_been_short_for_long(
+def test_a_smaller_gang_that_loses_a_node_waits_anew_though_nodes_are_long_short(
     ago: timedelta, nodes: int
 ) -> None:
     action = lacking(2, timedelta(hours=9), attempt(3, ended_at=NOW - ago))
@@ -154,7 +154,7 @@ def test_a_dead_node_of_a_smaller_gang_is_replaced_as_any_other() -> None:
     assert isinstance(action, Replace) and action.nodes == ("node-1",)
 
 
-def test_room_counts_from_the_commit_at_which_it_was_seen_and_a_look_without_it_begins_anew() -> None:
+def test_room_counts_from_the_commit_that_saw_it_and_a_look_without_it_begins_anew() -> None:
     room = Room()
     few, all_four = (node(0), node(1)), tuple(node(index) for index in range(4))
     looks = [(20, few), (20, all_four), (40, all_four), (40, few), (60, all_four)]

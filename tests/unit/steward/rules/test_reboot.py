@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from lightkube.resources.core_v1 import Node
 
 from infra.cluster.fitness import EXCUSED, REBOOT_CURES, Sickness, is_cured_by_reboot
 from infra.steward.decide import Action, FailureClass, Finish, History, Launch, Reboot, Replace, Wait, decide
@@ -84,7 +85,7 @@ def fault(story: StewardRun) -> None:
     node = story.cluster.nodes["node-1"]
     document = node.to_dict()
     document["status"]["conditions"] = [{"type": "Ready", "status": "True"}, condition]
-    story.cluster.nodes["node-1"] = type(node).from_dict(document)
+    story.cluster.nodes["node-1"] = Node.from_dict(document)
 
 
 @pytest.mark.parametrize("refused", [False, True])

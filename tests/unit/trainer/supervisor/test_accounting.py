@@ -326,7 +326,7 @@ def test_an_older_checkpoint_of_another_run_is_known_by_its_series_if_all_of_it_
     assert node.end().files == files
 
 
-def test_where_nothing_is_sealed_and_files_of_state_lie_there_the_job_may_tell_its_checkpoints(tmp_path: Path) -> None:
+def test_where_state_lies_and_nothing_is_sealed_the_job_may_tell_its_checkpoints(tmp_path: Path) -> None:
     node = JobNode(tmp_path)
     saved(node.own / "gpt.pt")
     account = node.end()

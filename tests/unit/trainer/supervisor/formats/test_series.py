@@ -386,7 +386,7 @@ def test_a_file_without_a_step_from_before_this_attempt_is_not_sealed(job: Watch
     assert job.look() == [(10, "model.pt")]
 
 
-def test_a_folder_that_holds_nothing_newer_than_the_restored_file_is_not_sealed_as_a_later_step(
+def test_a_folder_with_nothing_newer_than_the_restored_file_is_no_later_step(
     job: WatchedJob,
 ) -> None:
     for rank in (2, 3):

@@ -15,7 +15,7 @@ from infra.plan.catalogue import limits, thresholds
 from infra.plan.catalogue.expectations import gpu_expectation
 from tests.tables import Table
 from tests.unit.campaign.test_gang_verdicts import probe, report
-from tests.unit.trainer.test_health_parsers import sample
+from tests.unit.trainer.health.test_health_parsers import sample
 from trainer.contract import GpuExpectation, HealthReport, Probe, Verdict
 from trainer.contract.exits import TERMINATION_LIMIT_BYTES
 from trainer.health import clocks, diagnostic, fabrics, gpus, message, nvlinks

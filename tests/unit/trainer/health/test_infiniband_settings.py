@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.trainer.test_health_parsers import sample
+from tests.unit.trainer.health.test_health_parsers import sample
 from tests.unit.trainer.test_preflight_gates import PLAIN
 from trainer.contract import Verdict
 from trainer.health.__main__ import nccl_probes

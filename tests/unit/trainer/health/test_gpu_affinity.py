@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.root import ROOT
-from tests.unit.trainer.test_infiniband_settings import port
+from tests.unit.trainer.health.test_infiniband_settings import port
 from trainer.contract import Probe, Verdict
 from trainer.health.infiniband.affinity import affinity_probes, read_gpus
 from trainer.health.infiniband.settings import choose
@@ -67,7 +67,7 @@ def test_a_gpu_without_a_switch_of_its_own_is_near_by_its_numa_node(judged: Judg
     assert probe.ok and probe.seen.startswith("0 of 8 GPUs share a switch with an adapter, 0 reach one across")
 
 
-def test_as_many_adapters_as_gpus_and_none_at_a_gpus_processor_is_refused_with_place_and_cure(judged: Judged) -> None:
+def test_a_gpu_without_a_near_adapter_among_enough_is_refused_with_place_and_cure(judged: Judged) -> None:
     probe = judged(moved=(4, 5, 6, 7))
     assert probe.verdict is Verdict.FAIL and probe.cure
     assert "GPU 0009:00:00.0 (NUMA node 1): mlx5_0; " in probe.seen and "0001:00:00.0" not in probe.seen
