@@ -30,7 +30,9 @@ class StagedCampaign:
         patch.setattr(stages, "tell", lambda context, cost: None)
         self.noted = list[Stage | None]()
         """The stage that ran when a driver looked whether AWS had ended the nodes."""
-        patch.setattr(stages.launch_budget, "note_fired", lambda context: self.noted.append(self.ran[-1] if self.ran else None))
+        patch.setattr(
+            stages.launch_budget, "note_fired", lambda context: self.noted.append(self.ran[-1] if self.ran else None)
+        )
         self.insisted = list[list[Stage]]()
         patch.setattr(stages.trial_build, "insist", lambda context: self.insisted.append(list(self.ran)))
 

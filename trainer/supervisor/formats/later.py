@@ -123,8 +123,8 @@ def _renew_links(place: Path, removed_paths: set[Path], checkpoint: Finished | N
         if target in removed_paths or (alike is not None and not target.exists()):
             if checkpoint is None:
                 _remove(link)
-            elif (chosen := alike or checkpoint.face) != link:
-                _link(link, chosen, absolute=os.path.isabs(os.readlink(str(link))))
+            elif (offer := alike or checkpoint.face) != link:
+                _link(link, offer, absolute=os.path.isabs(os.readlink(str(link))))
 
 
 def _alike(target: Path, checkpoint: Finished) -> Path | None:
@@ -194,12 +194,12 @@ def _renew_pointers(place: Path, removed_paths: set[Path], checkpoint: Finished 
         if gone_path is not None and checkpoint is None:
             _remove(path)
         elif gone_path is not None and checkpoint is not None:
-            chosen = _alike(gone_path, checkpoint) or checkpoint.face
-            number = number_of(chosen.name)
+            offer = _alike(gone_path, checkpoint) or checkpoint.face
+            number = number_of(offer.name)
             if text.isdecimal() and number is not None:
                 _write(path, f"{number.value:0{len(text) if text[0] == '0' else 1}d}")
-            elif chosen.parent == gone_path.parent:
-                _write(path, str(Path(text).with_name(chosen.name)))
+            elif offer.parent == gone_path.parent:
+                _write(path, str(Path(text).with_name(offer.name)))
 
 
 def _gone_path(text: str, place: Path, removed_paths: set[Path], checkpoint: Finished | None) -> Path | None:
@@ -209,15 +209,15 @@ def _gone_path(text: str, place: Path, removed_paths: set[Path], checkpoint: Fin
         return next((path for path, number in numbers.items() if number and number.value == int(text)), None)
     paths = (Path(os.path.normpath(str(place / text))), place / Path(text).name)
     for path in paths:
-        chosen = None if checkpoint is None else _alike(path, checkpoint)
-        is_absent = chosen is not None and chosen.parent == path.parent and not os.path.lexists(str(path))
-        if path in removed_paths or (is_absent and chosen is not None and _is_beyond(path, chosen)):
+        offer = None if checkpoint is None else _alike(path, checkpoint)
+        is_absent = offer is not None and offer.parent == path.parent and not os.path.lexists(str(path))
+        if path in removed_paths or (is_absent and offer is not None and _is_beyond(path, offer)):
             return path
     return None
 
 
-def _is_beyond(path: Path, chosen: Path) -> bool:
-    number, own_number = number_of(path.name), number_of(chosen.name)
+def _is_beyond(path: Path, offer: Path) -> bool:
+    number, own_number = number_of(path.name), number_of(offer.name)
     return number is not None and own_number is not None and number.value > own_number.value
 
 

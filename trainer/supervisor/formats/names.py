@@ -117,8 +117,8 @@ def same_step(name: str) -> re.Pattern[str] | None:
     if match is None:
         return None
     start, end = match.span(1)
-    before, after = (re.sub(r"\d+", r"\\d+", re.escape(text)) for text in (name[:start], name[end:]))
-    return re.compile(before + name[start:end] + after + r"\Z")
+    prefix, suffix = (re.sub(r"\d+", r"\\d+", re.escape(text)) for text in (name[:start], name[end:]))
+    return re.compile(prefix + name[start:end] + suffix + r"\Z")
 
 
 def may_be_first_rank(name: str) -> bool:
@@ -181,7 +181,7 @@ def are_saves(paths: Iterable[Path], ranks: int) -> bool:
             return False
         written_at.setdefault(number.value, []).append(path.stat().st_mtime)
     saves = [times for _, times in sorted(written_at.items())]
-    are_apart = all(min(later) - max(earlier) >= _PAUSE_S for earlier, later in zip(saves, saves[1:]))
+    are_apart = all(min(next_times) - max(times) >= _PAUSE_S for times, next_times in zip(saves, saves[1:]))
     return 0 < ranks < len(saves) and are_apart
 
 

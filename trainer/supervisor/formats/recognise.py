@@ -91,7 +91,7 @@ class Recogniser:
             key=lambda checkpoint: (checkpoint.step, checkpoint.ordinal, _rank(checkpoint)),
         )
         has_numbers = any(checkpoint.step >= 0 or checkpoint.ordinal >= 0 for checkpoint in checkpoints)
-        finished: list[Finished] = []
+        complete_checkpoints: list[Finished] = []
         unsettled_steps: set[int] = set()
         for checkpoint in checkpoints:
             if self.named_by_job & {checkpoint.root, *checkpoint.root.parents}:
@@ -114,9 +114,13 @@ class Recogniser:
                 continue
             step = checkpoint.step if checkpoint.step >= 0 else self._step_of(checkpoint, sight, sealed_step)
             if step > sealed_step or self._is_part(checkpoint, sealed_step):
-                finished.append(checkpoint._replace(step=step, ordinal=-1, settles=False))
+                complete_checkpoints.append(checkpoint._replace(step=step, ordinal=-1, settles=False))
         # What has settled waits for what else is of its step.
-        yield from (one for one in finished if not (one.plain and one.step in unsettled_steps))
+        yield from (
+            checkpoint
+            for checkpoint in complete_checkpoints
+            if not (checkpoint.plain and checkpoint.step in unsettled_steps)
+        )
         cpu_s = time.thread_time() - cpu_start_s
         self._rests_until = time.monotonic() + (min(_LONGEST_REST_S, _RESTS * cpu_s) if cpu_s > _SHORT_S else 0.0)
 
@@ -174,9 +178,9 @@ class Recogniser:
     def _parts(self, checkpoint: Finished) -> list[Finished]:
         """Return what is sealed of a checkpoint's step, stands as it was then, and is of other series."""
         own_series = {series(path) for path in checkpoint.tops}
-        of_step = [one for one in self._sealed.values() if one.step == checkpoint.step and one.plain]
-        standing = [one for one in of_step if self._steps[one.face][0] == version_of(one)]
-        return standing if own_series.isdisjoint(series(path) for one in of_step for path in one.tops) else []
+        of_step = [part for part in self._sealed.values() if part.step == checkpoint.step and part.plain]
+        standing = [part for part in of_step if self._steps[part.face][0] == version_of(part)]
+        return standing if own_series.isdisjoint(series(path) for part in of_step for path in part.tops) else []
 
     def _counts_anew(self, checkpoint: Finished, sealed_step: int) -> bool:
         """Return whether the step in a name begins again in each epoch, as of `epoch1_iter100`: its epoch is later than
@@ -187,8 +191,12 @@ class Recogniser:
         own_series = series(checkpoint.face)
         faces = [face for face in self._sealed if series(face) == own_series]
         orders = [(lap_of(face), number_of(face.name)) for face in faces]
-        known = [(sealed_lap, sealed.value) for sealed_lap, sealed in orders if sealed_lap is not None and sealed]
-        return bool(known) and (lap, number.value) > max(known)
+        sealed_orders = [
+            (sealed_lap, number_sealed.value)
+            for sealed_lap, number_sealed in orders
+            if sealed_lap is not None and number_sealed
+        ]
+        return bool(sealed_orders) and (lap, number.value) > max(sealed_orders)
 
     def _counts_epochs(self, checkpoint: Finished, sealed_step: int) -> bool:
         """Return whether a plain number counts less than steps, as of `weights/net_3.pt`: it is the largest of its
@@ -319,10 +327,10 @@ class Recogniser:
 
     def _is_old(self, checkpoint: Finished, sealed_step: int) -> bool:
         """Return whether a checkpoint without a known step is older than this attempt or no newer than a sealed one."""
-        place, written = family_place(checkpoint.face), written_at(version_of(checkpoint))
+        place, newest_s = family_place(checkpoint.face), written_at(version_of(checkpoint))
         overtaken = place is not None and place[1] < self._ordinals.get(place[0], (-1, -1))[0]
-        adds_nothing = checkpoint.face not in self._sealed and written <= self.sealed_until(sealed_step) < math.inf
-        return overtaken or written < self._begun or adds_nothing
+        adds_nothing = checkpoint.face not in self._sealed and newest_s <= self.sealed_until(sealed_step) < math.inf
+        return overtaken or newest_s < self._begun or adds_nothing
 
     def _step_of(self, checkpoint: Finished, sight: _Sight, sealed_step: int) -> int:
         note = self._steps.get(checkpoint.face)

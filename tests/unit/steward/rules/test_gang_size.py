@@ -74,9 +74,7 @@ def test_a_smaller_gang_that_fails_without_losing_a_node_starts_again_at_once() 
 
 
 @pytest.mark.parametrize(("ago", "nodes"), [(10 * MINUTE, 0), (10 * MINUTE + TICK, 2)])
-def test_a_smaller_gang_that_loses_a_node_waits_anew_though_nodes_are_long_short(
-    ago: timedelta, nodes: int
-) -> None:
+def test_a_smaller_gang_that_loses_a_node_waits_anew_though_nodes_are_long_short(ago: timedelta, nodes: int) -> None:
     action = lacking(2, timedelta(hours=9), attempt(3, ended_at=NOW - ago))
     assert (action.nodes if isinstance(action, Launch) else 0) == nodes
     assert not isinstance(lacking(1, timedelta(hours=9), attempt(3, ended_at=NOW - 45 * MINUTE)), Finish)

@@ -85,7 +85,9 @@ def fault(story: StewardRun) -> None:
     node = story.cluster.nodes["node-1"]
     document = node.to_dict()
     document["status"]["conditions"] = [{"type": "Ready", "status": "True"}, condition]
-    story.cluster.nodes["node-1"] = Node.from_dict(document)
+    changed = Node.from_dict(document)
+    assert isinstance(changed, Node)
+    story.cluster.nodes["node-1"] = changed
 
 
 @pytest.mark.parametrize("refused", [False, True])
