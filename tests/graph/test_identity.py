@@ -69,6 +69,7 @@ ALLOWED = {
         "codebuild:StartBuild",
         "ec2:DescribeInstanceStatus",
         "ec2:DescribeInstances",
+        "ec2:RebootInstances",
         "eks:DescribeNodegroup",
         "eks:UpdateNodegroupConfig",
         "iam:PassRole",

@@ -1,6 +1,6 @@
 """A node's place in the network of an existing cluster, by the labels that topograph or EKS writes.
 
-NVIDIA/topograph writes `fabric.topograph.run/tier-N`, 0 the nearest switch (docs/reference/node-labels.md at e2b6250);
+NVIDIA/topograph writes `fabric.topograph.run/tier-N`, 0 the nearest switch (its page of node labels, at commit e2b6250);
 before its commit 71314a4 it wrote leaf, spine and core below `network.topology.nvidia.com`.
 """
 

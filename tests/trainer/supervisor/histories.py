@@ -83,9 +83,9 @@ def sealed_steps(tier: Path) -> dict[int, Sealed]:
             continue
         try:
             document = json.loads(manifest.read_text())
-        except (ValueError, FileNotFoundError):  # the drill damages manifests, retention removes them
+            rows = [(place / row["file"], row["size_bytes"], row["sha256"]) for row in document["shards"]]
+        except (ValueError, KeyError, FileNotFoundError):  # the drill damages manifests, retention removes them
             continue
-        rows = [(place / row["file"], row["size_bytes"], row["sha256"]) for row in document["shards"]]
         contents = {path: path.read_bytes() for path, _, _ in rows if path.is_file()}
         if all(
             path in contents and (len(contents[path]), hashlib.sha256(contents[path]).hexdigest()) == (size, digest)

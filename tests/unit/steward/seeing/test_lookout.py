@@ -171,7 +171,7 @@ def test_figures_are_written_at_once_where_more_than_steps_is_new(turn: Turn, mo
         put(name, value)
 
     monkeypatch.setattr(turn.store, "put_json", put_json)
-    live, view = turn.lookout._live, turn.observer.observe(1, True, 20, False, None)
+    live, view = turn.lookout._live, turn.observer.observe(1, True, 20, False, None, 0)
     for loss in range(9):
         live.tell(view, Wait(why="training"), float(loss))
         turn.time.go(0.5)
