@@ -1,7 +1,7 @@
 """A node's place in the network of an existing cluster, by the labels that topograph or EKS writes.
 
-NVIDIA/topograph writes `fabric.topograph.run/tier-N`, 0 the nearest switch (its page of node labels, at commit e2b6250);
-before its commit 71314a4 it wrote leaf, spine and core below `network.topology.nvidia.com`.
+NVIDIA/topograph writes `fabric.topograph.run/tier-N`, 0 the nearest switch (its page of node labels, at commit
+e2b6250); before its commit 71314a4 it wrote leaf, spine and core below `network.topology.nvidia.com`.
 """
 
 from __future__ import annotations

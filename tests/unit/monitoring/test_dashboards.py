@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -30,13 +31,14 @@ def samples() -> Iterator[str]:
     rows = {metric.full_name: [*PLACES[metric.source], *filter(None, [metric.label])] for metric in METRICS}
     rows |= {name: [*exporter.labels] for exporter in exporters().values() for name in exporter.metrics}
     rows |= {name: ["campaign"] for name in recordings()}
-    # One panel counts a cause, and one disks whose names begin so.
-    own = {"cause": "dip", "device": "nvme1n1"}
+    # Panels count two causes, and one of them disks whose names begin so.
+    own = {"cause": ["dip", "useful"], "device": ["nvme1n1"]}
     for name, labels in rows.items():
-        text = ",".join(f'{label}="{own.get(label, f"{label}-x")}"' for label in labels)
-        for number in range(21):
-            value = 1 if name == "bivouac_phase" else number + 1
-            yield f"{name}{{{text}}} {value} {NOW + 15 * number}\n"
+        for values in itertools.product(*(own.get(label, [f"{label}-x"]) for label in labels)):
+            text = ",".join(f'{label}="{value}"' for label, value in zip(labels, values, strict=True))
+            for number in range(21):
+                value = 1 if name == "bivouac_phase" else number + 1
+                yield f"{name}{{{text}}} {value} {NOW + 15 * number}\n"
 
 
 @pytest.fixture(scope="module")
