@@ -149,6 +149,16 @@ def kubeconfig(context: Context, token: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def await_own_objects(client: Client) -> None:
+    """Wait for what Kubernetes itself puts into each new namespace, a moment after the namespace."""
+    while any(
+        name not in {item.to_dict()["metadata"]["name"] for item in client.list(kind, namespace=space)}
+        for space in (SPACE, OTHERS)
+        for kind, name in ((ConfigMap, "kube-root-ca.crt"), (ServiceAccount, "default"))
+    ):
+        time.sleep(0.2)
+
+
 def objects(client: Client) -> str:
     """Every object that a campaign may touch, with its content: of the tenant's namespace, and of another's."""
     rows = [
@@ -177,6 +187,7 @@ def main() -> None:
     document["image"] = {"base": bake.image, "steward_base": bake.steward_image}
     Path(tenant).write_text(yaml.safe_dump(document))
     Path(config).write_text(yaml.safe_dump(kubeconfig(context, admit(client, Path(tenant)))))
+    await_own_objects(client)
     print(objects(client))
 
 
