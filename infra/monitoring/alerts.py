@@ -109,6 +109,11 @@ def with_alerts(chart: str, values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "alertmanager": alertmanager, "additionalPrometheusRulesMap": {"bivouac": rule_groups()}}
 
 
+def _within_sentence(text: str) -> str:
+    """Return a sentence with a small first letter, unless its first word is an abbreviation such as AWS."""
+    return text if text[:2].isalpha() and text[:2].isupper() else text[0].lower() + text[1:]
+
+
 def runbook(name: str, rule: AlertRule) -> str:
     """Return the page of an alert's runbook."""
     summary = re.sub("{{[^}]*}}", "…", rule.summary)
@@ -118,7 +123,7 @@ def runbook(name: str, rule: AlertRule) -> str:
         "**Look at:**",
         "```sh\n{}\n```".format("\n".join(rule.look)),
         f"**Do.** {rule.act}",
-        f"**Do nothing when:** {rule.nothing[0].lower()}{rule.nothing[1:]}",
+        f"**Do nothing when:** {_within_sentence(rule.nothing)}",
         f"**The rule**, which must hold for {rule.holds}:",
         "```\n" + re.sub(r" (or|unless|and) ", r"\n\1 ", rule.expr) + "\n```",
     )

@@ -49,6 +49,16 @@ class Fault(Section):
         """Return how many nodes are to be replaced."""
         return scenarios()[self.fault].nodes if self.fault is not None else int(self.kill_node is not None)
 
+    @property
+    def ends_campaign(self) -> bool:
+        """Return whether no other fault of the training can follow."""
+        return self.fault is not None and scenarios()[self.fault].ends_campaign
+
+    @property
+    def in_training(self) -> bool:
+        """Return whether it strikes a training, and not the teardown after it."""
+        return self.fault is None or scenarios()[self.fault].stage == "training"
+
     def sentence(self) -> str:
         return f"{self.kills}: {self.fault or self.pod}, after_step: {self.after_step}"
 

@@ -34,6 +34,9 @@ def drill_command(
     if refused := {name: scenarios()[name].absent_because for name in names or () if scenarios()[name].absent_because}:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
         raise UserError("a rehearsal cannot strike with it", seen=reasons, cure="leave it out")
+    if names and all(scenarios()[name].stage == "teardown" for name in names):
+        cure = "name one of the training before it, such as rank-killed"
+        raise UserError("nothing says when such a campaign may end", seen=", ".join(names), cure=cure)
     if not names and not draws and page is None:
         if report is not None:
             return _report(report, console, as_json)

@@ -86,13 +86,22 @@ def _ready(
     faults: list[dict[str, Any]], number: int, store: CampaignStore, struck: dict[int, datetime], moments: Moments
 ) -> dict[str, Any] | None:
     """Return the campaign's live figures once the faults after earlier steps have struck and are overcome."""
-    preceding = [n for n, fault in enumerate(faults) if fault["after_step"] < faults[number]["after_step"]]
+    preceding = [
+        n
+        for n, fault in enumerate(faults)
+        if fault["after_step"] < faults[number]["after_step"] and not _is_of_teardown(fault)
+    ]
     if not set(preceding) <= set(struck):
         return None
     names = {n for n in preceding if faults[n].get("fault")}
     if any((n, "recovered") not in moments for n in names):
         return None
     return _live(store, max((struck[n] for n in preceding if n not in names), default=None))
+
+
+def _is_of_teardown(fault: dict[str, Any]) -> bool:
+    name = fault.get("fault")
+    return name is not None and scenarios()[name].stage == "teardown"
 
 
 def _live(store: CampaignStore, moment: datetime | None) -> dict[str, Any] | None:

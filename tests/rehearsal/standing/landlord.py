@@ -152,9 +152,9 @@ def kubeconfig(context: Context, token: str) -> dict[str, Any]:
 def await_own_objects(client: Client) -> None:
     """Wait for what Kubernetes itself puts into each new namespace, a moment after the namespace."""
     while any(
-        name not in {item.to_dict()["metadata"]["name"] for item in client.list(kind, namespace=space)}
+        f"{space} {row} " not in objects(client)
         for space in (SPACE, OTHERS)
-        for kind, name in ((ConfigMap, "kube-root-ca.crt"), (ServiceAccount, "default"))
+        for row in ("ConfigMap kube-root-ca.crt", "ServiceAccount default")
     ):
         time.sleep(0.2)
 

@@ -205,3 +205,8 @@ def test_what_has_not_struck_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     campaigns.note_struck(folder, spec.campaign, 0)
     assert target.missed_faults(spec) == ("kill_node: 0, after_step: 36",)
     assert [one["campaign"] for one in campaigns.campaigns_in(folder)] == [spec.campaign], "the note is no campaign"
+
+
+def test_a_fault_of_the_teardown_keeps_none_of_the_training_waiting(site: FaultySite) -> None:
+    end = {"fault": "destroy-interrupted", "kill_node": None, "kill_rank": None, "after_step": 10}
+    assert site.look(21, end, RANK) == ["/_site/kill-rank?instance=i-1"]

@@ -48,6 +48,9 @@ def test_an_unknown_name_and_none_are_refused_before_anything_starts(run: Callab
     assert refused.value.seen == "rank-kiled" and "rank-killed" in (refused.value.cure or "")
     with pytest.raises(UserError, match="no drill was named"):
         run()
+    with pytest.raises(UserError, match="nothing says when such a campaign may end") as alone:
+        run("destroy-interrupted", "dependency-violation")
+    assert "rank-killed" in (alone.value.cure or "")
 
 
 def test_the_page_of_a_game_day_needs_no_fault_and_runs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

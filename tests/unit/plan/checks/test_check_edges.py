@@ -125,6 +125,21 @@ def test_a_fault_is_within_the_gang_and_the_run_and_after_a_checkpoint(case: Cal
     assert told(recovery.fault_range, ranks) == [("error", "kill_rank")], "no node is replaced for a rank"
 
 
+@pytest.mark.parametrize(
+    ("names", "wrong"),
+    [
+        (("nan", "rank-killed"), [("error", "after_step")]),
+        (("rank-killed", "nan"), []),
+        (("nan", "destroy-interrupted"), []),
+    ],
+)
+def test_no_fault_of_the_training_comes_after_one_that_ends_the_campaign(
+    case: Callable[..., Case], names: tuple[str, str], wrong: list[tuple[str, str]]
+) -> None:
+    rows = [{"fault": name, "after_step": step} for name, step in zip(names, (50, 60), strict=True)]
+    assert told(recovery.fault_range, case({"rehearsal.faults": rows})) == wrong
+
+
 @pytest.mark.parametrize("both", [{}, {"kill_node": 0, "kill_rank": 0}])
 def test_a_fault_kills_one_thing(both: dict[str, int]) -> None:
     with pytest.raises(ValidationError, match="either `kill_node` or `kill_rank`"):
