@@ -184,7 +184,13 @@ def packing(context: Context, bases: Bases, force: bool = False) -> Iterator[Pac
     is_new = force or context.store.get(manifest_key(inputs)) is None
     with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(1) as pool:
         ahead = pool.submit(_pack, Path(work)) if is_new else None
-        yield lambda: ahead.result() if ahead is not None else _pack(Path(work))
+
+        def package() -> Packed:
+            if ahead is not None and _inputs(bases) == inputs:
+                return ahead.result()
+            return _pack(Path(tempfile.mkdtemp(dir=work)))  # the sources have changed meanwhile, and name the images
+
+        yield package
 
 
 def _pack(work: Path) -> Packed:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from infra.cluster import attempts
 from infra.cluster.kubernetes import followers_of, from_pod
 from infra.cluster.pod_logs import PodLogs
 from infra.cluster.standing.borrowed import nodes_of
-from infra.cluster.steward_config import CONFIG_PATH, LEASE_TTL, STEWARD_LEASE, StewardConfig
+from infra.cluster.steward_config import CONFIG_PATH, LEASE_TTL, LONGEST_SILENCE, STEWARD_LEASE, StewardConfig
 from infra.errors import LeaseHeld
 from infra.notices.outbox import Outbox, Teller
 from infra.notices.ways import ways
@@ -35,10 +36,13 @@ from infra.steward.policy import policy_of
 from infra.steward.request_handling import RequestServer
 from infra.steward.seeing.lookout import bills
 from infra.steward.seeing.sources import PASSING
+from infra.steward.silence import EVERY_S
 from infra.steward.steward import Steward
 from trainer.contract import ExitCode
 
 log = logging.getLogger("steward")
+_TO_COMMIT = timedelta(minutes=5)
+"""For the gang's commit, before AWS's schedule ends the nodes of a steward that has no record to begin with."""
 
 
 def main() -> int:
@@ -91,7 +95,9 @@ def _begin(
     """Return a steward once the lease is free and the record answers; None for an outdated configuration. Give the GPU
     nodes back after `blind_timeout` without a record, as a running steward does."""
     blind_since, given_back, has_lease = clock.monotonic(), False, False
-    policy = policy_of(config)
+    longest = policy_of(config).blind_timeout
+    if config.spec.cluster is None:  # else AWS's schedule ends the nodes first, without a commit
+        longest = min(longest, LONGEST_SILENCE - timedelta(seconds=EVERY_S) - _TO_COMMIT)
     while True:
         try:
             if config.version < (newest := store.state().version):
@@ -109,11 +115,11 @@ def _begin(
             log.info("waiting: %s", error)
         except PASSING as error:
             log.warning("the record cannot be read or the lease cannot be taken: %s", error)
-            if not given_back and clock.monotonic() - blind_since > policy.blind_timeout.total_seconds():
+            if not given_back and clock.monotonic() - blind_since > longest.total_seconds():
                 nodes = nodes_of(config.spec, account, client, Names(config.spec), lambda: None)
                 kind, campaign, grace = attempts.kind_of(config.spec), config.spec.campaign, config.grace_seconds
                 pause = partial(watchdog.pause, 0.5)
-                reason = f"no record for longer than {policy.blind_timeout}"
+                reason = f"no record for longer than {longest}"
                 given_back = last_resort.give_back(client, nodes, lease, kind, campaign, grace, pause, reason)
         watchdog.pause(LEASE_TTL.total_seconds() / 5)
 

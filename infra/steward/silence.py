@@ -10,7 +10,7 @@ from datetime import datetime
 from math import inf
 
 from infra.aws.account import Account
-from infra.aws.schedules import at_expression, change_schedule
+from infra.aws.schedules import at_expression, change_schedule, fires_at
 from infra.clock import Clock
 from infra.cluster.steward_config import LONGEST_SILENCE
 from infra.errors import LeaseUnproven, first_line
@@ -22,8 +22,8 @@ log = logging.getLogger("steward")
 EVERY_S = LONGEST_SILENCE.total_seconds() / 4
 """Between two postponements."""
 RETRY_S = 60.0
-"""After a refused one, if a schedule is to fire: an endpoint that a VPC lacks is asked no more often than the others,
-since each try takes seconds of the loop."""
+"""After the first refused one, and each if a schedule is to fire: an endpoint that a VPC lacks is asked no more often
+than the others, since each try takes seconds of the loop."""
 
 
 class SilenceSchedules:
@@ -32,9 +32,20 @@ class SilenceSchedules:
     def __init__(self, account: Account, names: Names, lease: Lease, clock: Clock, exist: bool = True) -> None:
         """`exist`: the campaign has a stack, with schedules."""
         self._account, self._names, self._lease, self._clock = account, names, lease, clock
-        self._next = -inf if exist else inf
+        self._exist, self._next = exist, -inf if exist else inf
         self._fires_at: datetime | None = None
         self._trouble = ""
+
+    def fired_at(self) -> datetime | None:
+        """Return when they have fired under a predecessor; None if they have not, or nobody can say."""
+        if self._next > -inf:
+            return None
+        try:
+            moment = fires_at(self._account.client("scheduler"), self._names.silence_schedules[0])
+        except PASSING as error:
+            log.warning("whether the schedules of the steward's silence have fired is not known: %s", first_line(error))
+            return None
+        return moment if moment is not None and moment <= self._clock.now() else None
 
     def postpone(self) -> None:
         """Let them fire after `LONGEST_SILENCE` from now; do nothing between two postponements. Raises `LeaseLost`.
@@ -44,18 +55,20 @@ class SilenceSchedules:
         now = self._clock.monotonic()
         if now < self._next:
             return
-        moment = self._clock.now() + LONGEST_SILENCE
+        moment, is_first = self._clock.now() + LONGEST_SILENCE, self._next == -inf
         if self._change({"ScheduleExpression": at_expression(moment), "State": "ENABLED"}):
             self._fires_at = moment
-        is_urgent = self._trouble and self._fires_at is not None
+        # A predecessor may have armed them, with minutes left.
+        is_urgent = self._trouble and (self._fires_at is not None or is_first)
         self._next = now + (RETRY_S if is_urgent else EVERY_S)
 
-    def switch_off(self) -> None:
-        """Let nobody be told of a silence once the GPU nodes are at zero for good. Raises `LeaseLost`. A refusal is
-        only logged: a schedule that fires then changes nothing."""
-        if self._next < inf:
+    def switch_off(self) -> bool:
+        """Let nobody be told of a silence once the GPU nodes are at zero for good; return False if it is to be asked
+        again. Raises `LeaseLost`. A schedule that fires then changes nothing, but tells people of a silence."""
+        if self._exist:
             self._next = inf
             self._change({"State": "DISABLED"})
+        return not self._trouble
 
     def troubles(self) -> tuple[str, ...]:
         """Return what keeps the schedules from being postponed, and when they fire, if this steward has armed them."""

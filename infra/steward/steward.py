@@ -62,6 +62,9 @@ from infra.steward.seeing.trainer_events import TrainerEvents
 from infra.steward.silence import SilenceSchedules
 from trainer.contract import Unrecognised
 
+_MOST_TRIES = 5
+"""To switch off the notice of a silent steward, at the end."""
+
 
 class Steward:
     def __init__(
@@ -125,6 +128,7 @@ class Steward:
     def _campaign(self) -> None:
         self.lease.check()
         last_resort.sign(self.client, os.uname().nodename, self.config.spec.campaign)
+        self._note_silence()
         state = self.store.state()
         kind, campaign = self.attempt.kind, self.config.spec.campaign
         reconcile(self.client, self.store, self.nodes, self.returns, kind, campaign, self.committed_step())
@@ -146,7 +150,16 @@ class Steward:
         self.nodes.set_desired(0)
         if not self.store.state().closed:
             self.store.append(NodesAtZero(group=self.names.gpu_group))
-        self.silence.switch_off()
+        for _ in range(_MOST_TRIES):
+            if self.silence.switch_off():
+                break
+            self._rest(self.config.poll.total_seconds())
+
+    def _note_silence(self) -> None:
+        """Record when AWS has ended the GPU nodes of a silent predecessor, before a postponement wipes it out."""
+        moment = self.silence.fired_at()
+        if moment is not None and self.store.state().gpu_nodes_up and self.nodes.desired() == 0:
+            self.store.append(NodesAtZero(group=self.names.gpu_group, since=moment))
 
     def _left_behind(self) -> dict[str, Any] | None:
         """Return what the job left that no format recognises; None if nobody could look. The built-in trainer's

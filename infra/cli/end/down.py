@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 
 from infra import target
@@ -14,7 +15,7 @@ from infra.cli.end.consent import ask, stakes
 from infra.cli.end.orphans import Forgotten, orphans_command
 from infra.cli.records import record_of
 from infra.console.plain_console import say
-from infra.errors import NO_GOLDEN, UserError
+from infra.errors import NO_GOLDEN, UserError, first_line
 from infra.plan.survey import environment
 from infra.preview.read_only import read_only_context
 from infra.record import borrowing
@@ -76,7 +77,10 @@ def ask_to_stop(store: CampaignStore) -> None:
 
 def end(context: Context, abandon: bool = False) -> None:
     """End a campaign whose lease is ours: archive what is sound, tear down, certify, report."""
-    launch_budget.note_fired(context)
+    try:
+        launch_budget.note_fired(context)
+    except (ClientError, BotoCoreError) as error:
+        context.progress.note(f"whether a schedule of AWS's has ended the GPU nodes is not known: {first_line(error)}")
     context.outputs |= context.state().finished_stages
     if not abandon and _can_archive(context):
         _run(context, Stage.SUPERVISE, Stage.ARCHIVE)

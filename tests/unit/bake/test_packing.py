@@ -46,6 +46,15 @@ def test_what_is_surely_baked_is_packed_once_before_anybody_asks(
     assert len(packed) == 2
 
 
+def test_sources_that_change_meanwhile_are_packed_anew_and_name_the_images(
+    packed: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bake.packing(context(None), BASES) as package:
+        monkeypatch.setattr(bake, "inputs_digest", lambda *_: "d" * 64)
+        package()
+    assert len(packed) == 2 and packed[1] != packed[0]
+
+
 def test_images_that_are_known_are_packed_only_when_their_registry_has_lost_them(packed: list[Path]) -> None:
     with bake.packing(context(b"{}"), BASES) as package:
         assert not packed

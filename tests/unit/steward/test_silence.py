@@ -12,6 +12,7 @@ import pytest
 from infra.campaign.closing import SILENT
 from infra.cluster.steward_config import LONGEST_SILENCE
 from infra.errors import LeaseLost
+from infra.record.payloads.attempts import NodesAtZero
 from infra.spec.names import Names
 from infra.stack.closer import EVERY
 from infra.steward.silence import SilenceSchedules
@@ -138,7 +139,7 @@ def looks(story: StewardRun, minutes: float) -> list[str]:
 
 
 def test_a_campaign_that_is_older_than_the_schedules_trains_without(story: StewardRun) -> None:
-    assert looks(story, 30) == [NODES, NOTICE] * 3
+    assert looks(story, 30) == [NODES, *[NODES, NOTICE] * 3]
     assert story.live()["why"] == "training"
 
 
@@ -150,9 +151,45 @@ def test_where_somebody_has_removed_one_the_other_is_postponed_all_the_same(guar
     assert moment is not None and moment - guarded.time.wall() > LONGEST_SILENCE - QUARTER - timedelta(minutes=1)
 
 
-def test_an_endpoint_that_a_vpc_lacks_is_asked_no_more_often_than_one_that_answers(guarded: StewardRun) -> None:
+def test_an_endpoint_that_a_vpc_lacks_is_asked_hardly_more_than_one_that_answers(guarded: StewardRun) -> None:
     guarded.aws.no_scheduler = "AccessDeniedException"
-    assert looks(guarded, 30) == [NODES] * 3
+    assert looks(guarded, 30) == [NODES] * 5, "one when it begins, and the first refusal twice"
+
+
+def test_a_successor_that_is_refused_once_asks_before_its_predecessors_schedule_fires(guarded: StewardRun) -> None:
+    in_seven_minutes = f"at({guarded.time.wall() + timedelta(minutes=7):%Y-%m-%dT%H:%M:%S})"
+    for name in (NODES, NOTICE):
+        guarded.aws.schedules[name] |= {"State": "ENABLED", "ScheduleExpression": in_seven_minutes}
+    start = guarded.time()
+
+    def turn() -> None:
+        guarded.aws.no_scheduler = "ThrottlingException" if guarded.time() < start + 20 else ""
+
+    guarded.aws.no_scheduler = "ThrottlingException"
+    assert not guarded.run(5, turn)
+    assert left(guarded) > LONGEST_SILENCE - QUARTER
+
+
+def test_a_successor_records_when_the_nodes_of_its_predecessor_went(guarded: StewardRun) -> None:
+    assert not guarded.run(5)
+    went = guarded.time.wall().replace(microsecond=0) + timedelta(minutes=1)
+    for name in (NODES, NOTICE):
+        guarded.aws.schedules[name] |= {"State": "ENABLED", "ScheduleExpression": f"at({went:%Y-%m-%dT%H:%M:%S})"}
+    guarded.aws.desired = 0
+    guarded.cluster.nodes.clear()
+    guarded.time.go(120 * MINUTE)
+    guarded.run(1)
+    (event,) = [one for one in guarded.store().events() if one.kind == "nodes.at-zero"]
+    assert isinstance(event.payload, NodesAtZero) and event.payload.since == went
+
+
+def test_a_refusal_at_the_end_is_met_by_another_try_so_that_nobody_hears_of_a_silence(guarded: StewardRun) -> None:
+    ended = schedules(guarded, lambda: None)
+    ended.postpone()
+    guarded.aws.no_scheduler = "ThrottlingException"
+    assert not ended.switch_off()
+    guarded.aws.no_scheduler = ""
+    assert ended.switch_off() and fires_at(guarded, NOTICE) is None
 
 
 def test_an_armed_schedule_that_cannot_be_postponed_is_tried_each_minute(guarded: StewardRun) -> None:
@@ -167,7 +204,7 @@ def test_an_armed_schedule_that_cannot_be_postponed_is_tried_each_minute(guarded
 
     guarded.aws.get_schedule = get_schedule  # type: ignore[method-assign]
     assert not guarded.run(20, turn)
-    first, *gaps = [later - sooner for sooner, later in itertools.pairwise(asked[1:])]
+    first, *gaps = [later - sooner for sooner, later in itertools.pairwise(asked[2:])]
     assert 12 < first < 13 and len(gaps) >= 6 and all(0.9 < gap < 1.3 for gap in gaps)
 
 
