@@ -7,6 +7,7 @@ process has mapped them, and are as they were once this has ended.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -23,6 +24,8 @@ def main(pid: int, seconds: float) -> None:
         sys.exit("it has mapped no data")
     contents = [os.pread(file, os.fstat(file).st_size, 0) for file in files]
     print(f"{len(files)} files", flush=True)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a background process of a shell would ignore the first
+        signal.signal(number, lambda *_: sys.exit())
     time.sleep(0.5)  # whoever asks notes the moment of the strike before anybody sees what follows
     try:
         for file, content in zip(files, contents, strict=True):

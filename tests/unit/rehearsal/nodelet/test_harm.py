@@ -125,6 +125,6 @@ def test_tokens_are_zeros_for_whoever_has_mapped_them_until_the_program_ends(sta
         assert program.stdout is not None and program.stdout.readline() == "1 files\n"
         while answer(process) != "00000000":
             assert program.poll() is None
-        program.send_signal(signal.SIGINT)
+        program.terminate()
         program.wait()
     assert answer(process) == b"abcd".hex() and data.read_bytes() == b"abcd" * 100
