@@ -252,6 +252,7 @@ OTHERWISE = {
     "start_build": "the steward's and the schedule's",
     "publish": "a method of ours, no topic's",
     "purchase_capacity_block": "the buyer's",
+    "reboot_instances": "the steward's alone, in a role of its own",
     "verify": "a method of ours, no key's",
 }
 """Names in the driver's code that the operator's policies leave out, each with its reason."""
