@@ -233,6 +233,31 @@ def test_a_campaigns_preflight_judges_the_fabric_between_its_nodes_before_a_rank
     assert any(everyones) == (fault in ("half of all", "uplink"))
 
 
+def test_an_adapter_that_names_no_host_may_be_the_one_that_its_node_lacks(
+    healthy: dict[int, SimulatedFabric],
+) -> None:
+    fabric = healthy[SMALL.nodes]
+
+    def run(*command: str, timeout_s: float = 0) -> Output:
+        text = fabric.look(0)(*command).text
+        return Output(0, text.replace('"node-001 mlx5_1"', '"MT4129 ConnectX7   Mellanox Technologies"'), "")
+
+    probes = {probe.name: probe for probe in gang_probes(run, SMALL.names(), adapters=2)}
+    probe = probes.pop("infiniband_adapters")
+    assert probe.verdict is Verdict.BLIND and "rdma-ndd" in probe.cure
+    assert "1 adapters do not say whose they are: node-001: 1 of 2" in probe.seen
+    assert not failures(list(probes.values()))
+
+
+def test_nodes_that_say_the_same_name_are_told_from_each_other_by_nobody() -> None:
+    def refuse(*command: str, timeout_s: float = 0) -> Output:
+        raise AssertionError(f"{command} was started")
+
+    (probe,) = campaign_probes(refuse, {"a": "localhost", "b": "gpu-02", "c": "localhost"})
+    assert probe.verdict is Verdict.BLIND and "the adapters of a; c do not say" in probe.seen
+    assert "or say the same" in probe.seen and "a name of its own" in probe.cure
+
+
 def test_a_campaign_whose_adapters_name_no_host_is_told_that_nobody_could_look() -> None:
     def refuse(*command: str, timeout_s: float = 0) -> Output:
         raise AssertionError(f"{command} was started")

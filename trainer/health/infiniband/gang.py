@@ -41,12 +41,14 @@ def gang_probes(look: Look, nodes: Collection[str], one_leaf: bool = False, adap
 def campaign_probes(look: Look, hosts: Mapping[str, str], one_leaf: bool = False, adapters: int = 0) -> Iterator[Probe]:
     """Judge the fabric between a campaign's nodes. `hosts`: node -> its host's name on the fabric, empty if unknown.
 
-    The probes blame nodes by the names that the campaign knows.
+    A name that several nodes have, as clones of an image do, tells none of them apart. The probes blame nodes by the names that the campaign knows.
     """
-    unknown = [node for node, host in hosts.items() if not host]
+    sharers = Counter(hosts.values())
+    unknown = [node for node, host in hosts.items() if not host or sharers[host] > 1]
     if unknown or not hosts:
-        seen = f"the adapters of {several(unknown) or 'no node'} do not say whose they are"
-        yield blind("infiniband_fabric", seen, "a look at the fabric between the nodes", "start rdma-ndd on each host")
+        seen = f"the adapters of {several(unknown) or 'no node'} do not say whose they are, or say the same"
+        cure = "give each host a name of its own, and start rdma-ndd on it"
+        yield blind("infiniband_fabric", seen, "a look at the fabric between the nodes", cure)
         return
     nodes = {host: node for node, host in hosts.items()}
     for probe in gang_probes(look, nodes, one_leaf, adapters):
@@ -133,9 +135,12 @@ def _adapters_probe(tree: FabricTree, nodes: Collection[str], wanted: int) -> Pr
     usual = dict(Counter(chain(*devices.values())).most_common(count)).keys()
     bad = {node: f"{node}: {len(names)} of {count}{_without(usual - names)}" for node, names in devices.items()
            if len(names) < count}  # fmt: skip
+    name, target = "infiniband_adapters", f"{count} adapters of each node with a cable"
+    if bad and tree.nameless:
+        reason = f"{len(tree.nameless)} adapters do not say whose they are: {several(bad.values())}"
+        return blind(name, reason, target, "start rdma-ndd on each host")
     cure = f"run ibstat on that node: a port in Polling has no cable; {CABLE_CURE}"
-    target = f"{count} adapters of each node with a cable"
-    return finding("infiniband_adapters", bad.values(), f"{count} each", target, cure, bad)
+    return finding(name, bad.values(), f"{count} each", target, cure, bad)
 
 
 def _uplinks_probe(tree: FabricTree, nodes: Collection[str]) -> Probe:
