@@ -44,7 +44,7 @@ def main() -> int:
     has_fabric = bool(expectation.accelerators) and not expectation.efa_devices
     fabric_ports = choice_of(look) if has_fabric else PortChoice(())
     probes += infiniband_probes(fabric_ports, look, ports=expectation.adapters, rdma=expectation.rdma)
-    probes += affinity_probes(fabric_ports)
+    probes += affinity_probes(fabric_ports, look)
     os.environ.update({**nccl_environment(fabric_ports), **os.environ})  # what somebody has set stands
     errors = read_errors(fabric_ports.usable, look)
     has_links = expectation.gpus is not None and expectation.gpus.nvlinks > 0

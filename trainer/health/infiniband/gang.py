@@ -41,7 +41,8 @@ def gang_probes(look: Look, nodes: Collection[str], one_leaf: bool = False, adap
 def campaign_probes(look: Look, hosts: Mapping[str, str], one_leaf: bool = False, adapters: int = 0) -> Iterator[Probe]:
     """Judge the fabric between a campaign's nodes. `hosts`: node -> its host's name on the fabric, empty if unknown.
 
-    A name that several nodes have, as clones of an image do, tells none of them apart. The probes blame nodes by the names that the campaign knows.
+    A name that several nodes have, as clones of an image do, tells none of them apart. The probes blame nodes by the
+    names that the campaign knows.
     """
     sharers = Counter(hosts.values())
     unknown = [node for node, host in hosts.items() if not host or sharers[host] > 1]
