@@ -56,7 +56,7 @@ def look(
             "bucket": _bucket(client, cluster),
             "claim": _claim(client, cluster.fabric),
             "dry_runs": tuple(_dry_run(connect(cluster, dry_run=True), *document) for document in documents),
-            "unguarded": _unguarded(connect(cluster, dry_run=True), spec, cluster, documents),
+            "policy_gap": _policy_gap(connect(cluster, dry_run=True), spec, cluster, documents),
             "queue": look_at_queue(client, cluster, [document for _, document in documents]),
         }
     )
@@ -151,7 +151,7 @@ def _claim(client: Client, fabric: StandingFabric) -> str:
     return ""
 
 
-def _unguarded(client: Client, spec: Spec, cluster: StandingCluster, documents: Sequence[tuple[str, Object]]) -> str:
+def _policy_gap(client: Client, spec: Spec, cluster: StandingCluster, documents: Sequence[tuple[str, Object]]) -> str:
     """Return what the server takes though the grant's policy forbids it, where the spec opens the namespace; empty if
     it refuses it. `client` makes nothing."""
     if not (spec.runtime.host_network or cluster.fabric.ipc_lock):

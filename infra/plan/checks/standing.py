@@ -241,10 +241,10 @@ def accepted_objects(case: Case) -> Iterator[Draft]:
 
 def guarded_namespace(case: Case) -> Iterator[Draft]:
     """The grant's policy holds a namespace that the job's network or memory opens, if it was tried."""
-    if case.facts.cluster is not None and case.facts.cluster.unguarded:
+    if case.facts.cluster is not None and case.facts.cluster.policy_gap:
         field = "workload.host_network" if case.spec.runtime.host_network else "cluster.fabric.ipc_lock"
         cure = "have an admin apply policy and binding of `bivouac grant`: without them its pods may be all they like"
-        seen = f"the cluster would make {case.facts.cluster.unguarded}"
+        seen = f"the cluster would make {case.facts.cluster.policy_gap}"
         yield error(field, "the namespace is open, and no policy holds it", seen=seen, cure=cure)
 
 

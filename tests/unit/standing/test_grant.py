@@ -273,12 +273,12 @@ def test_a_policy_that_does_not_stand_is_heard_of_by_what_the_server_takes(holds
             raise ApiError(response=response)
 
     server: Any = SimpleNamespace(create=create)
-    answer = look._unguarded(server, spec, spec.cluster, openings(spec, spec.cluster))
+    answer = look._policy_gap(server, spec, spec.cluster, openings(spec, spec.cluster))
     assert answer == ("" if holds else "a pod of account trainer with hostPID")
     assert [(pod.spec.serviceAccountName, pod.spec.hostPID) for pod in sent] == [("trainer", True)]
     closed = standing().spec
     assert closed.cluster is not None
-    assert look._unguarded(server, closed, closed.cluster, ()) == "" and len(sent) == 1
+    assert look._policy_gap(server, closed, closed.cluster, ()) == "" and len(sent) == 1
 
 
 def test_a_pod_writes_to_folders_of_its_campaign_on_a_claim_that_others_use_too() -> None:
