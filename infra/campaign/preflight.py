@@ -152,7 +152,12 @@ def _fault_lines(verdicts: Iterable[Mapping[str, Any]], expectation: Expectation
 
 
 def _missing_diagnostics(result: GangCheck, expectation: Expectation) -> list[Probe]:
-    """Return the probes of a diagnostic that the spec asks for and that did not run."""
+    """Return the probes of a diagnostic that the spec asks for and that did not run.
+
+    None while a node is unfit or a pod did not end: then the nodes may not have met, and the next round looks anew.
+    """
+    if result.unfit or result.alone:
+        return []
     names = {f"dcgm_{expectation.dcgm_level}", *(["infiniband_fabric"] if expectation.one_leaf else [])}
     return [probe for probe in result.blind if probe.name in names]
 

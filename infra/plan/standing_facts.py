@@ -60,5 +60,7 @@ class SeenCluster(Frozen):
     claim: str = ""
     """What pods claim of a DRA driver and is not there, in the server's words; empty if nothing is known to lack."""
     dry_runs: tuple[DryRun, ...] = ()
+    policy_gap: str = ""
+    """What the server would make though the policy of the grant forbids it; empty if nothing is known."""
     queue: SeenQueue | None = None
     """The queue of the spec; None: there is none, or it was not looked up."""

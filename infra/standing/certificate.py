@@ -15,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lightkube.resources.core_v1 import PersistentVolumeClaim, ResourceQuota
 
 from infra.cluster.kubernetes import OF_WORLD
+from infra.cluster.standing.fabric_claims import DRA_GROUP, template_name
 from infra.errors import first_line
 from infra.inventory.certify import SETTLE_S, Certificate, Looked
 from infra.record.events import CampaignState
@@ -82,11 +83,16 @@ def look(
 
 
 def _unseeable(tenant: Tenant) -> Iterator[str]:
-    """Yield what no right of the grant shows: a right to list Secrets would show other people's."""
+    """Yield what no right of the grant shows: to list Secrets or claims of devices would show other people's."""
     if tenant.spec.runtime.by_mpirun:
         yield (
             f"secrets {tenant.campaign}-a*-ssh of the MPI operator, which go with their MPIJobs: see with `kubectl -n "
             f"{tenant.cluster.namespace} get secrets`"
+        )
+    if template_name(tenant.cluster.fabric):
+        yield (
+            f"resourceclaims {tenant.campaign}-* of {DRA_GROUP}, which go with their pods: see with `kubectl -n "
+            f"{tenant.cluster.namespace} get resourceclaims`"
         )
 
 

@@ -18,6 +18,8 @@ from infra.standing.rights import DRIVER_ACCOUNT, Right, rights
 
 Object = dict[str, Any]
 QUOTA = PROJECT
+GUARD_LABEL = "bivouac.dev/guard"
+"""Label of what must stand before the namespace is opened: `kubectl apply -l` takes it alone."""
 _RBAC = "rbac.authorization.k8s.io"
 _PODS_BESIDE = 10
 """Pods beside two gangs, of which one is ending: steward, archive, copies, the proof of a node."""
@@ -49,6 +51,12 @@ def grant_text(spec: Spec, cluster: StandingCluster, driver: Subject) -> str:
         f"the namespace a Secret {cluster.s3.secret} with\n"
         "# AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the bucket. No right changes a node or another namespace.\n"
     )
+    if _opened_words(spec.runtime.host_network, cluster.fabric.ipc_lock):
+        head += (
+            "# Policy and binding come first. Where they cannot be applied, do not apply the rest, which opens the "
+            "namespace.\n# kubectl goes on after a failure, so in two steps: bivouac grant SPEC > grant.yaml\n"
+            f"#   kubectl apply -f grant.yaml -l {GUARD_LABEL} && kubectl apply -f grant.yaml\n"
+        )
     parts = grant(spec, cluster, driver)
     return head + "".join(f"---\n# {part.reason}\n{yaml.safe_dump(part.document, sort_keys=False)}" for part in parts)
 
@@ -65,14 +73,15 @@ def _parts(spec: Spec, cluster: StandingCluster, driver: Subject) -> Iterator[Pa
     space_words = (
         "The namespace of the campaigns. Best one of its own: who makes pods in a namespace can use its Secrets."
     )
+    if opened:
+        policy = admission.own_baseline(f"{PROJECT}-{space}", host_network, pins_memory)
+        allowed = "The rules of `baseline`, but that the pods of the trainer have what the spec wants."
+        yield Part(allowed, _guard(policy))
+        yield Part(f"They hold in namespace {space}.", _guard(admission.binding(policy, space)))
     yield Part(
         f"{space_words}{opened}",
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space, "labels": pod_security(bool(opened))}},
     )
-    if opened:
-        policy = admission.own_baseline(f"{PROJECT}-{space}", host_network, pins_memory)
-        yield Part("What `baseline` forbids, but for the pods of the trainer what stands above.", policy)
-        yield Part("In this namespace.", admission.binding(policy, space))
     if (template := claim_template(cluster)) is not None:
         yield Part(f"What each pod of the gang claims of DeviceClass {cluster.fabric.device_class}.", template)
     yield Part("The most that campaigns here take at one time.", _quota(spec, cluster))
@@ -96,6 +105,10 @@ def _parts(spec: Spec, cluster: StandingCluster, driver: Subject) -> Iterator[Pa
     yield from _local_volume(cluster)
 
 
+def _guard(document: Object) -> Object:
+    return document | {"metadata": document["metadata"] | {"labels": {GUARD_LABEL: "baseline"}}}
+
+
 def _opened_words(host_network: bool, pins_memory: bool) -> str:
     """Return what the namespace allows beyond Pod Security's `baseline`, and its price; empty if nothing."""
     prices = {
@@ -107,7 +120,7 @@ def _opened_words(host_network: bool, pins_memory: bool) -> str:
         return ""
     return (
         "\n# Its level is `privileged`: `baseline` does not let the job's pods have what the spec wants. The price:"
-        f"{wanted}\n# The policy below holds all else of `baseline`, for every pod: without it a pod here could be all "
+        f"{wanted}\n# The policy above holds all else of `baseline`, for every pod: without it a pod here could be all "
         "that it likes.\n# An exemption of the namespace in the API server's own configuration needs the policy too."
     )
 

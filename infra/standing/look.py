@@ -22,6 +22,7 @@ from infra.cluster.standing.fabric_claims import DRA_GROUP, DRA_VERSION, templat
 from infra.errors import first_line
 from infra.plan.standing_facts import DryRun, SeenCluster, SeenNode
 from infra.spec.campaign import Spec
+from infra.spec.names import TRAINER_ACCOUNT
 from infra.spec.standing import StandingCluster, StandingFabric
 from infra.standing.queue_look import look_at_queue
 from infra.standing.rights import Right, driver_rights
@@ -55,6 +56,7 @@ def look(
             "bucket": _bucket(client, cluster),
             "claim": _claim(client, cluster.fabric),
             "dry_runs": tuple(_dry_run(connect(cluster, dry_run=True), *document) for document in documents),
+            "policy_gap": _policy_gap(connect(cluster, dry_run=True), spec, cluster, documents),
             "queue": look_at_queue(client, cluster, [document for _, document in documents]),
         }
     )
@@ -147,6 +149,18 @@ def _claim(client: Client, fabric: StandingFabric) -> str:
     except httpx2.HTTPStatusError as error:
         return f"{DRA_GROUP}/{DRA_VERSION}: {first_line(error)}"
     return ""
+
+
+def _policy_gap(client: Client, spec: Spec, cluster: StandingCluster, documents: Sequence[tuple[str, Object]]) -> str:
+    """Return what the server takes though the grant's policy forbids it, where the spec opens the namespace; empty if
+    it refuses it. `client` makes nothing."""
+    if not (spec.runtime.host_network or cluster.fabric.ipc_lock):
+        return ""
+    pods = (document["spec"] | {"hostPID": True} for _, document in documents if document["kind"] == "Pod")
+    wish = next(pod for pod in pods if pod["serviceAccountName"] == TRAINER_ACCOUNT)
+    metadata = {"name": f"{spec.campaign}-guard", "namespace": cluster.namespace}
+    answer = _dry_run(client, "", {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": wish})
+    return "" if answer.refusal else f"a pod of account {TRAINER_ACCOUNT} with hostPID"
 
 
 def _dry_run(client: Client, what: str, document: Object) -> DryRun:

@@ -25,7 +25,7 @@ from trainer.health.infiniband.links import errors_probe, read_errors
 from trainer.health.infiniband.node import choice_of, infiniband_probes, nccl_environment
 from trainer.health.infiniband.ports import INFINIBAND
 from trainer.health.infiniband.settings import PortChoice
-from trainer.health.looking import Look, look
+from trainer.health.looking import Look, blind, look
 from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.probes import node_probes
 from trainer.place import place_of
@@ -44,7 +44,7 @@ def main() -> int:
     has_fabric = bool(expectation.accelerators) and not expectation.efa_devices
     fabric_ports = choice_of(look) if has_fabric else PortChoice(())
     probes += infiniband_probes(fabric_ports, look, ports=expectation.adapters, rdma=expectation.rdma)
-    probes += affinity_probes(fabric_ports)
+    probes += affinity_probes(fabric_ports, look)
     os.environ.update({**nccl_environment(fabric_ports), **os.environ})  # what somebody has set stands
     errors = read_errors(fabric_ports.usable, look)
     has_links = expectation.gpus is not None and expectation.gpus.nvlinks > 0
@@ -73,9 +73,15 @@ def main() -> int:
 
 
 def fabric_probes(expectation: Expectation, result: Collective, ports: PortChoice, look: Look) -> Iterator[Probe]:
-    """Yield what one node sees of InfiniBand between all of them; nothing where no port of the gang is InfiniBand's."""
+    """Yield what one node sees of InfiniBand between all of them.
+
+    Where no port of the gang is InfiniBand's that is nothing, or that nobody can see the one leaf that the spec wants.
+    """
     if any(port.layer == INFINIBAND for port in ports.ports):
         yield from campaign_probes(look, result.hosts, expectation.one_leaf, expectation.adapters)
+    elif expectation.one_leaf:
+        reason = "no port of the first pod is InfiniBand's"
+        yield blind("infiniband_fabric", reason, "one leaf", "do not ask for one_leaf")
 
 
 def nccl_probes(expectation: Expectation, result: Collective, nodes: int, fabric: PortChoice) -> Iterator[Probe]:

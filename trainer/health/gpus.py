@@ -11,6 +11,7 @@ from trainer.health.nvlinks import links_of
 from trainer.health.parsers import kernel_log, nvidia_smi
 from trainer.health.parsers.nvidia_smi import Gpu, Smi
 
+TOOL_CURE = "the image must ask for the driver's `utility` capability: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 _REPLACE = "replace the node: nobody repairs a GPU of an EC2 instance"
 
 
@@ -19,8 +20,7 @@ def gpu_probes(expectation: GpuExpectation, limits: Limits, look: Look, driver: 
     try:
         smi = nvidia_smi.parse_query(text_of(look("nvidia-smi", "-q", "-x", timeout_s=60), "nvidia-smi"))
     except (CannotLook, ValueError) as error:
-        cure = "the image must ask for the driver's `utility` capability: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        yield blind("gpus", error, f"{expectation.count} {expectation.product}", cure)
+        yield blind("gpus", error, f"{expectation.count} {expectation.product}", TOOL_CURE)
     else:
         yield from query_probes(smi, expectation, limits)
         if driver is not None:
@@ -40,6 +40,17 @@ def identities(look: Look) -> tuple[str, ...]:
     except (CannotLook, ValueError):
         return ()
     return tuple(gpu.uuid for gpu in smi.gpus if gpu.uuid)
+
+
+def bus_addresses(look: Look) -> frozenset[str]:
+    """Return the PCI addresses of the GPUs that the driver shows here, as the kernel writes them: `0000:9b:00.0`.
+
+    Raises `CannotLook` or `ValueError`.
+    """
+    smi = nvidia_smi.parse_query(text_of(look("nvidia-smi", "-q", "-x", timeout_s=60), "nvidia-smi"))
+    # The tool writes eight digits of the domain, the kernel as few as it needs but four.
+    parts = (gpu.bus_id.lower().partition(":") for gpu in smi.gpus)
+    return frozenset(f"{int(domain, 16):04x}:{rest}" for domain, _, rest in parts)
 
 
 def suspicion(look: Look) -> str:

@@ -239,6 +239,15 @@ def accepted_objects(case: Case) -> Iterator[Draft]:
             yield error("cluster", f"the cluster would refuse {answer.what}", seen=answer.refusal, cure=cure)
 
 
+def guarded_namespace(case: Case) -> Iterator[Draft]:
+    """The grant's policy holds a namespace that the job's network or memory opens, if it was tried."""
+    if case.facts.cluster is not None and case.facts.cluster.policy_gap:
+        field = "workload.host_network" if case.spec.runtime.host_network else "cluster.fabric.ipc_lock"
+        cure = "have an admin apply policy and binding of `bivouac grant`: without them its pods may be all they like"
+        seen = f"the cluster would make {case.facts.cluster.policy_gap}"
+        yield error(field, "the namespace is open, and no policy holds it", seen=seen, cure=cure)
+
+
 def queued_launcher(case: Case) -> Iterator[Draft]:
     """A job by mpirun names no queue: its MPIJob would take nodes past it."""
     cluster = case.spec.cluster

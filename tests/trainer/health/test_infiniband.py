@@ -22,8 +22,8 @@ from trainer.health.infiniband import __main__ as command
 from trainer.health.infiniband.gang import campaign_probes, gang_probes, read_tree
 from trainer.health.infiniband.links import errors_probe, parse_links, read_errors
 from trainer.health.infiniband.node import choice_of, infiniband_probes
-from trainer.health.infiniband.ports import host_of, parse_ibstat
-from trainer.health.infiniband.settings import derive
+from trainer.health.infiniband.ports import Port, host_of, parse_ibstat
+from trainer.health.infiniband.settings import PortChoice, derive
 from trainer.health.looking import CannotLook, Output, look
 from trainer.health.message import serialize
 
@@ -219,7 +219,8 @@ def test_a_campaigns_preflight_judges_the_fabric_between_its_nodes_before_a_rank
     sent = {node: HealthReport.model_validate_json(serialize(report)) for node, report in reports.items()}
     verdict = judge(sent, [])
 
-    assert len(probes) == 5 + expectation.one_leaf and not verdict.blind
+    assert len(probes) == 5 + expectation.one_leaf
+    assert [probe.name for probe in verdict.blind] == (["infiniband_uplinks"] if fault == "uplink" else [])
     assert [row["node"] for row in verdict.unfit] == ([nodes[1]] if fault in ("wrong leaf", "one cable") else [])
     words = {row["node"]: fault_text(row, "racks") for row in verdict.verdicts}
     if verdict.unfit:
@@ -228,9 +229,72 @@ def test_a_campaigns_preflight_judges_the_fabric_between_its_nodes_before_a_rank
     if fault == "half of all":
         assert verdict.common or "infiniband_adapters: node-000: 1 of 2" in words[nodes[0]]
     if fault == "uplink":
-        assert "leaf-01" in words[nodes[0]] and "without spine-01" in words[nodes[0]]
+        (told,) = verdict.blind
+        assert "leaf-01" in told.seen and "without spine-01" in told.seen and told.cure
     everyones = [bool(verdict.common), not verdict.fabric]
-    assert any(everyones) == (fault in ("half of all", "uplink"))
+    assert any(everyones) == (fault == "half of all"), "a tenant does not own a leaf's uplinks"
+
+
+def test_an_adapter_that_names_no_host_may_be_the_one_that_its_node_lacks(
+    healthy: dict[int, SimulatedFabric],
+) -> None:
+    fabric = healthy[SMALL.nodes]
+
+    def run(*command: str, timeout_s: float = 0) -> Output:
+        text = fabric.look(0)(*command).text
+        return Output(0, text.replace('"node-001 mlx5_1"', '"MT4129 ConnectX7   Mellanox Technologies"'), "")
+
+    probes = {probe.name: probe for probe in gang_probes(run, SMALL.names(), adapters=2)}
+    probe = probes.pop("infiniband_adapters")
+    assert probe.verdict is Verdict.BLIND and "rdma-ndd" in probe.cure
+    assert "1 adapters do not say whose they are: node-001: 1 of 2" in probe.seen
+    assert not failures(list(probes.values()))
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["a switch's alone", "a node's too"])
+def test_a_slow_cable_between_switches_refuses_no_campaign_and_hides_no_nodes_own(own: bool, tmp_path: Path) -> None:
+    slow = {(3, 1): f"{NARROW} s=7 {HDR}"} if own else {}
+    with faulty(replace(SMALL, slow=slow), tmp_path / "fabric") as fabric:
+
+        def run(*command: str, timeout_s: float = 0) -> Output:
+            """The simulator's tools, but that the cable from leaf to spine is as slow as that of a slow node."""
+            lines = fabric.look(0)(*command).text.splitlines()
+            slow_lines = [
+                line.replace("==(12X", "==( 4X").replace("( )", "(Could be 12X )")
+                if '"leaf-00" ( )' in line and "spine-01" in line
+                else line
+                for line in lines
+            ]
+            return Output(0, "\n".join(slow_lines), "")
+
+        hosts = {f"pod-{host}": host for host in SMALL.names()}
+        told = {probe.name: probe for probe in campaign_probes(run, hosts)}["infiniband_links"]
+        by_hand = failures(list(gang_probes(run, SMALL.names())))
+
+    assert by_hand.keys() == {"infiniband_links"} and "spine-01" in by_hand["infiniband_links"].seen
+    assert told.verdict is (Verdict.FAIL if own else Verdict.BLIND) and "spine-01" in told.seen
+    assert told.blamed_nodes == (("pod-node-003",) if own else None)
+
+
+@pytest.mark.parametrize("layers", [(), ("Ethernet",)], ids=["no port", "RoCE"])
+def test_a_leaf_that_the_spec_wants_is_not_passed_over_where_there_is_no_infiniband(layers: tuple[str, ...]) -> None:
+    def refuse(*command: str, timeout_s: float = 0) -> Output:
+        raise AssertionError(f"{command} was started")
+
+    ports = PortChoice(tuple(Port("mlx5_0", 1, "Active", "LinkUp", 400.0, layer) for layer in layers))
+    met = Collective((), 1.0, None, None, {"a": "gpu-01", "b": "gpu-02"})
+    assert list(fabric_probes(PLAIN, met, ports, refuse)) == []
+    (probe,) = fabric_probes(PLAIN.model_copy(update={"one_leaf": True}), met, ports, refuse)
+    assert (probe.name, probe.verdict) == ("infiniband_fabric", Verdict.BLIND) and "one_leaf" in probe.cure
+
+
+def test_nodes_that_say_the_same_name_are_told_from_each_other_by_nobody() -> None:
+    def refuse(*command: str, timeout_s: float = 0) -> Output:
+        raise AssertionError(f"{command} was started")
+
+    (probe,) = campaign_probes(refuse, {"a": "localhost", "b": "gpu-02", "c": "localhost"})
+    assert probe.verdict is Verdict.BLIND and "the adapters of a; c do not say" in probe.seen
+    assert "or say the same" in probe.seen and "a name of its own" in probe.cure
 
 
 def test_a_campaign_whose_adapters_name_no_host_is_told_that_nobody_could_look() -> None:

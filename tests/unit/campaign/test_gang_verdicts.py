@@ -66,6 +66,15 @@ def test_a_leaf_that_the_spec_wants_and_nobody_could_look_at_is_not_taken_for_gi
     assert bool(preflight._missing_diagnostics(seen, expectation)) is wanted
 
 
+@pytest.mark.parametrize("peer", ["sick", "not placed"])
+def test_a_node_that_its_peers_never_met_is_replaced_before_a_look_is_missed(peer: str) -> None:
+    unmet = (probe("infiniband_fabric", False, looked=False), probe("fabric", False, "timed out"))
+    died = {"b": report("b", probe("report", False, "OOMKilled"))} if peer == "sick" else {}
+    seen = judge({"a": report("a", *unmet), **died}, FACTS, [] if died else [waiting(seen="Unschedulable")])
+    assert [verdict["node"] for verdict in seen.unfit] == list(died) and bool(seen.alone) == (not died)
+    assert not preflight._missing_diagnostics(seen, part(Expectation, one_leaf=True, dcgm_level=None))
+
+
 def waiting(name: str = "start", seen: str = "ImagePullBackOff: 403 Forbidden") -> Probe:
     return probe(name, False, seen)
 

@@ -58,6 +58,8 @@ def test_a_cluster_that_has_all_is_no_finding(found: Found) -> None:
          '"rdma" not found', "kubectl get deviceclasses"),
         ({"dry_runs": (DryRun(what="the gang", refusal="exceeded quota"),)}, "accepted-objects cluster",
          "exceeded quota", "JobSet"),
+        ({"policy_gap": "a pod of account trainer with hostPID"}, "guarded-namespace cluster.fabric.ipc_lock",
+         "with hostPID", "policy and binding"),
     ],
 )  # fmt: skip
 def test_an_answer_becomes_a_finding(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import pytest
 import yaml
 from lightkube.codecs import from_dict
+from lightkube.core.exceptions import ApiError
 from typer.testing import CliRunner
 
 from infra.cli.end import sweep
@@ -238,11 +241,15 @@ def test_what_baseline_forbids_is_granted_with_its_price_and_a_policy_for_the_re
     assert file.spec is not None and file.spec.cluster is not None
     text = grant_text(file.spec, file.spec.cluster, Subject())
     documents = list(yaml.safe_load_all(text))
-    assert documents[0]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    (space,) = of_kind(documents, "Namespace")
+    assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
     price = {"host network": "own addresses", "pinned memory": "pin all of a node's memory"}[wish]
     assert "The price:" in text and price in text
     (policy,), (binding,) = (of_kind(documents, f"ValidatingAdmissionPolicy{end}") for end in ("", "Binding"))
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    assert documents[:3] == [policy, binding, space], "nothing is open before the policy stands"
+    guards = [document for document in documents if "bivouac.dev/guard" in document["metadata"].get("labels", {})]
+    assert guards == [policy, binding] and "-l bivouac.dev/guard && kubectl apply" in text
     (place,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchLabels"].values()
     assert place == "team-a"
     pod = placing.gang(health_gang(file.spec), file.spec.cluster)
@@ -251,6 +258,27 @@ def test_what_baseline_forbids_is_granted_with_its_price_and_a_policy_for_the_re
     assert bool(pod.get("hostNetwork")) == (wish == "host network")
     assert capabilities.get("add", []) == (["IPC_LOCK"] if wish == "pinned memory" else [])
     assert not of_kind(granted(standing), "ValidatingAdmissionPolicy")
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_policy_that_does_not_stand_is_heard_of_by_what_the_server_takes(holds: bool, standing: Standing) -> None:
+    spec = standing({"cluster.fabric": {"ipc_lock": True}}).spec
+    assert spec.cluster is not None
+    sent: list[Any] = []
+
+    def create(pod: Any) -> None:
+        sent.append(pod)
+        if holds:
+            response = httpx2.Response(422, json={"message": "no host namespace", "code": 422})
+            raise ApiError(response=response)
+
+    server: Any = SimpleNamespace(create=create)
+    answer = look._policy_gap(server, spec, spec.cluster, openings(spec, spec.cluster))
+    assert answer == ("" if holds else "a pod of account trainer with hostPID")
+    assert [(pod.spec.serviceAccountName, pod.spec.hostPID) for pod in sent] == [("trainer", True)]
+    closed = standing().spec
+    assert closed.cluster is not None
+    assert look._policy_gap(server, closed, closed.cluster, ()) == "" and len(sent) == 1
 
 
 def test_a_pod_writes_to_folders_of_its_campaign_on_a_claim_that_others_use_too() -> None:

@@ -82,6 +82,15 @@ def test_a_campaign_that_ended_beside_others_is_clean(
     }  # fmt: skip
 
 
+def test_claims_of_devices_that_no_right_shows_are_named_to_a_person(
+    api: TenantApi, s3: FakeS3, standing: Standing, time: Time
+) -> None:
+    spec = standing({"cluster.fabric": {"claim_template": "two-vfs"}}).spec
+    (words,) = look(tenant(api, s3, spec, time), NOTHING_LAUNCHED, IDENTITY, {}, "ada").suspects
+    assert words.startswith(f"resourceclaims {CAMPAIGN}-* of resource.k8s.io, which go with their pods")
+    assert f"kubectl -n {SPACE} get resourceclaims" in words
+
+
 def test_each_object_that_is_left_is_found_with_its_evidence(api: TenantApi, seen: Callable[..., Certificate]) -> None:
     inhabit(api)
     certificate = seen()

@@ -38,7 +38,7 @@ def _show_node(options: argparse.Namespace, look: Look, sysfs: Path) -> int:
         return int(ExitCode.DONE)
     for port, reason in choice.left_out.items():
         print(f"not of the gang's network: {port}: {reason}")
-    code = _show([*infiniband_probes(choice, look, ports=options.ports), *affinity_probes(choice, sysfs)])
+    code = _show([*infiniband_probes(choice, look, ports=options.ports), *affinity_probes(choice, look, sysfs)])
     for name, value in derive(choice, options.service_level, options.traffic_class, options.sharp).items():
         print(f"{name}={value}")
     return code

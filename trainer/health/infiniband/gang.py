@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
-from trainer.contract import Probe
+from trainer.contract import Probe, Verdict
 from trainer.health.infiniband.findings import CABLE_CURE, MANAGER_CURE, RIGHTS_CURE, finding, several
 from trainer.health.infiniband.links import INITIALIZE, Cable, parse_links
 from trainer.health.infiniband.tree import FabricTree, parse_topology, split_description
@@ -19,6 +19,7 @@ _PATIENCE_S = 120.0
 _ORDER_PATIENCE_S = 30.0
 """For a look that only orders ranks, while all other pods wait."""
 _LINKS_TARGET = "every link as wide and as fast as both its ends support"
+_NOBODYS = "left to the all-reduce, since it is no node's"
 _MOST_BLAMED = 16
 """Names that fit into a pod's termination message of 4096 bytes, beside the other probes."""
 
@@ -35,24 +36,35 @@ def gang_probes(look: Look, nodes: Collection[str], one_leaf: bool = False, adap
     except CannotLook as error:
         yield blind("infiniband_fabric", error, "a look at the fabric", RIGHTS_CURE)
         return
-    yield from (_limit_blame(probe) for probe in _judge(tree, parse_links(text), nodes, one_leaf, adapters))
+    yield from _judge(tree, parse_links(text), nodes, one_leaf, adapters)
 
 
 def campaign_probes(look: Look, hosts: Mapping[str, str], one_leaf: bool = False, adapters: int = 0) -> Iterator[Probe]:
     """Judge the fabric between a campaign's nodes. `hosts`: node -> its host's name on the fabric, empty if unknown.
 
-    The probes blame nodes by the names that the campaign knows.
+    A name that several nodes have, as clones of an image do, tells none of them apart. The probes blame nodes by the
+    names that the campaign knows. A failure that blames none is told and not judged: a tenant owns no switch.
     """
-    unknown = [node for node, host in hosts.items() if not host]
+    sharers = Counter(hosts.values())
+    unknown = [node for node, host in hosts.items() if not host or sharers[host] > 1]
     if unknown or not hosts:
-        seen = f"the adapters of {several(unknown) or 'no node'} do not say whose they are"
-        yield blind("infiniband_fabric", seen, "a look at the fabric between the nodes", "start rdma-ndd on each host")
+        seen = f"the adapters of {several(unknown) or 'no node'} do not say whose they are, or say the same"
+        cure = "give each host a name of its own, and start rdma-ndd on it"
+        yield blind("infiniband_fabric", seen, "a look at the fabric between the nodes", cure)
         return
     nodes = {host: node for node, host in hosts.items()}
-    for probe in gang_probes(look, nodes, one_leaf, adapters):
+    for probe in map(_limit_blame, map(_excuse, gang_probes(look, nodes, one_leaf, adapters))):
         hosts_at_fault = probe.blamed_nodes
         blamed_nodes = hosts_at_fault and tuple(nodes[host] for host in hosts_at_fault)
         yield probe.model_copy(update={"blamed_nodes": blamed_nodes})
+
+
+def _excuse(probe: Probe) -> Probe:
+    """Return the probe as one that judges nothing where it blames nobody, such as for a cable between switches: the
+    floor of the all-reduce judges whether the gang is too slow by it, and each node its own ports."""
+    if probe.verdict is not Verdict.FAIL or probe.blamed_nodes != ():
+        return probe
+    return probe.model_copy(update={"looked": False, "blamed_nodes": None, "seen": f"{_NOBODYS}: {probe.seen}"})
 
 
 def _limit_blame(probe: Probe) -> Probe:
@@ -73,8 +85,7 @@ def _judge(
     slow_links, target = [link for link in links if link.could_be], _LINKS_TARGET
     slow = [f"{_place(link)}: {link.shortfall}" for link in slow_links]
     if links:
-        owners = [_hosts_of(link) & set(nodes) for link in slow_links]
-        blamed_nodes = chain(*owners) if all(owners) else ()
+        blamed_nodes = chain(*(_hosts_of(link) & set(nodes) for link in slow_links))
         fine = f"{len(links)} links as fast as both ends can"
         yield finding("infiniband_links", slow, fine, target, CABLE_CURE, blamed_nodes)
     else:
@@ -133,9 +144,12 @@ def _adapters_probe(tree: FabricTree, nodes: Collection[str], wanted: int) -> Pr
     usual = dict(Counter(chain(*devices.values())).most_common(count)).keys()
     bad = {node: f"{node}: {len(names)} of {count}{_without(usual - names)}" for node, names in devices.items()
            if len(names) < count}  # fmt: skip
+    name, target = "infiniband_adapters", f"{count} adapters of each node with a cable"
+    if bad and tree.nameless:
+        reason = f"{len(tree.nameless)} adapters do not say whose they are: {several(bad.values())}"
+        return blind(name, reason, target, "start rdma-ndd on each host")
     cure = f"run ibstat on that node: a port in Polling has no cable; {CABLE_CURE}"
-    target = f"{count} adapters of each node with a cable"
-    return finding("infiniband_adapters", bad.values(), f"{count} each", target, cure, bad)
+    return finding(name, bad.values(), f"{count} each", target, cure, bad)
 
 
 def _uplinks_probe(tree: FabricTree, nodes: Collection[str]) -> Probe:
