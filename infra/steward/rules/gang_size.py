@@ -9,26 +9,33 @@ from __future__ import annotations
 from datetime import timedelta
 
 from infra.steward.foresight.leaving import leaving_nodes
-from infra.steward.seeing.views import Attempt, History, Observation, Policy
+from infra.steward.seeing.views import History, Observation, Policy
+from trainer.contract import Phase
 
 GROWTH_EVERY = timedelta(hours=1)
 """Shortest time between two ends of an attempt for a larger gang: each costs one restart."""
+_ENDING = (Phase.EVALUATING, Phase.FINISHING)
 
 
-def short_for(view: Observation, last_attempt: Attempt | None) -> timedelta:
-    """Return how long the next gang has lacked nodes: after one that trained with fewer, since its end."""
+def short_for(view: Observation, history: History) -> timedelta:
+    """Return how long the next gang has lacked nodes: after one that trained with fewer, since its end. The wait for a
+    reboot does not count; until it is over the result is zero."""
     lasts = view.since_short or timedelta()
-    if last_attempt is not None and last_attempt.nodes:
-        return min(lasts, view.now - last_attempt.ended_at)
+    if history.attempts and history.attempts[-1].nodes:
+        lasts = min(lasts, view.now - history.attempts[-1].ended_at)
+    fit_instances = {node.instance for node in view.nodes if node.fit}
+    for instance, until in history.reboots.items():
+        if instance not in fit_instances:
+            lasts = min(lasts, max(timedelta(), view.now - until))
     return lasts
 
 
-def smaller(view: Observation, policy: Policy, last_attempt: Attempt | None) -> int:
+def smaller(view: Observation, policy: Policy, history: History) -> int:
     """Return the number of nodes with which the gang starts although some are lacking; 0 while it waits for them. It
     does not wait where as many are fit as the last attempt had."""
     size = _largest(policy, sum(node.fit for node in view.nodes))
-    lost_none = last_attempt is not None and 0 < last_attempt.nodes <= size
-    return size if lost_none or short_for(view, last_attempt) > policy.spare_timeout else 0
+    lost_none = bool(history.attempts) and 0 < history.attempts[-1].nodes <= size
+    return size if lost_none or short_for(view, history) > policy.spare_timeout else 0
 
 
 def room(view: Observation, policy: Policy) -> int:
@@ -48,6 +55,10 @@ def growth(view: Observation, policy: Policy, history: History) -> tuple[int, st
     if not size or view.room_step is None:
         return 0, "training" if not view.gang_nodes else f"training with {view.gang_nodes} of {view.nodes_wanted} nodes"
     words = f"{size} nodes are fit, and the gang has {view.gang_nodes}"
+    if any(pod.phase == "Succeeded" or pod.trainer_phase in _ENDING for pod in view.pods):
+        return 0, f"training; {words}: it does not grow at its end, nor in an evaluation"
+    if view.deadline - view.now < policy.startup_timeout + 2 * policy.interval_and_archive:
+        return 0, f"training; {words}: the deadline is too near for a restart to pay"
     growths = [attempt.ended_at for attempt in history.attempts if attempt.grows_to]
     if growths and view.now < (next_at := growths[-1] + GROWTH_EVERY):
         return 0, f"training; {words}: it grows from {next_at:%H:%M} UTC on, once an hour"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from infra.cluster.cloud_notice import CloudNotice
+from infra.cluster.fitness import Sickness
 from infra.steward.decide import (
     Action,
     Attempt,
@@ -17,12 +18,14 @@ from infra.steward.decide import (
     History,
     Launch,
     Observation,
+    Reboot,
     Replace,
     Wait,
     decide,
 )
 from infra.steward.rules.gang_size import GROWTH_EVERY, Room
 from tests.unit.steward.test_decide import NOW, POLICY, node, pod, seen
+from trainer.contract import Phase
 
 MINUTE, TICK = timedelta(minutes=1), timedelta(microseconds=1)
 ELASTIC = POLICY.model_copy(
@@ -127,7 +130,10 @@ def test_it_grows_once_an_hour_at_most() -> None:
 def test_a_node_that_is_foretold_to_go_is_no_reason_to_grow() -> None:
     due = CloudNotice(code="instance-stop", due=NOW + timedelta(hours=1))
     going = (node(0), node(1), node(2, cloud_notice=due), node(3, cloud_notice=due))
-    assert isinstance(decide(smaller(nodes=going), ELASTIC, History()), Wait)
+    action = decide(smaller(nodes=going), ELASTIC, History())
+    assert isinstance(action, Replace) and action.nodes == ("node-2", "node-3"), "the gang trains on meanwhile"
+    alone = ELASTIC.model_copy(update={"replaces": False})
+    assert isinstance(decide(smaller(nodes=going), alone, History()), Wait)
 
 
 FAILED = (pod(0), pod(1, phase="Failed", exit_code=70))
@@ -158,3 +164,98 @@ def test_room_counts_from_the_commit_that_saw_it_and_a_look_without_it_begins_an
     looks = [(20, few), (20, all_four), (40, all_four), (40, few), (60, all_four)]
     steps = [room.note(smaller(committed_step=step, nodes=nodes), ELASTIC).room_step for step, nodes in looks]
     assert steps == [None, 20, 20, None, 60]
+
+
+NEVER_READY = {"ready": None, "unfit": "not Ready", "sick_for": {Sickness.LATE: timedelta(hours=5)}}
+XID_79 = {"unfit": "Xid 79", "suspected": True, "sick_for": {Sickness.FAULT: timedelta(hours=5)}}
+IMPAIRED = {"instance_state": "impaired", "unfit": "EC2 calls its instance impaired"}
+XID_48 = {**XID_79, "reboot_cures": True}
+REBOOTS = ELASTIC.model_copy(update={"reboots": True})
+
+
+def beside(*spares: dict[str, Any], history: History | None = None, policy: Any = REBOOTS, **changes: Any) -> Action:
+    """Decide while nodes 0 and 1 train, with these nodes beside them."""
+    nodes = (node(0), node(1), *(node(2 + index, **spare) for index, spare in enumerate(spares)))
+    view = smaller(nodes=nodes, room_step=None, **changes)
+    return decide(view, policy, history or History(attempts=(attempt(),)))
+
+
+@pytest.mark.parametrize("sick", [NEVER_READY, XID_79, IMPAIRED])
+def test_a_sick_node_beside_a_smaller_gang_is_replaced_while_it_trains(sick: dict[str, Any]) -> None:
+    action = beside(sick)
+    assert isinstance(action, Replace) and action.nodes == ("node-2",)
+    none_left = History(attempts=(attempt(),), repairs=(NOW,) * POLICY.repairs_per_hour)
+    assert isinstance(beside(sick, history=none_left), Wait)
+    assert isinstance(beside(sick, policy=REBOOTS.model_copy(update={"replaces": False})), Wait)
+
+
+def test_a_node_beside_a_smaller_gang_is_rebooted_first_and_waited_for() -> None:
+    action = beside(XID_48)
+    assert isinstance(action, Reboot) and action.nodes == ("node-2",)
+    assert isinstance(beside(XID_48, history=History(reboots={"i-2": NOW + MINUTE})), Wait)
+    assert isinstance(beside(XID_48, history=History(reboots={"i-2": NOW})), Replace)
+
+
+def test_many_sick_nodes_beside_a_gang_share_no_cause_while_the_gang_itself_is_well() -> None:
+    action = beside(XID_79, XID_79)
+    assert isinstance(action, Replace) and action.nodes == ("node-2", "node-3")
+
+
+def test_nodes_of_the_gang_itself_are_not_touched_while_it_trains() -> None:
+    due = CloudNotice(code="instance-stop", due=NOW + timedelta(hours=1))
+    sick = smaller(nodes=(node(0, **XID_79), node(1, cloud_notice=due), node(2)), room_step=None)
+    assert isinstance(decide(sick, REBOOTS, History(attempts=(attempt(),))), Wait)
+    whole = smaller(gang_nodes=0, nodes_wanted=2, nodes=(node(0), node(1), node(2, **XID_79)), room_step=None)
+    assert decide(whole, REBOOTS, History(attempts=(attempt(),))) == Wait(why="training"), "as ever"
+
+
+def after_reboot(until: timedelta, **changes: Any) -> Action:
+    """Decide with three of four nodes fit for long, and the fourth rebooted."""
+    nodes = (node(0), node(1), node(2), node(3, **{"ready": None, "unfit": "not Ready", **changes}))
+    view = seen(in_flight=False, pods=(), nodes_wanted=4, nodes=nodes, since_short=timedelta(hours=9))
+    return decide(view, REBOOTS, History(attempts=(attempt(),), reboots={"i-3": NOW + until}))
+
+
+def test_a_gang_does_not_get_smaller_while_a_reboot_is_awaited() -> None:
+    assert isinstance(after_reboot(MINUTE), Wait)
+    assert isinstance(after_reboot(-10 * MINUTE), Wait), "its successor has its time too"
+    later = after_reboot(-10 * MINUTE - TICK)
+    assert isinstance(later, Launch) and later.nodes == 3
+
+
+def test_a_reboot_that_has_cured_its_node_is_no_longer_awaited() -> None:
+    view = seen(in_flight=False, pods=(), nodes_wanted=4, nodes=(node(0), node(1), node(2)),
+                since_short=11 * MINUTE)  # fmt: skip
+    action = decide(view, REBOOTS, History(attempts=(attempt(),), reboots={"i-2": NOW + MINUTE}))
+    assert isinstance(action, Launch) and action.nodes == 3
+
+
+def test_a_smaller_gang_that_lost_none_does_not_wait_for_a_reboot_beside_it() -> None:
+    view = seen(in_flight=False, pods=(), nodes_wanted=4, nodes=(node(0), node(1), node(2, **XID_48)),
+                since_short=MINUTE)  # fmt: skip
+    history = History(attempts=(attempt(2, FailureClass.PROCESS),), reboots={"i-2": NOW + MINUTE})
+    action = decide(view, REBOOTS, history)
+    assert isinstance(action, Launch) and action.nodes == 2
+
+
+@pytest.mark.parametrize(("until", "ends"), [(MINUTE, False), (-45 * MINUTE, False), (-45 * MINUTE - TICK, True)])
+def test_a_reboots_wait_is_not_taken_from_the_time_for_capacity(until: timedelta, ends: bool) -> None:
+    view = seen(in_flight=False, pods=(), nodes_wanted=4, nodes=(node(0),), since_short=timedelta(hours=9))
+    action = decide(view, REBOOTS, History(attempts=(attempt(),), reboots={"i-3": NOW + until}))
+    assert isinstance(action, Finish) is ends
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [{"phase": "Succeeded", "exit_code": 0}, {"trainer_phase": Phase.FINISHING}, {"trainer_phase": Phase.EVALUATING}],
+)
+def test_a_gang_that_ends_or_evaluates_does_not_grow(ending: dict[str, Any]) -> None:
+    action = decide(smaller(pods=(pod(0), pod(1, **ending))), ELASTIC, History())
+    assert isinstance(action, Wait) and "it does not grow at its end, nor in an evaluation" in action.why
+
+
+def test_a_gang_does_not_grow_when_the_deadline_is_near() -> None:
+    least = ELASTIC.startup_timeout + 2 * ELASTIC.interval_and_archive
+    near = decide(smaller(deadline=NOW + least - TICK), ELASTIC, History())
+    assert isinstance(near, Wait) and "the deadline is too near" in near.why
+    assert isinstance(decide(smaller(deadline=NOW + least), ELASTIC, History()), EndAttempt)
