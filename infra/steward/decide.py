@@ -264,6 +264,9 @@ def _decide_between(view: Observation, policy: Policy, history: History) -> Acti
         return Finish(outcome="stopped", why=stop)
     if action := _to_replace(view, policy, history, last_attempt):
         return action
+    if size := gang_size.before_growth(view, history):
+        reason = f"the gang of attempt {view.attempt} never started"
+        return Launch(attempt=view.attempt + 1, nodes=size, why=f"{reason}: it goes on with {size} nodes, as before")
     if view.since_short is not None:
         left_alone = not_replaced(view, policy, history)
         short = "; ".join([blame.short_of(view), *left_alone])
@@ -317,6 +320,8 @@ def _to_replace(
     sick = {**ailing, **certain}
     replacements = certain if blame.shared(view, sick, left) else sick
     reboots = blame.rebootable(view, history, ailing) if policy.reboots and replacements is sick else {}
+    if 2 * len(reboots) > left:  # each may have to be replaced all the same
+        reboots = {}
     nodes = reboots or replacements
     if not nodes:
         return None

@@ -23,7 +23,7 @@ from infra.steward.decide import (
     Wait,
     decide,
 )
-from infra.steward.rules.gang_size import GROWTH_EVERY, Room
+from infra.steward.rules.gang_size import FIRST_PAUSE, Room
 from tests.unit.steward.test_decide import NOW, POLICY, node, pod, seen
 from trainer.contract import Phase
 
@@ -118,13 +118,39 @@ def test_it_grows_to_a_number_between_where_not_all_are_there() -> None:
     assert isinstance(decide(smaller(nodes=tuple(node(index) for index in range(3))), only_two, History()), Wait)
 
 
-def test_it_grows_once_an_hour_at_most() -> None:
-    def after(ago: timedelta) -> Action:
-        return decide(smaller(), ELASTIC, History(attempts=(attempt(2, ended_at=NOW - ago, grows_to=4), attempt(2))))
+@pytest.mark.parametrize(("growths", "hours"), [(1, 1), (2, 2), (3, 4), (4, 8)])
+def test_the_pause_before_a_growth_doubles_with_each_growth_of_a_day(growths: int, hours: int) -> None:
+    def after(ago: timedelta, window: timedelta = timedelta()) -> Action:
+        times = [NOW - timedelta(hours=23, minutes=59 - n) - window for n in range(growths - 1)] + [NOW - ago]
+        ends = [attempt(2, ended_at=ended_at, grows_to=4) for ended_at in times]
+        return decide(smaller(), ELASTIC, History(attempts=(*ends, attempt(2))))
 
-    assert isinstance(after(GROWTH_EVERY), EndAttempt)
-    wait = after(GROWTH_EVERY - TICK)
-    assert isinstance(wait, Wait) and "it grows from 00:00 UTC on, once an hour" in wait.why
+    pause = timedelta(hours=hours)
+    assert isinstance(after(pause), EndAttempt)
+    wait = after(pause - TICK)
+    assert isinstance(wait, Wait) and "it grows from 00:00 UTC on, later after each growth" in wait.why
+    assert isinstance(after(FIRST_PAUSE, timedelta(hours=1)), EndAttempt), "a growth of yesterday no longer counts"
+
+
+def flapping_campaign(growths: int) -> tuple[tuple[Attempt, ...], Any]:
+    """Return the attempts of a campaign whose fourth node dies 20 minutes after each growth, and its end."""
+    attempts, now = [attempt(number=1, ended_at=NOW)], NOW
+    while sum(bool(end.grows_to) for end in attempts) < growths:
+        now += timedelta(minutes=10)
+        view = smaller(now=now, deadline=now + timedelta(days=9))
+        action = decide(view, ELASTIC, History(attempts=tuple(attempts)))
+        if isinstance(action, EndAttempt):
+            attempts.append(attempt(2, FailureClass.INTERRUPTED, ended_at=now, grows_to=4))
+            now += timedelta(minutes=20)
+            attempts.append(attempt(ended_at=now))
+    return tuple(attempts), now
+
+
+def test_a_node_that_comes_and_goes_does_not_end_the_campaign_by_its_losses() -> None:
+    attempts, now = flapping_campaign(growths=9)
+    losses = [end.ended_at for end in attempts if end.failure is FailureClass.NODE]
+    most = max(sum(start <= at < start + timedelta(hours=24) for at in losses) for start in losses)
+    assert most == ELASTIC.node_replacements and now > NOW + timedelta(days=2)
 
 
 def test_a_node_that_is_foretold_to_go_is_no_reason_to_grow() -> None:
@@ -259,3 +285,46 @@ def test_a_gang_does_not_grow_when_the_deadline_is_near() -> None:
     near = decide(smaller(deadline=NOW + least - TICK), ELASTIC, History())
     assert isinstance(near, Wait) and "the deadline is too near" in near.why
     assert isinstance(decide(smaller(deadline=NOW + least), ELASTIC, History()), EndAttempt)
+
+
+def never_started(growing: Attempt, *later: Attempt, fit: int = 4) -> Action:
+    """Decide after a growth, and the attempts that followed it."""
+    view = seen(attempt=9, in_flight=False, pods=(), nodes_wanted=4, nodes=tuple(node(index) for index in range(fit)),
+                since_short=None if fit == 4 else MINUTE)  # fmt: skip
+    return decide(view, ELASTIC, History(attempts=(growing, *later)))
+
+
+def startup(nodes: int = 0, **changes: Any) -> Attempt:
+    return attempt(nodes, FailureClass.STARTUP, number=9, **{"committed_at_end": 10, **changes})
+
+
+def test_a_gang_whose_growth_never_started_goes_back_to_the_number_before() -> None:
+    """On a cluster that others use too, a node may be fit and full."""
+    growing = attempt(2, FailureClass.INTERRUPTED, grows_to=4)
+    for action in (never_started(growing, startup()), never_started(growing, startup(3), fit=3)):
+        assert isinstance(action, Launch) and action.nodes == 2 and "as before" in action.why
+
+
+def test_it_does_not_go_back_for_another_reason_nor_twice() -> None:
+    growing = attempt(2, FailureClass.INTERRUPTED, grows_to=4)
+    for last in (startup(committed_at_end=30), startup(2), attempt(0, FailureClass.PROCESS, committed_at_end=10)):
+        action = never_started(growing, last)
+        assert isinstance(action, Launch) and action.nodes == 0
+    plain = never_started(attempt(2, FailureClass.INTERRUPTED), startup())
+    assert isinstance(plain, Launch) and plain.nodes == 0
+    assert never_started(growing, startup(), startup(2)) == Launch(attempt=10, why="enough fit nodes")
+    assert isinstance(never_started(growing, startup(), fit=1), Wait)
+
+
+def in_doubt(sick_s: float, last: Attempt) -> Action:
+    """Decide with two fit nodes, and a third that is suspected for so many seconds."""
+    suspect = node(2, **{**XID_79, "sick_for": {Sickness.FAULT: timedelta(seconds=sick_s)}})
+    view = seen(in_flight=False, pods=(), nodes_wanted=4, nodes=(node(0), node(1), suspect), since_short=9 * MINUTE)
+    return decide(view, ELASTIC, History(attempts=(last,), repairs=(NOW,) * ELASTIC.repairs_per_hour))
+
+
+def test_a_smaller_gang_waits_a_minute_for_a_node_that_is_only_suspected() -> None:
+    last = attempt(2, FailureClass.PROCESS)
+    assert isinstance(in_doubt(59, last), Wait)
+    later = in_doubt(60, last)
+    assert isinstance(later, Launch) and later.nodes == 2, "it is over, and no repair is left"
