@@ -271,6 +271,8 @@ def _decide_between(view: Observation, policy: Policy, history: History) -> Acti
         left_alone = not_replaced(view, policy, history)
         short = "; ".join([blame.short_of(view), *left_alone])
         if left_alone and sum(node.fit or node.suspected for node in view.nodes) >= view.nodes_wanted:
+            if size := gang_size.without_sick(view, policy):
+                return Launch(attempt=view.attempt + 1, nodes=size, why=f"{short}; the gang goes on with {size}")
             return Launch(attempt=view.attempt + 1, why=f"{short}; pods run there all the same")
         short_for = gang_size.short_for(view, history)
         if size := gang_size.smaller(view, policy, history):

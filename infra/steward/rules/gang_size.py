@@ -44,6 +44,13 @@ def smaller(view: Observation, policy: Policy, history: History) -> int:
     return size if lost_none or short_for(view, history) > policy.spare_timeout else 0
 
 
+def without_sick(view: Observation, policy: Policy) -> int:
+    """Return the number of nodes with which the gang starts at once beside sick nodes that are not replaced; 0 where
+    less than half of it would be left: so many sick nodes may share a cause that is not theirs."""
+    size = _largest(policy, sum(node.fit for node in view.nodes))
+    return size if 2 * size >= view.nodes_wanted else 0
+
+
 def before_growth(view: Observation, history: History) -> int:
     """Return the number of nodes that trained before a growth whose larger gang never started; 0 where the last attempt
     was no such gang, or so many nodes are not fit. On a cluster that others use a node may be fit and full."""

@@ -328,3 +328,20 @@ def test_a_smaller_gang_waits_a_minute_for_a_node_that_is_only_suspected() -> No
     assert isinstance(in_doubt(59, last), Wait)
     later = in_doubt(60, last)
     assert isinstance(later, Launch) and later.nodes == 2, "it is over, and no repair is left"
+
+
+def with_sick(sick: int, policy: Any) -> Action:
+    """Decide with so many of four nodes sick and no repair left."""
+    nodes = tuple(node(index, **(XID_79 if index < sick else {})) for index in range(4))
+    view = seen(in_flight=False, pods=(), nodes_wanted=4, nodes=nodes, since_short=MINUTE)
+    return decide(view, policy, History(attempts=(attempt(),), repairs=(NOW,) * policy.repairs_per_hour))
+
+
+@pytest.mark.parametrize(("sick", "nodes"), [(1, 3), (2, 2), (3, 0), (4, 0)])
+def test_a_gang_leaves_out_sick_nodes_for_which_no_repair_is_left(sick: int, nodes: int) -> None:
+    any_size = ELASTIC.model_copy(update={"gang_sizes": (3, 2, 1)})
+    action = with_sick(sick, any_size)
+    assert isinstance(action, Launch) and action.nodes == nodes
+    assert ("pods run there all the same" in action.why) is (nodes == 0)
+    whole = with_sick(sick, POLICY)
+    assert isinstance(whole, Launch) and whole.nodes == 0 and "pods run there all the same" in whole.why
