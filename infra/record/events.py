@@ -147,8 +147,9 @@ def _of_attempt(state: CampaignState, payload: Payload, time: datetime) -> Mappi
     match payload:
         case attempts.NodeQuarantined():
             return {"repairs": (*state.repairs, time)}
-        case attempts.NodeRebooted(instance=instance, until=until):
-            return {"repairs": (*state.repairs, time), "reboots": {**state.reboots, instance: until}}
+        case attempts.NodeRebooted(instance=instance, until=until, refusal=refusal):
+            repairs = state.repairs if refusal else (*state.repairs, time)
+            return {"repairs": repairs, "reboots": {**state.reboots, instance: until}}
         case attempts.LaunchBudget():
             return {"launch_budget": payload}
         case attempts.PilotProven(digest=digest):

@@ -8,15 +8,16 @@ the cluster cannot be reached, until `Policy.blind_timeout` is over.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from infra.spec.sections import LIMITS_WINDOW
 from infra.steward import blame
 from infra.steward.foresight import leaving
 from infra.steward.rules import gang_size
+from infra.steward.rules.limits import class_exhausted, counts, not_replaced, repairs_left
 from infra.steward.rules.means import archive_uncovered, hold_until, out_of_means
 from infra.steward.seeing.views import (
     CONSEQUENCE,
@@ -125,9 +126,9 @@ Action = Wait | Launch | EndAttempt | Replace | Reboot | Hold | Finish | GiveBac
 
 def decide(view: Observation, policy: Policy, history: History) -> Action:
     """Return the next action, from the observation, the limits and the attempts so far."""
-    repairs_left = _repairs_left(view, policy, history)
     if view.in_flight:
-        action = _decide_running(view, policy, repairs_left) or _decide_growth(view, policy, history)
+        repair_count = repairs_left(view, policy, history)
+        action = _decide_running(view, policy, repair_count) or _decide_growth(view, policy, history)
     else:
         action = _decide_between(view, policy, history)
     cut_off = [outage for outage in view.unseen if outage.source in ("record", "cluster")]
@@ -157,13 +158,18 @@ def _why_give_back(view: Observation, policy: Policy, due: bool) -> str | None:
 
 
 def _decide_growth(view: Observation, policy: Policy, history: History) -> Action:
-    """End a gang that trains on fewer nodes than are there by now, else let it train on."""
+    """End a gang that trains on fewer nodes than are there by now, else let it train on. A node beside it that is sick
+    would never become fit by itself: it is replaced meanwhile."""
+    if view.gang_nodes:
+        action = _to_replace(view, policy, history, None, {str(pod.node) for pod in view.pods})
+        if isinstance(action, Replace | Reboot):
+            return action
     size, reason = gang_size.growth(view, policy, history)
     return EndAttempt(failure=FailureClass.INTERRUPTED, why=reason, grows_to=size) if size else Wait(why=reason)
 
 
-def _decide_running(view: Observation, policy: Policy, repairs_left: int) -> Action | None:
-    """Return what a running gang needs; None while all of its pods train."""
+def _decide_running(view: Observation, policy: Policy, repair_count: int) -> Action | None:
+    """Return what a running gang needs; None while all of its pods train. `repair_count`: repairs that are left."""
     if view.given_back:
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=view.given_back)
     is_complete = len(view.pods) >= view.pods_wanted
@@ -200,7 +206,7 @@ def _decide_running(view: Observation, policy: Policy, repairs_left: int) -> Act
         fault = suspect.node if suspect else None
         return EndAttempt(failure=FailureClass.HANG, why=reason, culprit=suspect, first_failed=fault)
     interval = policy.interval_and_archive - policy.archive
-    if drain := leaving.why_drain(view, interval, repairs_left, policy.repairs_per_hour):
+    if drain := leaving.why_drain(view, interval, repair_count, policy.repairs_per_hour):
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=drain)
     start_text = blame.unstarted_text(view)
     return Wait(why=start_text) if start_text else None
@@ -254,17 +260,22 @@ def _decide_between(view: Observation, policy: Policy, history: History) -> Acti
         return Finish(outcome="stopped", why=reason)
     if last_attempt is not None and holding:
         return _hold(view, policy, last_attempt)
-    if last_attempt is not None and (stop := _class_exhausted(view, last_attempt, policy, history)):
+    if last_attempt is not None and (stop := class_exhausted(view, last_attempt, policy, history)):
         return Finish(outcome="stopped", why=stop)
     if action := _to_replace(view, policy, history, last_attempt):
         return action
+    if size := gang_size.before_growth(view, history):
+        reason = f"the gang of attempt {view.attempt} never started"
+        return Launch(attempt=view.attempt + 1, nodes=size, why=f"{reason}: it goes on with {size} nodes, as before")
     if view.since_short is not None:
-        not_replaced = _not_replaced(view, policy, history)
-        short = "; ".join([blame.short_of(view), *not_replaced])
-        if not_replaced and sum(node.fit or node.suspected for node in view.nodes) >= view.nodes_wanted:
+        left_alone = not_replaced(view, policy, history)
+        short = "; ".join([blame.short_of(view), *left_alone])
+        if left_alone and sum(node.fit or node.suspected for node in view.nodes) >= view.nodes_wanted:
+            if size := gang_size.without_sick(view, policy):
+                return Launch(attempt=view.attempt + 1, nodes=size, why=f"{short}; the gang goes on with {size}")
             return Launch(attempt=view.attempt + 1, why=f"{short}; pods run there all the same")
-        short_for = gang_size.short_for(view, last_attempt)
-        if size := gang_size.smaller(view, policy, last_attempt):
+        short_for = gang_size.short_for(view, history)
+        if size := gang_size.smaller(view, policy, history):
             return Launch(attempt=view.attempt + 1, nodes=size, why=f"{short}; the gang goes on with {size}")
         if short_for > policy.capacity_timeout:
             reason = "; ".join([f"no capacity for {short_for}", short, *view.troubles])
@@ -288,22 +299,31 @@ def _hold(view: Observation, policy: Policy, last_attempt: Attempt) -> Action:
     return Wait(why=f"held until {hold_end.isoformat(timespec='seconds')}: {reason}")
 
 
-def _to_replace(view: Observation, policy: Policy, history: History, last_attempt: Attempt | None) -> Action | None:
+def _to_replace(
+    view: Observation,
+    policy: Policy,
+    history: History,
+    last_attempt: Attempt | None,
+    in_use: Container[str] = frozenset(),
+) -> Action | None:
     """Replace lost nodes, or finish when too few repairs are left. Replace sick nodes only while repairs are left: many
-    sick nodes at once share a cause, and their replacements would have it too."""
+    sick nodes at once share a cause, and their replacements would have it too. `in_use`: nodes that are left alone."""
     if not policy.replaces:
         return None
-    settled_nodes, left = history.settled_nodes(view), _repairs_left(view, policy, history)
+    settled_nodes = [node for node in history.settled_nodes(view) if node.name not in in_use]
+    left = repairs_left(view, policy, history)
     lost_nodes = blame.lost_nodes(settled_nodes, last_attempt)
     if len(lost_nodes) > left:
         recent = counts(view.now, history)["repairs_per_hour"]
         return Finish(outcome="stopped", why=f"{recent} repairs within the hour: our own repairs may be the cause")
     foretold = leaving.to_replace(view, left - len(lost_nodes), policy.repairs_per_hour)
-    certain = {**foretold, **lost_nodes}
+    certain = {**{name: reason for name, reason in foretold.items() if name not in in_use}, **lost_nodes}
     ailing = {name: reason for name, reason in blame.ailing(settled_nodes, history).items() if name not in certain}
     sick = {**ailing, **certain}
     replacements = certain if blame.shared(view, sick, left) else sick
     reboots = blame.rebootable(view, history, ailing) if policy.reboots and replacements is sick else {}
+    if 2 * len(reboots) > left:  # each may have to be replaced all the same
+        reboots = {}
     nodes = reboots or replacements
     if not nodes:
         return None
@@ -312,36 +332,3 @@ def _to_replace(view: Observation, policy: Policy, history: History, last_attemp
         return Reboot(nodes=tuple(nodes), reasons=tuple(nodes.values()), why=f"a reboot may cure it: {node_text}")
     prefix = f"after attempt {last_attempt.number}: " if last_attempt else ""
     return Replace(nodes=tuple(nodes), reasons=tuple(nodes.values()), why=f"{prefix}{node_text}")
-
-
-def counts(now: datetime, history: History) -> dict[str, int]:
-    """Return limit of the spec's `recovery` -> what counts against it at `now`."""
-    start, hour_ago = now - LIMITS_WINDOW, now - timedelta(hours=1)
-    restarted = [kind for kind, effect in CONSEQUENCE.items() if effect is Consequence.RESTART]
-    return {
-        "attempts_without_progress": history.without_progress(),
-        "process_restarts": history.count(start, *restarted),
-        "node_replacements": history.count(start, FailureClass.NODE),
-        "repairs_per_hour": sum(repair_at > hour_ago for repair_at in history.repairs),
-    }
-
-
-def _repairs_left(view: Observation, policy: Policy, history: History) -> int:
-    return max(0, policy.repairs_per_hour - counts(view.now, history)["repairs_per_hour"])
-
-
-def _not_replaced(view: Observation, policy: Policy, history: History) -> list[str]:
-    sick = blame.ailing(history.settled_nodes(view), history)
-    cause = blame.shared(view, sick, _repairs_left(view, policy, history))
-    return [f"{len(sick)} not replaced: {cause}"] if sick and cause else []
-
-
-def _class_exhausted(view: Observation, last_attempt: Attempt, policy: Policy, history: History) -> str | None:
-    used = counts(view.now, history)
-    window_text = f"within {LIMITS_WINDOW / timedelta(hours=1):g} hours"
-    losses, restarts = used["node_replacements"], used["process_restarts"]
-    if last_attempt.failure is FailureClass.NODE and losses > policy.node_replacements:
-        return f"{losses} node losses {window_text}, {policy.node_replacements} allowed"
-    if CONSEQUENCE[last_attempt.failure] is Consequence.RESTART and restarts > policy.process_restarts:
-        return f"{restarts} restarts {window_text}, {policy.process_restarts} allowed"
-    return None

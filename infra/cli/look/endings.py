@@ -185,7 +185,7 @@ def _resizing_ways(recovery: Recovery) -> Iterator[Way]:
         {"nodes": (_node(0),), "since_short": 2 * recovery.spare_timeout},
     )
     yield _way(
-        "a gang with fewer nodes has room for more, at the next commit, once an hour at most",
+        "a gang with fewer nodes has room for more, at the next commit, after an hour or more",
         {"gang_nodes": 1, "room_step": 9, "committed_step": 10, "pods": (_pod(0),)},
     )
 

@@ -59,17 +59,23 @@ def reshaped_checkpoint(case: Case) -> Iterator[Draft]:
 
 
 def smaller_gang_memory(case: Case) -> Iterator[Draft]:
-    """What ZeRO spreads over the ranks also fits the ranks of the fewest nodes."""
+    """What ZeRO spreads over the ranks also fits the ranks of the fewest nodes, beside the activations if those are
+    predicted."""
     spec, instance, ranks = case.spec, case.facts.instance, case.ranks_per_node
     min_nodes, training = spec.recovery.min_nodes, spec.training
     if min_nodes is None or min_nodes >= spec.nodes.count or training is None or instance is None or ranks is None:
         return
-    size = sizing.static_bytes_per_rank(
-        training.model, training.precision, min_nodes * ranks, training.zero_stage, training.optimizer.offload == "cpu"
-    )
-    size //= training.parallel.tensor
-    if size > instance.accelerator_memory_gib * sizing.GIB:
-        gib = (
-            f"{size / sizing.GIB:.1f} GiB of state, {instance.accelerator_memory_gib:g} GiB per {instance.accelerator}"
+    size, whole_size = (
+        sizing.static_bytes_per_rank(
+            training.model, training.precision, nodes * ranks, training.zero_stage, training.optimizer.offload == "cpu"
         )
-        yield error(_FIELD, "leaves too few accelerators for the model's state", seen=gib, cure="write more nodes")
+        // training.parallel.tensor
+        for nodes in (min_nodes, spec.nodes.count)
+    )
+    room, what = int(instance.accelerator_memory_gib * sizing.GIB), "of state"
+    memory = case.facts.memory
+    if memory is not None and not memory.trouble:
+        size, room, what = memory.peak + size - whole_size, memory.usable, "at the peak"
+    if size > room:
+        seen = f"{size / sizing.GIB:.1f} GiB {what}, {room / sizing.GIB:.4g} GiB per {instance.accelerator}"
+        yield error(_FIELD, "leaves too few accelerators for the model's memory", seen=seen, cure="write more nodes")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from infra.plan.checks.finding import Case, Draft, error, warning
 from infra.plan.estimates import losses, work
+from infra.plan.layout import gang_sizes
 from infra.spec import duration
 from infra.spec.campaign import Spec
 from infra.spec.sections import LIMITS_WINDOW
@@ -34,12 +35,16 @@ def timeout_order(case: Case) -> Iterator[Draft]:
 
 
 def timeout_length(case: Case) -> Iterator[Draft]:
-    """No timeout ends during a healthy step, or during an evaluation for which the other ranks wait."""
-    world, step = case.world_size, case.step_s
-    if world is None:
+    """No timeout ends during a healthy step, or during an evaluation for which the other ranks wait. A gang that may go
+    on with fewer nodes takes longer for a step, as each has more of the batch; an evaluation lasts as long."""
+    world, ranks, count = case.world_size, case.ranks_per_node, case.spec.nodes.count
+    if world is None or ranks is None:
         return
+    fewest = min(gang_sizes(case.spec, ranks), default=count)
+    step = case.step_s * count / fewest
+    step_name = "step" if fewest == count else f"step with {fewest} of {count} nodes"
     evaluation = work.one_evaluation_seconds(case.spec, world)
-    longest, work_name = max(step, evaluation), "evaluation" if evaluation > step else "step"
+    longest, work_name = max(step, evaluation), "evaluation" if evaluation > step else step_name
     fields = [("recovery.hang_timeout", case.spec.recovery.hang_timeout.total_seconds())]
     if (training := case.spec.training) is not None:
         fields.insert(0, ("training.collective_timeout_s", training.collective_timeout_s))

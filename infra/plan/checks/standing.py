@@ -256,6 +256,15 @@ def queued_launcher(case: Case) -> Iterator[Draft]:
         yield error("cluster.queue", "a job by mpirun cannot wait in a queue yet", seen=cluster.queue, cure=cure)
 
 
+def queued_growth(case: Case) -> Iterator[Draft]:
+    """A gang that may grow waits in no queue: for a larger one it would give up the quota that it holds."""
+    cluster, count = case.spec.cluster, case.spec.nodes.count
+    may_grow = (case.spec.recovery.min_nodes or count) < count
+    if may_grow and cluster is not None and cluster.queue is not None:
+        message = "a gang in a queue gives up its quota to grow, and may wait for hours to get it back"
+        yield error("recovery.min_nodes", message, seen=f"cluster.queue {cluster.queue}", cure="leave out either")
+
+
 def open_queue(case: Case) -> Iterator[Draft]:
     """The queue exists, admits gangs, and its flavours have what the gang takes, if it was looked up."""
     queue = None if case.facts.cluster is None else case.facts.cluster.queue

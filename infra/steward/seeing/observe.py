@@ -119,7 +119,7 @@ class Observer:
         views = self._node_views(facts or ())
         now = self.clock.monotonic()
         if facts is not None and not self.sources.away("cluster"):
-            self.clocks.lacks(sum(view.fit for view in views) < node_count, now)
+            self.clocks.lacks(sum(view.fit for view in views) < (gang_nodes or node_count), now)
         self.clocks.note_restart(max((status.generation for status in self.statuses.values()), default=0), now)
         if not any(map(self._may_answer, pods)):  # it may be the slowest
             self.clocks.note_step(min(filter(None, map(self._step, pods)), default=0), now)

@@ -213,7 +213,7 @@ class Observation(Frozen, extra="ignore"):
     since_failed: timedelta | None = None
     """Time since the first pod of the attempt was seen failed; None before."""
     since_short: timedelta | None = None
-    """Time since which fewer nodes are fit than wanted; None when enough are."""
+    """Time since which fewer nodes are fit than wanted, or than the gang in flight has; None when enough are."""
     committed_step: int = -1
     """Newest checkpoint committed on a tier that outlives a node, over all attempts."""
     queued: str = ""

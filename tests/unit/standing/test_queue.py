@@ -138,6 +138,17 @@ def test_a_job_by_mpirun_in_a_queue_is_refused(
     assert ("queued-launcher cluster.queue" in findings) is is_refused
 
 
+@pytest.mark.parametrize(
+    ("min_nodes", "queue", "is_refused"), [(1, "q", True), (2, "q", False), (None, "q", False), (1, None, False)]
+)
+def test_a_gang_that_may_grow_waits_in_no_queue(
+    min_nodes: int | None, queue: str | None, is_refused: bool, found: Found
+) -> None:
+    """For the larger gang it gives up the quota of the smaller one, and waits behind others."""
+    findings = found({"nodes.count": 2, "recovery.min_nodes": min_nodes, **({"cluster.queue": queue} if queue else {})})
+    assert ("queued-growth recovery.min_nodes" in findings) is is_refused
+
+
 class Server:
     """An API server with these objects, by kind."""
 

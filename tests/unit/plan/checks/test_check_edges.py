@@ -74,6 +74,18 @@ def test_a_timeout_is_three_healthy_steps_or_evaluations_long(case: Callable[...
     assert told(rule, case(facts=unknown)) == []
 
 
+def test_a_timeout_covers_the_steps_of_a_gang_with_fewer_nodes(case: Callable[..., Case]) -> None:
+    """Two nodes take 3 s for a step, so one takes 6."""
+    rule, field = recovery.timeout_length, "training.collective_timeout_s"
+    slow = {"training.step_seconds_estimate": 3.0, "training.evaluate_batches": 1, "recovery.min_nodes": 1}
+    assert told(rule, case({**slow, field: 18})) == []
+    assert told(rule, case({**slow, field: 17})) == [("warning", "collective_timeout_s")]
+    (draft,) = rule(case({**slow, field: 6}))
+    assert (draft.level, draft.cure) == ("error", "write 18 or more")
+    assert draft.message == "is shorter than one healthy step with 1 of 2 nodes"
+    assert told(rule, case({**slow, field: 17, "recovery.min_nodes": 2})) == []
+
+
 @pytest.mark.parametrize(
     ("chance", "wanted"), [(0.0099, []), (0.0101, ["warning"]), (0.0499, ["warning"]), (0.0501, ["error"])]
 )

@@ -4,6 +4,7 @@ where the rough size is close."""
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +14,15 @@ import pytest
 import yaml
 
 from infra.plan import catalogue
-from infra.plan.checks import training
+from infra.plan.checks import fewer_nodes, training
 from infra.plan.checks.finding import Case, Level
 from infra.plan.facts import MemoryCure, MemoryPrediction
+from infra.plan.layout import ranks_per_node
 from infra.plan.memory import is_close, predict_memory
 from infra.spec.campaign import Spec, load
 from tests.root import ROOT
 from tests.unit.plan.checks.edges import cases
+from trainer.contract.model.shape import parameters
 
 GIB = 2**30
 RULE = training.accelerator_memory
@@ -63,6 +66,28 @@ def test_without_a_prediction_the_state_alone_is_judged_and_the_reason_is_told(
 ) -> None:
     (found,) = RULE(case(MemoryPrediction(trouble="no torch here")))
     assert found.level == Level.WARNING and "no torch here" in found.seen
+
+
+@pytest.mark.parametrize(("spare_bytes", "fits"), [(1, True), (0, True), (-1, False)])
+def test_the_fewest_nodes_have_room_for_activations_and_what_the_state_grows_by(
+    spec_file: Callable[..., Any], spare_bytes: int, fits: bool
+) -> None:
+    """ZeRO deals 12 bytes of each parameter out to all ranks: to half as many with one of two nodes."""
+    spec = spec_file({"recovery.min_nodes": 1, "training.zero_stage": 1}).spec
+    count = parameters(spec.training.model)
+    ranks = ranks_per_node(spec, catalogue.instance_type(spec.nodes.instance_type).accelerators)
+    growth = math.ceil(12 * count / ranks) - math.ceil(12 * count / (2 * ranks))
+    memory = MemoryPrediction(peak=10 * GIB, usable=10 * GIB + growth + spare_bytes)
+    told = list(
+        fewer_nodes.smaller_gang_memory(
+            cases(spec_file)(
+                {"recovery.min_nodes": 1, "training.zero_stage": 1},
+                facts=lambda facts: facts.model_copy(update={"memory": memory}),
+            )
+        )
+    )
+    assert [draft.level for draft in told] == ([] if fits else [Level.ERROR])
+    assert all("at the peak" in draft.seen and draft.cure == "write more nodes" for draft in told)
 
 
 def test_only_a_model_that_may_not_fit_is_asked_for() -> None:

@@ -10,6 +10,8 @@ from botocore.exceptions import ClientError
 from lightkube.resources.core_v1 import Node
 
 from infra.cluster.fitness import EXCUSED, REBOOT_CURES, Sickness, is_cured_by_reboot
+from infra.record.events import Event, fold
+from infra.record.payloads.attempts import NodeRebooted
 from infra.steward.decide import Action, FailureClass, Finish, History, Launch, Reboot, Replace, Wait, decide
 from tests.unit.steward.steward_story import MINUTE_S, StewardRun, story
 from tests.unit.steward.test_decide import NOW, POLICY, ended, node, seen
@@ -58,6 +60,19 @@ def test_reboots_count_among_the_repairs_of_an_hour() -> None:
     left = after(repairs=REBOOTS.repairs_per_hour)
     assert isinstance(left, Launch) and "pods run there all the same" in left.why
     assert not isinstance(left, Finish)
+
+
+def test_a_node_is_rebooted_only_while_its_replacement_is_left_too() -> None:
+    """Else it would stay sick with nothing left for it, where it would have been replaced without a reboot."""
+    assert isinstance(after(repairs=REBOOTS.repairs_per_hour - 2), Reboot)
+    assert isinstance(after(repairs=REBOOTS.repairs_per_hour - 1), Replace)
+
+
+@pytest.mark.parametrize(("refusal", "repairs"), [("", 1), ("UnauthorizedOperation", 0)])
+def test_a_reboot_that_ec2_refuses_is_no_repair(refusal: str, repairs: int) -> None:
+    reboot = NodeRebooted(node="node-1", instance="i-1", reason="Xid 48", until=NOW, refusal=refusal)
+    state = fold([Event.of(reboot, NOW, "steward", 1)])
+    assert len(state.repairs) == repairs and state.reboots == {"i-1": NOW}
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,9 @@ class ObservedGang:
 
     def look(self, after_s: float = 10.0, in_flight: bool = True, **more: Any) -> Observation:
         self.time.go(after_s)
-        return self.observer.observe(1, in_flight, 7, more.get("stop", False), more.get("held"))
+        return self.observer.observe(
+            1, in_flight, 7, more.get("stop", False), more.get("held"), more.get("gang_nodes", 0)
+        )
 
     def view(self, index: int, after_s: float = 10.0) -> PodView:
         return next(one for one in self.look(after_s).pods if one.index == index)

@@ -89,6 +89,15 @@ def test_nodes_are_short_from_the_first_look_that_finds_too_few_fit_ones(world: 
     assert world.look().since_short is None, "there are enough"
 
 
+def test_a_gang_that_trains_with_fewer_nodes_is_short_only_of_its_own(world: ObservedGang) -> None:
+    """After its end, as for a relaunch hours later, the time for capacity begins anew."""
+    world.nodes = [node(0)]
+    assert seconds(world.look().since_short) == 0
+    assert world.look(9999, gang_nodes=1).since_short is None
+    assert seconds(world.look(in_flight=False).since_short) == 0
+    assert seconds(world.look(30, in_flight=False).since_short) == 30
+
+
 def test_a_cluster_that_cannot_be_reached_makes_no_node_short_and_none_whole(world: ObservedGang) -> None:
     world.nodes = [node(0)]
     world.look()
