@@ -61,7 +61,8 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
         for path in checkpoint.tops:
             own_number = number_of(path.name)
             removed_paths |= set(_of_its_name(path, own_number.value + 1)) if own_number is not None else set()
-        removed_paths -= {checkpoint.root, *checkpoint.root.parents, *checkpoint.files}
+        folders_above = {folder_above for path in checkpoint.tops for folder_above in path.parents}
+        removed_paths -= {checkpoint.root, *checkpoint.files, *folders_above}
     last_files = [
         path
         for candidate in all_candidates
