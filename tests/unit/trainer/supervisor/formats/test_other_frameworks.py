@@ -191,6 +191,14 @@ def test_tensorflow_finds_the_restored_one_and_never_what_is_gone(names_gone: bo
     assert list(tmp_path.iterdir()) == []
 
 
+def test_weights_of_tensorflow_and_orbax_stay_when_a_job_starts_from_nothing(tmp_path: Path) -> None:
+    _tensorflow(tmp_path / "pretrained", "bert_model.ckpt"), (tmp_path / "pretrained/checkpoint").unlink()
+    _renamed(tmp_path / "gemma/params", {"_METADATA": b"{}", "manifest.ocdbt": b"m"})
+    before = sorted(tmp_path.rglob("*"))
+    forget_later("auto", tmp_path, None)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_jobs_own_file_of_trackers_name_stays(tmp_path: Path) -> None:
     saved(tmp_path / "checkpoint", step=3)
     forget_later("auto", tmp_path, None)
