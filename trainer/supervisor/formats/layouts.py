@@ -257,7 +257,8 @@ def _dcp_is_whole(folder: Path) -> bool:
 
 def _orbax(view: View) -> Candidate | None:
     """Orbax writes into a folder of another name, and renames it; not on every file system, so it also has to rest."""
-    items = [view.path, *(view.path / name for name in view.entries.folders if view.number is not None)]
+    item_names = [name for name in view.entries.folders if number_of(name) is None]  # `resnet50/10` is of a run
+    items = [view.path, *(view.path / name for name in item_names if view.number is not None)]
     if view.top or not any(map(_is_of_orbax, items)) or ".orbax-checkpoint-tmp" in str(view.path):
         return None
     return Candidate("orbax", view.path, partial(bool, True), settles=True)

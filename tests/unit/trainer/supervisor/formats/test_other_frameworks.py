@@ -95,6 +95,10 @@ def orbax_before_its_metadata(own: Path, step: int, epoch: int) -> None:
     _renamed(own / str(step), {"state/checkpoint": b"\x81\xa1w\x00", "state/params.w/.zarray": b"{}"})
 
 
+def orbax_of_a_run(own: Path, step: int, epoch: int) -> None:
+    _renamed(own / f"resnet50/{step}", {"_CHECKPOINT_METADATA": b"{}", "default/_METADATA": b"{}"})
+
+
 def _renamed(root: Path, contents: dict[str, bytes]) -> None:
     writing = root.with_name(f"{root.name}.orbax-checkpoint-tmp-17")
     for name, content in contents.items():
@@ -119,6 +123,7 @@ SERIES: dict[Callable[[Path, int, int], None], tuple[str, ...]] = {
     composer_shards: ("run/checkpoints/ep{epoch}-ba{step}",),
     orbax_of_flax: ("checkpoint_{step}",),
     orbax_before_its_metadata: ("{step}",),
+    orbax_of_a_run: ("resnet50/{step}",),
 }  # fmt: skip
 """How three saves are written, and the files and folders that are each of them."""
 
