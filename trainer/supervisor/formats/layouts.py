@@ -23,7 +23,18 @@ from pathlib import Path
 from typing import Callable, Iterable, NamedTuple, Sequence
 
 from trainer.supervisor.formats import content
-from trainer.supervisor.formats.names import EPOCH, PLAIN, STEP, TIME, UNIT, Number, are_saves, are_steps, number_of
+from trainer.supervisor.formats.names import (
+    EPOCH,
+    PLAIN,
+    STEP,
+    TIME,
+    UNIT,
+    Number,
+    are_saves,
+    are_steps,
+    family,
+    number_of,
+)  # fmt: skip
 from trainer.supervisor.formats.tree import Finished, FolderListing, listing
 
 MEGATRON_TRACKER, DEEPSPEED_TRACKER, NANOTRON_TRACKER = "latest_checkpointed_iteration.txt", "latest", "latest.txt"
@@ -98,7 +109,7 @@ class Candidate(NamedTuple):
             return Finished(number.value, self.root, self.files, settles=self.settles)
         steps = [content.step_in(path) for path in self.told_in]
         step = max((step for step in steps if step is not None), default=-1)
-        if number is not None and number.kind == PLAIN and 0 <= step < number.value:
+        if number is not None and number.kind == PLAIN and 0 <= step < number.value and not self._is_alone():
             # VITS and what follows it save `G_1000.pth` with the epoch under the name `iteration`.
             step = -1 if any(map(content.has_iteration_alone, self.told_in)) else step
         if step >= 0 or number is None:
@@ -110,6 +121,13 @@ class Candidate(NamedTuple):
         ):
             return Finished(-1, self.root, self.files, number.value, self.settles)
         return Finished(number.value, self.root, self.files, number.value, self.settles)
+
+    def _is_alone(self) -> bool:
+        """Return whether it is one file, and no other one has its name with another number: that of `model_512.pt` is
+        rather a size."""
+        pattern = family(self.root.name)
+        names = listing(self.root.parent).files
+        return not self.files and pattern is not None and sum(map(bool, map(pattern.match, names))) < 2
 
 
 class View(NamedTuple):
