@@ -196,6 +196,15 @@ def test_tensorflow_finds_the_restored_one_and_never_what_is_gone(names_gone: bo
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_index_that_is_older_than_its_data_is_of_the_save_before(job: WatchedJob) -> None:
+    _tensorflow(job.folder, "cp.ckpt")
+    index = job.folder / "cp.ckpt.index"
+    os.utime(index, (index.stat().st_atime, index.stat().st_mtime - 60))
+    assert job.look() == []
+    put(index, index.read_bytes())
+    assert [root for _, root in job.look()] == ["."]
+
+
 def test_weights_of_tensorflow_and_orbax_stay_when_a_job_starts_from_nothing(tmp_path: Path) -> None:
     _tensorflow(tmp_path / "pretrained", "bert_model.ckpt"), (tmp_path / "pretrained/checkpoint").unlink()
     _renamed(tmp_path / "gemma/params", {"_METADATA": b"{}", "manifest.ocdbt": b"m"})
