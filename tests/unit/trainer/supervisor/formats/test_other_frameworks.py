@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -211,6 +213,19 @@ def test_weights_of_tensorflow_and_orbax_stay_when_a_job_starts_from_nothing(tmp
     before = sorted(tmp_path.rglob("*"))
     forget_later("auto", tmp_path, None)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_without_an_ending_that_was_written_as_the_job_failed_is_not_sealed(job: WatchedJob) -> None:
+    job.recogniser.settles_at_once = False
+    for step in (10, 20):
+        job.at(step), put(job.folder / f"checkpoint_{step}", pickle.dumps({"iteration": step}, protocol=2))
+        assert job.look() == []
+    job.recogniser.failed = True
+    assert job.look() == [], "it may be torn"
+    for step in (10, 20):
+        os.utime(job.folder / f"checkpoint_{step}", (time.time() - 60 + step,) * 2)
+    job.look()
+    assert job.committed == 20
 
 
 def test_a_jobs_own_file_of_trackers_name_stays(tmp_path: Path) -> None:
