@@ -84,6 +84,14 @@ def _text(path: Path) -> str:
         return ""
 
 
+def _tensorflow_is_whole(index: Path, data: list[Path], is_all: bool) -> bool:
+    """The index is written after the data: an older one is of the last save under this name."""
+    if not is_all or not each_rank([index], 1):
+        return False
+    data_written_at = max(path.stat().st_mtime for path in data)
+    return index.stat().st_mtime >= data_written_at - CLOCKS_S
+
+
 def tensorflow_candidates(view: View) -> Iterator[Candidate]:
     """`ckpt-3.index`, and the data files that its name counts. The number is more often that of the save."""
     for index in view.matching("*.index"):
@@ -91,7 +99,7 @@ def tensorflow_candidates(view: View) -> Iterator[Candidate]:
         data = [path for path in view.matching(f"{glob.escape(stem)}.data-?????-of-?????")]
         if data:
             is_all = len(data) == int(data[0].name[-5:])
-            ready = partial(each_rank, [index], 1 if is_all else 2)
+            ready = partial(_tensorflow_is_whole, index, data, is_all)
             meta = view.matching(f"{glob.escape(stem)}.meta")
             yield Candidate("tensorflow", view.path, ready, (*data, index, *meta), ordinal=True)
 

@@ -37,6 +37,8 @@ TENSORFLOW_TRACKER = "checkpoint"
 _OF_TENSORFLOW = re.compile(r'^model_checkpoint_path: "(.*)"')
 _POINTER = re.compile(r"latest|last|newest|current|recent|resume|checkpoint", re.I)
 _LONGEST_POINTER = 4096
+_OF_WEIGHTS = ("file", "folder", "tensorflow", "orbax")
+"""Formats in which weights are also handed out."""
 _HALF = ("", ".tmp", ".part", ".done", ".DONE")
 """What may follow the name of a file that is being written, or that is whole."""
 
@@ -61,7 +63,8 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
         for path in checkpoint.tops:
             own_number = number_of(path.name)
             removed_paths |= set(_of_its_name(path, own_number.value + 1)) if own_number is not None else set()
-        removed_paths -= {checkpoint.root, *checkpoint.root.parents, *checkpoint.files}
+        folders_above = {folder_above for path in checkpoint.tops for folder_above in path.parents}
+        removed_paths -= {checkpoint.root, *checkpoint.files, *folders_above}
     last_files = [
         path
         for candidate in all_candidates
@@ -87,8 +90,8 @@ def _is_whole(candidate: Candidate) -> bool:
 
 
 def _is_later(candidate: Candidate, checkpoint: Finished | None, sealed_at: float) -> bool:
-    if checkpoint is None:  # whole files without a number may be what the job starts from
-        return candidate.number is not None or candidate.kind not in ("file", "folder") or not _is_whole(candidate)
+    if checkpoint is None:  # what is whole and has no number may be what the job starts from
+        return candidate.number is not None or candidate.kind not in _OF_WEIGHTS or not _is_whole(candidate)
     rival = candidate.checkpoint()
     if rival.face == checkpoint.face:
         return False

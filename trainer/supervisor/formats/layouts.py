@@ -23,7 +23,18 @@ from pathlib import Path
 from typing import Callable, Iterable, NamedTuple, Sequence
 
 from trainer.supervisor.formats import content
-from trainer.supervisor.formats.names import EPOCH, PLAIN, STEP, TIME, UNIT, Number, are_saves, are_steps, number_of
+from trainer.supervisor.formats.names import (
+    EPOCH,
+    PLAIN,
+    STEP,
+    TIME,
+    UNIT,
+    Number,
+    are_saves,
+    are_steps,
+    family,
+    number_of,
+)  # fmt: skip
 from trainer.supervisor.formats.tree import Finished, FolderListing, listing
 
 MEGATRON_TRACKER, DEEPSPEED_TRACKER, NANOTRON_TRACKER = "latest_checkpointed_iteration.txt", "latest", "latest.txt"
@@ -98,7 +109,7 @@ class Candidate(NamedTuple):
             return Finished(number.value, self.root, self.files, settles=self.settles)
         steps = [content.step_in(path) for path in self.told_in]
         step = max((step for step in steps if step is not None), default=-1)
-        if number is not None and number.kind == PLAIN and 0 <= step < number.value:
+        if number is not None and number.kind == PLAIN and 0 <= step < number.value and not self._is_alone():
             # VITS and what follows it save `G_1000.pth` with the epoch under the name `iteration`.
             step = -1 if any(map(content.has_iteration_alone, self.told_in)) else step
         if step >= 0 or number is None:
@@ -110,6 +121,13 @@ class Candidate(NamedTuple):
         ):
             return Finished(-1, self.root, self.files, number.value, self.settles)
         return Finished(number.value, self.root, self.files, number.value, self.settles)
+
+    def _is_alone(self) -> bool:
+        """Return whether it is one file, and no other one has its name with another number: that of `model_512.pt` is
+        rather a size."""
+        pattern = family(self.root.name)
+        names = listing(self.root.parent).files
+        return not self.files and pattern is not None and sum(map(bool, map(pattern.match, names))) < 2
 
 
 class View(NamedTuple):
@@ -257,7 +275,8 @@ def _dcp_is_whole(folder: Path) -> bool:
 
 def _orbax(view: View) -> Candidate | None:
     """Orbax writes into a folder of another name, and renames it; not on every file system, so it also has to rest."""
-    items = [view.path, *(view.path / name for name in view.entries.folders if view.number is not None)]
+    item_names = [name for name in view.entries.folders if number_of(name) is None]  # `resnet50/10` is of a run
+    items = [view.path, *(view.path / name for name in item_names if view.number is not None)]
     if view.top or not any(map(_is_of_orbax, items)) or ".orbax-checkpoint-tmp" in str(view.path):
         return None
     return Candidate("orbax", view.path, partial(bool, True), settles=True)

@@ -24,7 +24,7 @@ _WORDS = (
     (re.compile(_BEFORE_WORD.format(r"(?:steps?|iter(?:ation)?s?|updates?)"), re.I), STEP),
     (re.compile(_BEFORE_WORD.format(r"epochs?"), re.I), EPOCH),
     (re.compile(r"^(\d+)(?=_net_)", re.I), EPOCH),
-    (re.compile(r"-(\d{6})(?=-state$|\.safetensors$)"), EPOCH),
+    (re.compile(r"(?<!net)(?<!model)-(\d{6})(?=-state$|\.safetensors$)"), EPOCH),
     (re.compile(r"(?<![\d.])(\d+)[kKmMbB](?=(?:\.[A-Za-z]\w*)+$)"), UNIT),
 )
 """Words beside a number, and what they count: `checkpoint-30-epoch-0`, `s30_e0` and `e0_b30` have a step. `ba` are the

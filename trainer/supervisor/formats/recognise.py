@@ -249,7 +249,9 @@ class Recogniser:
         or has failed."""
         age, now = time.monotonic() - sight.since, sight.version
         if self.failed:
-            return sight.is_anew
+            states = (content.state(Path(name)) for name, _, _ in now if is_state(name))
+            has_rested = time.time() - written_at(now) >= SETTLES_S
+            return sight.is_anew and (has_rested or all(state == content.WHOLE for state in states))
         if not self._heard or self._heard[-1][0] <= written_at(now):
             return age >= QUIET_S
         if sight.is_anew:

@@ -176,6 +176,13 @@ def test_whole_files_without_a_number_stay_when_a_job_starts_from_nothing(job: W
     assert [path.name for path in job.folder.iterdir()] == ["model.safetensors"]
 
 
+def test_a_restart_keeps_the_folders_in_which_the_parts_of_the_restored_one_lie(tmp_path: Path) -> None:
+    files = [saved(tmp_path / f"{part}/net_{epoch}.pt") for epoch in (3, 4) for part in ("optim", "weights")]
+    half(saved(tmp_path / "weights/net_5.pt"))
+    forget_later("auto", tmp_path, Finished(400, tmp_path, tuple(files[2:])))
+    assert sorted(tmp_path.glob("*/*")) == sorted(files)
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.sets(st.integers(1, 99), min_size=1, max_size=6),

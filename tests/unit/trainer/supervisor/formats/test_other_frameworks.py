@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,6 +97,10 @@ def orbax_before_its_metadata(own: Path, step: int, epoch: int) -> None:
     _renamed(own / str(step), {"state/checkpoint": b"\x81\xa1w\x00", "state/params.w/.zarray": b"{}"})
 
 
+def orbax_of_a_run(own: Path, step: int, epoch: int) -> None:
+    _renamed(own / f"resnet50/{step}", {"_CHECKPOINT_METADATA": b"{}", "default/_METADATA": b"{}"})
+
+
 def _renamed(root: Path, contents: dict[str, bytes]) -> None:
     writing = root.with_name(f"{root.name}.orbax-checkpoint-tmp-17")
     for name, content in contents.items():
@@ -119,6 +125,7 @@ SERIES: dict[Callable[[Path, int, int], None], tuple[str, ...]] = {
     composer_shards: ("run/checkpoints/ep{epoch}-ba{step}",),
     orbax_of_flax: ("checkpoint_{step}",),
     orbax_before_its_metadata: ("{step}",),
+    orbax_of_a_run: ("resnet50/{step}",),
 }  # fmt: skip
 """How three saves are written, and the files and folders that are each of them."""
 
@@ -189,6 +196,36 @@ def test_tensorflow_finds_the_restored_one_and_never_what_is_gone(names_gone: bo
     assert (tmp_path / "checkpoint").read_text().splitlines()[0] == 'model_checkpoint_path: "ckpt-1"'
     forget_later("auto", tmp_path, None)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_index_that_is_older_than_its_data_is_of_the_save_before(job: WatchedJob) -> None:
+    _tensorflow(job.folder, "cp.ckpt")
+    index = job.folder / "cp.ckpt.index"
+    os.utime(index, (index.stat().st_atime, index.stat().st_mtime - 60))
+    assert job.look() == []
+    put(index, index.read_bytes())
+    assert [root for _, root in job.look()] == ["."]
+
+
+def test_weights_of_tensorflow_and_orbax_stay_when_a_job_starts_from_nothing(tmp_path: Path) -> None:
+    _tensorflow(tmp_path / "pretrained", "bert_model.ckpt"), (tmp_path / "pretrained/checkpoint").unlink()
+    _renamed(tmp_path / "gemma/params", {"_METADATA": b"{}", "manifest.ocdbt": b"m"})
+    before = sorted(tmp_path.rglob("*"))
+    forget_later("auto", tmp_path, None)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_without_an_ending_that_was_written_as_the_job_failed_is_not_sealed(job: WatchedJob) -> None:
+    job.recogniser.settles_at_once = False
+    for step in (10, 20):
+        job.at(step), put(job.folder / f"checkpoint_{step}", pickle.dumps({"iteration": step}, protocol=2))
+        assert job.look() == []
+    job.recogniser.failed = True
+    assert job.look() == [], "it may be torn"
+    for step in (10, 20):
+        os.utime(job.folder / f"checkpoint_{step}", (time.time() - 60 + step,) * 2)
+    job.look()
+    assert job.committed == 20
 
 
 def test_a_jobs_own_file_of_trackers_name_stays(tmp_path: Path) -> None:

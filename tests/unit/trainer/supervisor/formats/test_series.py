@@ -427,3 +427,15 @@ def test_who_marks_files_marks_lightnings_too(job: WatchedJob) -> None:
         saved(job.folder / f"ckpt_{step}.ckpt", global_step=step)
     put(job.folder / "ckpt_10.ckpt.done", "")
     assert job.look() == [(10, "ckpt_10.ckpt")]
+
+
+def test_the_iteration_in_the_only_file_of_its_name_is_its_step_and_not_its_number(job: WatchedJob) -> None:
+    for step in (10, 20):
+        job.at(step), saved(job.folder / "model_512.pt", iteration=step)
+        assert job.look() == [(step, "model_512.pt")]
+
+
+def test_the_number_of_one_of_several_files_is_its_step_and_not_the_iteration(job: WatchedJob) -> None:
+    for epoch in (1, 2):
+        saved(job.folder / f"model_{1000 * epoch}.pth", iteration=epoch)
+    assert [step for step, _ in job.look()] == [1000, 2000]

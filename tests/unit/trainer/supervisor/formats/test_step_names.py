@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.supervisor.formats.names import family, number_in_family, number_of
+from trainer.supervisor.formats.names import EPOCH, PLAIN, Number, family, number_in_family, number_of
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,19 @@ def test_the_number_after_a_word_for_steps_or_epochs_is_the_one_that_rises(
     name: str, other: str, number: int | None
 ) -> None:
     assert _number(name, other) == number
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("net-000050.safetensors", Number(50, PLAIN)),
+        ("model-000050.safetensors", Number(50, PLAIN)),
+        ("lora-000005.safetensors", Number(5, EPOCH)),
+        ("lora-000005-state", Number(5, EPOCH)),
+    ],
+)
+def test_six_digits_after_the_word_for_a_network_count_no_epochs(name: str, number: Number) -> None:
+    assert number_of(name) == number
 
 
 @pytest.mark.parametrize(
