@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from infra.record.events import CampaignState
-from infra.record.payloads.attempts import AttemptRecord
+from collections.abc import Sequence
+
+from infra.record.events import CampaignState, Event
+from infra.record.payloads.attempts import AttemptLaunched, AttemptRecord
+from infra.record.payloads.stages import Decision
 from infra.steward.decide import Attempt, FailureClass, History
 
 
@@ -35,6 +38,18 @@ def in_flight(state: CampaignState) -> tuple[int, bool]:
     """Return (newest attempt, whether it is in flight)."""
     newest = state.attempts[-1] if state.attempts else None
     return (newest.number, newest.ended is None) if newest is not None else (0, False)
+
+
+def growth_under_way(events: Sequence[Event]) -> tuple[str, int]:
+    """Return why the attempt in flight was about to end for a larger gang, and the number of nodes of that; ("", 0) if
+    it was not. Its steward may have ended before the commit."""
+    for event in reversed(events):
+        match event.payload:
+            case AttemptLaunched():
+                break
+            case Decision(action="end-attempt", why=why, grows_to=size):
+                return (why or "", size) if size else ("", 0)
+    return "", 0
 
 
 def success_of(state: CampaignState) -> str | None:

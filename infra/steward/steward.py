@@ -185,7 +185,9 @@ class Steward:
         attempt = self.attempt
         kind, campaign = attempt.kind, self.config.spec.campaign
         if attempt.in_flight and attempt.number not in attempts.jobs(self.client, kind, campaign):
-            self._interrupt("its job is gone: a steward that ended was stopping it, or somebody removed it")
+            reason, size = resume_state.growth_under_way(self.store.events())
+            lost_reason = "its job is gone: a steward that ended was stopping it, or somebody removed it"
+            self._interrupt(reason or lost_reason, size)
         if self.config.relaunch is not None and self.config.version > self.store.state().version:
             self._relaunch(self.config.relaunch)
         return None
@@ -203,9 +205,9 @@ class Steward:
         )
         self.attempt.take_over()
 
-    def _interrupt(self, reason: str) -> None:
+    def _interrupt(self, reason: str, grows_to: int = 0) -> None:
         view = self.observer.observe(self.attempt.number, True, self.committed_step(), False)
-        self._act(EndAttempt(failure=FailureClass.INTERRUPTED, why=reason), view)
+        self._act(EndAttempt(failure=FailureClass.INTERRUPTED, why=reason, grows_to=grows_to), view)
 
     def committed_step(self) -> int:
         """Return the newest step known to be committed on the shared tier, -1 when there is none."""
@@ -288,7 +290,8 @@ class Steward:
             return self._give_back(action)
         if not isinstance(action, Wait):
             self.lease.check()
-            self.store.append(Decision(action=action.kind, why=action.why))
+            growth = {"grows_to": action.grows_to} if isinstance(action, EndAttempt) and action.grows_to else {}
+            self.store.append(Decision(action=action.kind, why=action.why, **growth))
         match action:
             case Launch():
                 self.attempt.launch(action)

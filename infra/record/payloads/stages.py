@@ -107,6 +107,8 @@ class Attached(Payload, kind="attached"):
 class Decision(Payload, kind="decision", watched=True):
     action: str | None = None
     why: str | None = None
+    grows_to: Whole = 0
+    """Nodes of the next attempt, if this one is ended to grow: its end is recorded only after its commit."""
 
     def sentence(self) -> str:
         return f"decided: {self.action}, since {self.why}"

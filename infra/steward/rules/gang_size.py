@@ -29,9 +29,9 @@ def short_for(view: Observation, history: History) -> timedelta:
     if history.attempts and history.attempts[-1].nodes:
         lasts = min(lasts, view.now - history.attempts[-1].ended_at)
     fit_instances = {node.instance for node in view.nodes if node.fit}
-    for instance, until in history.reboots.items():
+    for instance, wait_end in history.reboots.items():
         if instance not in fit_instances:
-            lasts = min(lasts, max(timedelta(), view.now - until))
+            lasts = min(lasts, max(timedelta(), view.now - wait_end))
     return lasts
 
 

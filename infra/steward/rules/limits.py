@@ -12,10 +12,10 @@ from infra.steward.seeing.views import CONSEQUENCE, Attempt, Consequence, Failur
 def counts(now: datetime, history: History) -> dict[str, int]:
     """Return limit of the spec's `recovery` -> what counts against it at `now`."""
     start, hour_ago = now - LIMITS_WINDOW, now - timedelta(hours=1)
-    restarted = [kind for kind, effect in CONSEQUENCE.items() if effect is Consequence.RESTART]
+    restart_classes = [kind for kind, effect in CONSEQUENCE.items() if effect is Consequence.RESTART]
     return {
         "attempts_without_progress": history.without_progress(),
-        "process_restarts": history.count(start, *restarted),
+        "process_restarts": history.count(start, *restart_classes),
         "node_replacements": history.count(start, FailureClass.NODE),
         "repairs_per_hour": sum(repair_at > hour_ago for repair_at in history.repairs),
     }
@@ -35,9 +35,9 @@ def not_replaced(view: Observation, policy: Policy, history: History) -> list[st
 
 def class_exhausted(view: Observation, last_attempt: Attempt, policy: Policy, history: History) -> str | None:
     """Return which limit on node losses or restarts the last attempt has exceeded; None for none."""
-    used = counts(view.now, history)
+    limit_counts = counts(view.now, history)
     window_text = f"within {LIMITS_WINDOW / timedelta(hours=1):g} hours"
-    losses, restarts = used["node_replacements"], used["process_restarts"]
+    losses, restarts = limit_counts["node_replacements"], limit_counts["process_restarts"]
     if last_attempt.failure is FailureClass.NODE and losses > policy.node_replacements:
         return f"{losses} node losses {window_text}, {policy.node_replacements} allowed"
     if CONSEQUENCE[last_attempt.failure] is Consequence.RESTART and restarts > policy.process_restarts:

@@ -13,6 +13,7 @@ from infra.record import meter
 from infra.record.payloads.attempts import AttemptLaunched, GangResized
 from infra.record.store import CampaignStore
 from infra.steward import reconcile
+from infra.steward.attempt import NewestAttempt
 from tests.unit.steward import steward_story
 from tests.unit.steward.steward_story import MINUTE_S, StewardRun, config, gpu_node, story
 
@@ -103,6 +104,44 @@ def test_a_smaller_gang_is_known_to_a_successor_and_bills_as_such(elastic: Stewa
     assert elastic.steward is not None and elastic.steward.attempt.nodes == 1
     reading = meter.read(elastic.steward.config.lines, elastic.store().events(), elastic.time.wall())
     assert reading.gpu_share * 2 == 1
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_steward_killed_while_its_gang_drains_to_grow_leaves_the_reason(
+    grows: bool, elastic: StewardRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the drain would count as a failure, and the next growth would not wait its pause."""
+    start, committed = elastic.time(), [-1]
+
+    def each_turn() -> None:
+        assert elastic.steward is not None
+        monkeypatch.setattr(elastic.steward.committed, "step", lambda: committed[0])
+        passed_s = elastic.time() - start
+        if 2 * MINUTE_S < passed_s < 10 * MINUTE_S:
+            committed[0] = 100
+            lose_node(elastic)
+        elif passed_s >= 10 * MINUTE_S and grows:
+            elastic.cluster.nodes.setdefault("node-1", gpu_node(1))
+            elastic.aws.states.clear()
+            committed[0] = int(passed_s)
+        elif passed_s >= 12 * MINUTE_S:
+            kill()
+
+    def kill(*_: Any) -> None:
+        elastic.cluster.jobs.clear()
+        elastic.cluster.pods.clear()
+        raise steward_story.Over
+
+    elastic.run(9, each_turn)
+    with monkeypatch.context() as patch:
+        patch.setattr(NewestAttempt, "_let_commit", kill)  # of its first call, to remove the job
+        elastic.run(9, each_turn)
+    assert len(elastic.events("attempt.ended")) == 1, "it is killed before the end is recorded"
+    elastic.run(1)
+    (_, end) = elastic.events("attempt.ended")
+    assert (end.data["failure"], end.data.get("grows_to", 0)) == ("interrupted", 2 if grows else 0)
+    assert ("2 nodes are fit, and the gang has 1" in end.data["detail"]) is grows
+    assert ("its job is gone" in end.data["detail"]) is not grows
 
 
 class OneJob:
