@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -226,6 +227,24 @@ def test_a_file_without_an_ending_that_was_written_as_the_job_failed_is_not_seal
         os.utime(job.folder / f"checkpoint_{step}", (time.time() - 60 + step,) * 2)
     job.look()
     assert job.committed == 20
+
+
+def test_a_folder_of_accelerate_is_sealed_beside_an_export_of_its_step_but_no_copy_of_it(job: WatchedJob) -> None:
+    job.at(10), accelerate(job.folder / "epoch_1")
+    held_back = job.folder.parent / "epoch_1"
+    os.replace(job.folder / "epoch_1", held_back)
+    safetensors(job.folder / "lora_step_10.safetensors")
+    assert job.look() == [(10, "lora_step_10.safetensors")]
+    os.replace(held_back, job.folder / "epoch_1")
+    assert job.look() == [(11, "epoch_1")]
+    shutil.copytree(job.folder / "epoch_1", job.folder / "best_epoch_1")
+    assert job.look() == []
+
+
+def test_an_export_takes_no_place_of_a_frameworks_own_checkpoint_of_its_step(job: WatchedJob) -> None:
+    own, export = Finished(10, job.folder / "epoch_1"), Finished(10, job.folder / "lora_step_10.pt", plain=True)
+    for checkpoints in ([own, export], [export, own]):
+        assert job.recogniser.whole(checkpoints) == {10: own}
 
 
 def test_a_jobs_own_file_of_trackers_name_stays(tmp_path: Path) -> None:
