@@ -216,6 +216,17 @@ def test_weights_of_tensorflow_and_orbax_stay_when_a_job_starts_from_nothing(tmp
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_weights_wait_for_the_state_of_which_kohyas_scripts_keep_the_newest_alone(job: WatchedJob) -> None:
+    for step in (10, 20):
+        kohya_steps(job.folder, step, 1)
+        shutil.rmtree(job.folder / f"style-step{step - 10:08d}-state", ignore_errors=True)
+        assert job.look() == [(step, ".")]
+    safetensors(job.folder / "style-step00000030.safetensors")
+    assert job.look() == []
+    _kohya_state(job.folder / "style-step00000030-state", 30, 1)
+    assert job.look() == [(30, ".")]
+
+
 def test_a_file_without_an_ending_that_was_written_as_the_job_failed_is_not_sealed(job: WatchedJob) -> None:
     job.recogniser.settles_at_once = False
     for step in (10, 20):
