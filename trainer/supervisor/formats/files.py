@@ -125,7 +125,9 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
             number = number_of(_first_rank_name(name, view))
             if number is not None:
                 is_named = number.kind in (STEP, EPOCH) or name in digit_names or says_state(name, view)
-                is_state_of_step = is_named or content.names_number(path, number.value)  # such as `G_1000.pth`
+                is_torn = not path.suffix and content.state(path) == content.PARTIAL  # `do_00000030` of HiFi-GAN
+                names_step = content.names_number(path, number.value)  # such as `G_1000.pth`
+                is_state_of_step = is_named or is_torn or names_step
                 key = (number.value, *other_numbers(_first_rank_name(name, view), number.value))
                 (by_number if is_state_of_step else beside).setdefault(key, []).append(name)
             elif OF_STATE.search(name):

@@ -199,6 +199,13 @@ def test_tensorflow_finds_the_restored_one_and_never_what_is_gone(names_gone: bo
     assert list(tmp_path.iterdir()) == []
 
 
+def test_tensorflows_tracker_names_the_restored_one_and_no_older_one_of_its_series(tmp_path: Path) -> None:
+    for stem in ("ckpt-2", "ckpt-1"):
+        _tensorflow(tmp_path, stem)
+    forget_later("auto", tmp_path, Finished(20, tmp_path, tuple(sorted(tmp_path.glob("ckpt-2.*")))))
+    assert (tmp_path / "checkpoint").read_text().splitlines()[0] == 'model_checkpoint_path: "ckpt-2"'
+
+
 def test_an_index_that_is_older_than_its_data_is_of_the_save_before(job: WatchedJob) -> None:
     _tensorflow(job.folder, "cp.ckpt")
     index = job.folder / "cp.ckpt.index"
@@ -214,6 +221,13 @@ def test_weights_of_tensorflow_and_orbax_stay_when_a_job_starts_from_nothing(tmp
     before = sorted(tmp_path.rglob("*"))
     forget_later("auto", tmp_path, None)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_torn_file_without_an_ending_goes_with_what_belongs_to_it(tmp_path: Path) -> None:
+    hifigan(tmp_path, 10, 1)
+    half(tmp_path / "do_00000010")
+    forget_later("auto", tmp_path, None)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_weights_wait_for_the_state_of_which_kohyas_scripts_keep_the_newest_alone(job: WatchedJob) -> None:
