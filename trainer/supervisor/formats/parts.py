@@ -33,6 +33,7 @@ _RANK = r"(?:(?:mp|dp|tp|pp|local|global)_)?rank[_=-]?\d+"
 _WORDS = "|".join(f"(?P<{role}>{words})" for role, words in {**_ROLES, "rank": _RANK}.items())
 _ROLE = re.compile(rf"(?<![A-Za-z])(?:{_WORDS})(?![A-Za-z])", re.I)
 _FOLDER = "folder of accelerate"
+"""The role of a folder by which a job goes on."""
 _BETWEEN = re.compile(r"[._=+-]+")
 
 
