@@ -125,18 +125,21 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
             number = number_of(_first_rank_name(name, view))
             if number is not None:
                 is_named = number.kind in (STEP, EPOCH) or name in digit_names or says_state(name, view)
-                is_state_of_step = is_named or content.names_number(path, number.value)  # such as `G_1000.pth`
+                is_torn = not path.suffix and content.state(path) == content.PARTIAL  # `do_00000030` of HiFi-GAN
+                names_step = content.names_number(path, number.value)  # such as `G_1000.pth`
+                is_state_of_step = is_named or is_torn or names_step
                 key = (number.value, *other_numbers(_first_rank_name(name, view), number.value))
                 (by_number if is_state_of_step else beside).setdefault(key, []).append(name)
             elif OF_STATE.search(name):
                 single_names.append(name)
+    counts_saves = _counts_saves(view, by_number)
     for key, names in by_number.items():
         value = key[0]
         names += beside.get(key, [])  # such as `opt000030.pt` beside `model000030.pt`
         if len(names) > 1:  # what else belongs to them, such as `meta_000030.json`
             json_names = (name for name in view.entries.files if name.endswith(".json"))
             names += [name for name in sorted(json_names) if (number := number_of(name)) and number.value == value]
-        yield _of_files(view, tuple(view.path / name for name in names))
+        yield _of_files(view, tuple(view.path / name for name in names))._replace(ordinal=counts_saves)
     names_with_step = [name for name in single_names if content.step_in(view.path / name) is not None]
     for name in names_with_step:
         yield _of_files(view, (view.path / name,))
@@ -145,6 +148,16 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
         remaining_names += [name for name in sorted(view.entries.files) if _OF_EXPORT.search(name)]
     if remaining_names:
         yield _of_files(view, tuple(view.path / name for name in remaining_names))
+
+
+def _counts_saves(view: View, by_number: dict[tuple[int, ...], list[str]]) -> bool:
+    """Return whether the numbers of files are those of saves: one rank has written them one by one, from 0. Two names
+    may take turns, and so do more that are not in order."""
+    numbers = [key[0] for key in sorted(by_number)]
+    if view.ranks != 1 or len(numbers) < 3 or numbers != list(range(len(numbers))):
+        return False
+    times = [max((view.path / name).stat().st_mtime for name in names) for _, names in sorted(by_number.items())]
+    return all(before < after for before, after in zip(times, times[1:]))
 
 
 def _first_rank_name(name: str, view: View) -> str:

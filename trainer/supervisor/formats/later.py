@@ -172,12 +172,16 @@ def _tensorflow_name(tracker: Path) -> str | None:
 
 
 def _renew_tensorflow_tracker(place: Path, checkpoint: Finished | None) -> None:
-    """Let TensorFlow's tracker name the chosen one, unless it names another that is there."""
+    """Let TensorFlow's tracker name the chosen one, unless it names one of another series that is there."""
     tracker = place / TENSORFLOW_TRACKER
     index = next((path for path in checkpoint.files if path.suffix == ".index"), None) if checkpoint else None
     if tracker.is_file():
         name = _tensorflow_name(tracker)
-        if name is None or (place / f"{name}.index").exists():
+        if name is None:
+            return
+        pattern = family(f"{name}.index")
+        is_older = index is not None and pattern is not None and bool(pattern.match(index.name))
+        if (place / f"{name}.index").exists() and not is_older:
             return
     if index is not None and index.parent == place:
         _write(tracker, f'model_checkpoint_path: "{index.stem}"\nall_model_checkpoint_paths: "{index.stem}"\n')

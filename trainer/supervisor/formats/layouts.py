@@ -123,11 +123,9 @@ class Candidate(NamedTuple):
         return Finished(number.value, self.root, self.files, number.value, self.settles)
 
     def _is_alone(self) -> bool:
-        """Return whether it is one file, and no other one has its name with another number: that of `model_512.pt` is
-        rather a size."""
-        pattern = family(self.root.name)
-        names = listing(self.root.parent).files
-        return not self.files and pattern is not None and sum(map(bool, map(pattern.match, names))) < 2
+        """Return whether it is one file, the only one of its name: the number of `model_512.pt` is rather a size."""
+        pattern, names = family(self.root.name), listing(self.root.parent).files
+        return not self.files and sum(bool(pattern and pattern.match(name)) for name in names) < 2
 
 
 class View(NamedTuple):

@@ -28,8 +28,8 @@ _WORDS = (
     (re.compile(r"(?<![\d.])(\d+)[kKmMbB](?=(?:\.[A-Za-z]\w*)+$)"), UNIT),
 )
 """Words beside a number, and what they count: `checkpoint-30-epoch-0`, `s30_e0` and `e0_b30` have a step. `ba` are the
-batches of MosaicML's Composer, `lora-000005-state` is of kohya's scripts after an epoch; `5k` and `2B` in a file's name
-count steps or tokens, in units of which the step is not known."""
+batches of MosaicML's Composer, `lora-000005-state` is of kohya's scripts after an epoch, but `net-000050` is more often
+of a step; `5k` and `2B` in a file's name count steps or tokens, in units of which the step is not known."""
 _PARTS = re.compile(
     r"[_.-]?(?:world_?size|mp_rank|ranks?|shard|part)[=_-]?\d+|-\d+-of-\d+|[=_-]?-?\d+\.\d+(?:e-?\d+)?|-v\d+(?=\.|$)",
     re.I,

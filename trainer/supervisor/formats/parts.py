@@ -32,6 +32,8 @@ _ROLES = {
 _RANK = r"(?:(?:mp|dp|tp|pp|local|global)_)?rank[_=-]?\d+"
 _WORDS = "|".join(f"(?P<{role}>{words})" for role, words in {**_ROLES, "rank": _RANK}.items())
 _ROLE = re.compile(rf"(?<![A-Za-z])(?:{_WORDS})(?![A-Za-z])", re.I)
+_FOLDER = "folder of accelerate"
+"""The role of a folder by which a job goes on."""
 _BETWEEN = re.compile(r"[._=+-]+")
 
 
@@ -76,8 +78,7 @@ def join_parts(candidates: Iterable[Candidate], folder: Path) -> Iterator[Candid
     for common_path, members in groups.items():
         number = members[0].candidate.number
         if number is not None:
-            roles = frozenset().union(*(member.roles for member in members))
-            series[re.sub(r"\d+", "#", common_path)][number.value] = roles
+            series[re.sub(r"\d+", "#", common_path)][number.value] = _roles(members)
     for common_path, members in groups.items():
         yield from _of_group(members, series[re.sub(r"\d+", "#", common_path)], folder)
 
@@ -87,7 +88,7 @@ def _of_group(members: Sequence[_Member], roles_of: dict[int, frozenset[str]], f
     number of this series."""
     number = members[0].candidate.number
     roles = frozenset().union(*(member.roles for member in members))
-    lacks = number is not None and not _required(roles_of, number.value) <= roles
+    lacks = number is not None and not _required(roles_of, number.value) <= _roles(members)
     if len({member.roles for member in members}) > 1 or any(member.has_ranks for member in members):
         yield _union(members, lacks, folder)
         return
@@ -98,13 +99,23 @@ def _of_group(members: Sequence[_Member], roles_of: dict[int, frozenset[str]], f
         yield candidate
 
 
+def _roles(members: Sequence[_Member]) -> frozenset[str]:
+    """Return the roles of the parts of a checkpoint; a folder of Accelerate is one of its own."""
+    is_of_accelerate = any(member.candidate.kind == "accelerate" for member in members)
+    return frozenset({_FOLDER} if is_of_accelerate else ()).union(*(member.roles for member in members))
+
+
 def _required(roles_of: dict[int, frozenset[str]], number: int) -> frozenset[str]:
     """Return the roles that a checkpoint may still get: those of both saves before it, since a part may be written
     only every other time. None once a later one has come."""
     if any(other > number for other in roles_of):
         return frozenset()
     last_two = sorted(other for other in roles_of if other < number)[-2:]
-    return frozenset.intersection(*(roles_of[other] for other in last_two)) if last_two else frozenset()
+    if not last_two:
+        return frozenset()
+    if _FOLDER in roles_of[last_two[-1]]:  # kohya's scripts may keep the newest state alone
+        return roles_of[last_two[-1]]
+    return frozenset.intersection(*(roles_of[other] for other in last_two))
 
 
 def _union(members: Sequence[_Member], lacks: bool, folder: Path) -> Candidate:

@@ -130,6 +130,8 @@ class Recogniser:
         by_step: dict[int, list[Finished]] = {}
         for checkpoint in checkpoints:
             parts = by_step.get(checkpoint.step, []) if checkpoint.plain else []
+            if any(not part.plain for part in parts):
+                continue  # a framework's own has all that a resume needs; what else has its step may be an export
             by_step[checkpoint.step] = [*(part for part in parts if part.plain), checkpoint]
         return {step: self._union([*self._parts(parts[-1]), *parts]) for step, parts in by_step.items()}
 
@@ -317,9 +319,11 @@ class Recogniser:
         standing = (checkpoint for checkpoint in of_steps if self._steps[checkpoint.face][0] == version_of(checkpoint))
         return {path for checkpoint in standing for path in checkpoint.tops}
 
-    def sealed_until(self, sealed_step: int) -> float:
-        """Return when the newest of what is sealed was written, in seconds since 1970; infinite where nothing is."""
-        versions = [self._steps[root][0] for root, one in self._sealed.items() if one.step <= sealed_step]
+    def sealed_until(self, sealed_step: int, of_framework: bool = False) -> float:
+        """Return when the newest of what is sealed was written, in seconds since 1970; infinite where nothing is.
+        `of_framework`: of what a framework has written."""
+        of_steps = ((face, one) for face, one in self._sealed.items() if one.step <= sealed_step)
+        versions = [self._steps[face][0] for face, one in of_steps if not (of_framework and one.plain)]
         return max(map(written_at, versions), default=float("inf"))
 
     def sealed_series(self, sealed_step: int) -> set[str]:
@@ -331,7 +335,9 @@ class Recogniser:
         """Return whether a checkpoint without a known step is older than this attempt or no newer than a sealed one."""
         place, newest_s = family_place(checkpoint.face), written_at(version_of(checkpoint))
         overtaken = place is not None and place[1] < self._ordinals.get(place[0], (-1, -1))[0]
-        adds_nothing = checkpoint.face not in self._sealed and newest_s <= self.sealed_until(sealed_step) < math.inf
+        # An export may be sealed before the framework's own checkpoint of its step.
+        sealed_s = self.sealed_until(sealed_step, of_framework=not checkpoint.plain)
+        adds_nothing = checkpoint.face not in self._sealed and newest_s <= sealed_s < math.inf
         return overtaken or newest_s < self._begun or adds_nothing
 
     def _step_of(self, checkpoint: Finished, sight: _Sight, sealed_step: int) -> int:

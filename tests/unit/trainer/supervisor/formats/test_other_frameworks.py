@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -198,6 +199,13 @@ def test_tensorflow_finds_the_restored_one_and_never_what_is_gone(names_gone: bo
     assert list(tmp_path.iterdir()) == []
 
 
+def test_tensorflows_tracker_names_the_restored_one_and_no_older_one_of_its_series(tmp_path: Path) -> None:
+    for stem in ("ckpt-2", "ckpt-1"):
+        _tensorflow(tmp_path, stem)
+    forget_later("auto", tmp_path, Finished(20, tmp_path, tuple(sorted(tmp_path.glob("ckpt-2.*")))))
+    assert (tmp_path / "checkpoint").read_text().splitlines()[0] == 'model_checkpoint_path: "ckpt-2"'
+
+
 def test_an_index_that_is_older_than_its_data_is_of_the_save_before(job: WatchedJob) -> None:
     _tensorflow(job.folder, "cp.ckpt")
     index = job.folder / "cp.ckpt.index"
@@ -215,6 +223,24 @@ def test_weights_of_tensorflow_and_orbax_stay_when_a_job_starts_from_nothing(tmp
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_torn_file_without_an_ending_goes_with_what_belongs_to_it(tmp_path: Path) -> None:
+    hifigan(tmp_path, 10, 1)
+    half(tmp_path / "do_00000010")
+    forget_later("auto", tmp_path, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_wait_for_the_state_of_which_kohyas_scripts_keep_the_newest_alone(job: WatchedJob) -> None:
+    for step in (10, 20):
+        kohya_steps(job.folder, step, 1)
+        shutil.rmtree(job.folder / f"style-step{step - 10:08d}-state", ignore_errors=True)
+        assert job.look() == [(step, ".")]
+    safetensors(job.folder / "style-step00000030.safetensors")
+    assert job.look() == []
+    _kohya_state(job.folder / "style-step00000030-state", 30, 1)
+    assert job.look() == [(30, ".")]
+
+
 def test_a_file_without_an_ending_that_was_written_as_the_job_failed_is_not_sealed(job: WatchedJob) -> None:
     job.recogniser.settles_at_once = False
     for step in (10, 20):
@@ -226,6 +252,24 @@ def test_a_file_without_an_ending_that_was_written_as_the_job_failed_is_not_seal
         os.utime(job.folder / f"checkpoint_{step}", (time.time() - 60 + step,) * 2)
     job.look()
     assert job.committed == 20
+
+
+def test_a_folder_of_accelerate_is_sealed_beside_an_export_of_its_step_but_no_copy_of_it(job: WatchedJob) -> None:
+    job.at(10), accelerate(job.folder / "epoch_1")
+    held_back = job.folder.parent / "epoch_1"
+    os.replace(job.folder / "epoch_1", held_back)
+    safetensors(job.folder / "lora_step_10.safetensors")
+    assert job.look() == [(10, "lora_step_10.safetensors")]
+    os.replace(held_back, job.folder / "epoch_1")
+    assert job.look() == [(11, "epoch_1")]
+    shutil.copytree(job.folder / "epoch_1", job.folder / "best_epoch_1")
+    assert job.look() == []
+
+
+def test_an_export_takes_no_place_of_a_frameworks_own_checkpoint_of_its_step(job: WatchedJob) -> None:
+    own, export = Finished(10, job.folder / "epoch_1"), Finished(10, job.folder / "lora_step_10.pt", plain=True)
+    for checkpoints in ([own, export], [export, own]):
+        assert job.recogniser.whole(checkpoints) == {10: own}
 
 
 def test_a_jobs_own_file_of_trackers_name_stays(tmp_path: Path) -> None:

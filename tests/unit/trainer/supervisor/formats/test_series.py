@@ -439,3 +439,12 @@ def test_the_number_of_one_of_several_files_is_its_step_and_not_the_iteration(jo
     for epoch in (1, 2):
         saved(job.folder / f"model_{1000 * epoch}.pth", iteration=epoch)
     assert [step for step, _ in job.look()] == [1000, 2000]
+
+
+def test_files_that_are_numbered_from_0_have_the_steps_that_the_job_has_told(job: WatchedJob) -> None:
+    sealed = []
+    for epoch in range(5):
+        job.recogniser.hear(100 * epoch + 100, time.time() - 1 + 100 * epoch)
+        _written(job.folder / f"weights/net_{epoch}.pt", -100 * epoch)
+        sealed += job.look()
+    assert [step for step, _ in sealed] == [0, 1, 300, 400, 500], "two names may take turns"
