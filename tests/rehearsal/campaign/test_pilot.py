@@ -47,8 +47,9 @@ def checked(made: StewardSite, context: Context, pods: Pods) -> Iterator[list[in
 
     def count(document: dict[str, Any]) -> None:
         if document.get("kind") == "JobSet":
-            assert document["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"] == len(gpu_nodes(made))
-            seen.append(len(gpu_nodes(made)))
+            parallelism = document["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"]
+            until(lambda: parallelism == len(gpu_nodes(made)))  # one that was replaced may still be on its way out
+            seen.append(parallelism)
         created(document)
 
     made.api.created = count
