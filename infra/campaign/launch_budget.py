@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from botocore.exceptions import ClientError
 
 from infra.aws.account import says_missing
-from infra.aws.schedules import at_expression, change_schedule, fires_at
+from infra.aws.schedules import at_expression, change_schedule, fired_at
 from infra.cluster.nodes import NodeGroup
 from infra.plan.purchase import RESERVED
 from infra.plan.survey import environment
@@ -67,7 +67,7 @@ def note_fired(context: Context) -> None:
         raise
     client, now = context.account.client("scheduler"), datetime.now(UTC)
     schedules = (*names.silence_schedules, *names.launch_schedules, names.schedule)
-    moments = [moment for name in schedules if (moment := fires_at(client, name)) is not None and moment <= now]
+    moments = [moment for name in schedules if (moment := fired_at(client, name, now)) is not None]
     if moments:
         context.guard()
         context.store.append(NodesAtZero(group=names.gpu_group, since=min(moments)))
@@ -77,5 +77,5 @@ def _change(context: Context, names: Iterable[str], changes: dict[str, str]) -> 
     """Change the schedules; a campaign that is older than them has none."""
     client = context.account.client("scheduler")
     for name in names:
-        if not change_schedule(client, name, changes, context.guard):
+        if change_schedule(client, name, changes, context.guard) is None:
             return

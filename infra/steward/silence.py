@@ -10,7 +10,7 @@ from datetime import datetime
 from math import inf
 
 from infra.aws.account import Account
-from infra.aws.schedules import at_expression, change_schedule, fires_at
+from infra.aws.schedules import Schedule, at_expression, change_schedule, firing_before
 from infra.clock import Clock
 from infra.cluster.steward_config import LONGEST_SILENCE
 from infra.errors import LeaseUnproven, first_line
@@ -34,18 +34,10 @@ class SilenceSchedules:
         self._account, self._names, self._lease, self._clock = account, names, lease, clock
         self._exist, self._next = exist, -inf if exist else inf
         self._fires_at: datetime | None = None
+        self.fired_at: datetime | None = None
+        """When they had fired under a silent steward, as a postponement found them; None: they had not, or nobody could
+        ask yet."""
         self._trouble = ""
-
-    def fired_at(self) -> datetime | None:
-        """Return when they have fired under a predecessor; None if they have not, or nobody can say."""
-        if self._next > -inf:
-            return None
-        try:
-            moment = fires_at(self._account.client("scheduler"), self._names.silence_schedules[0])
-        except PASSING as error:
-            log.warning("whether the schedules of the steward's silence have fired is not known: %s", first_line(error))
-            return None
-        return moment if moment is not None and moment <= self._clock.now() else None
 
     def postpone(self) -> None:
         """Let them fire after `LONGEST_SILENCE` from now; do nothing between two postponements. Raises `LeaseLost`.
@@ -56,7 +48,8 @@ class SilenceSchedules:
         if now < self._next:
             return
         moment, is_first = self._clock.now() + LONGEST_SILENCE, self._next == -inf
-        if self._change({"ScheduleExpression": at_expression(moment), "State": "ENABLED"}):
+        if schedules := self._change({"ScheduleExpression": at_expression(moment), "State": "ENABLED"}):
+            self.fired_at = firing_before(schedules[0], self._clock.now()) or self.fired_at
             self._fires_at = moment
         # A predecessor may have armed them, with minutes left.
         is_urgent = self._trouble and (self._fires_at is not None or is_first)
@@ -77,17 +70,20 @@ class SilenceSchedules:
         when = "nobody knows its time" if self._fires_at is None else f"it fires at {self._fires_at:%H:%M} UTC"
         return (f"the schedule that ends the GPU nodes of a silent steward is not postponed, {when}: {self._trouble}",)
 
-    def _change(self, changes: dict[str, str]) -> bool:
-        """Return whether any is there and was changed: a campaign that is older than them has none."""
+    def _change(self, changes: dict[str, str]) -> list[Schedule]:
+        """Return those that were changed, as they were: a campaign that is older than them has none."""
+        earlier_schedules = list[Schedule]()
         try:
-            client, names = self._account.client("scheduler"), self._names.silence_schedules
-            changed = [change_schedule(client, name, changes, self._check) for name in names]
+            client = self._account.client("scheduler")
+            for name in self._names.silence_schedules:
+                if (schedule := change_schedule(client, name, changes, self._check)) is not None:
+                    earlier_schedules.append(schedule)
         except PASSING as error:
             self._trouble = first_line(error)
             log.warning("the schedules of the steward's silence are not changed: %s", self._trouble)
-            return False
-        self._trouble = ""
-        return any(changed)
+        else:
+            self._trouble = ""
+        return earlier_schedules
 
     def _check(self) -> None:
         """Raise `LeaseLost` if another steward has the campaign. A lease that nobody can prove is no reason to let the

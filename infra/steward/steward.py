@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -128,7 +129,7 @@ class Steward:
     def _campaign(self) -> None:
         self.lease.check()
         last_resort.sign(self.client, os.uname().nodename, self.config.spec.campaign)
-        self._note_silence()
+        self._postpone_silence()  # before the first look counts the nodes
         state = self.store.state()
         kind, campaign = self.attempt.kind, self.config.spec.campaign
         reconcile(self.client, self.store, self.nodes, self.returns, kind, campaign, self.committed_step())
@@ -155,11 +156,15 @@ class Steward:
                 break
             self._rest(self.config.poll.total_seconds())
 
-    def _note_silence(self) -> None:
-        """Record when AWS has ended the GPU nodes of a silent predecessor, before a postponement wipes it out."""
-        moment = self.silence.fired_at()
-        if moment is not None and self.store.state().gpu_nodes_up and self.nodes.desired() == 0:
-            self.store.append(NodesAtZero(group=self.names.gpu_group, since=moment))
+    def _postpone_silence(self) -> None:
+        """Postpone AWS's end of the GPU nodes; record when it has come under a silent predecessor, if it has."""
+        self.silence.postpone()
+        if (moment := self.silence.fired_at) is None:
+            return
+        with suppress(*PASSING):  # asked again at the next look
+            if self.store.state().gpu_nodes_up and self.nodes.desired() == 0:
+                self.store.append(NodesAtZero(group=self.names.gpu_group, since=moment))
+            self.silence.fired_at = None
 
     def _left_behind(self) -> dict[str, Any] | None:
         """Return what the job left that no format recognises; None if nobody could look. The built-in trainer's
@@ -271,7 +276,7 @@ class Steward:
             policy, attempt.history, state, hold_start, troubles, loss, gang_nodes=attempt.nodes
         )
         look_s = self.clock.monotonic() - start
-        self.silence.postpone()
+        self._postpone_silence()
         shared_every = self.config.train.checkpoint.shared_every if self.config.train else 1
         interval = (self.lookout.interval_and_archive - self.config.archive) * shared_every
         more = further_figures(self.config, view, self.lookout, self.lease, self.store.events_written)

@@ -56,7 +56,7 @@ class WatchedJob:
 
     def at(self, step: int) -> None:
         """Let the job tell a step, some seconds ago: what is written now is written after it."""
-        self.recogniser.hear(step, time.time() - 1)
+        self.recogniser.told_steps.note(step, time.time() - 1)
 
     def look(self, ranks: int = 1) -> list[tuple[int, str]]:
         """Return what is sealed at this look: each step with its root."""

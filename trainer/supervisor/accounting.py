@@ -244,7 +244,7 @@ class Accounts:
 
     def _interval(self) -> float:
         """Return the seconds between two saves: those between seals, else those of the plan, else a guess."""
-        planned_s = self._steps_apart * self._recogniser.step_seconds
+        planned_s = self._steps_apart * self._recogniser.told_steps.seconds_apart
         return max(_SHORTEST_S, self._interval_s or planned_s or _INTERVAL_S)
 
     def _publish(self, job_ended: bool) -> None:

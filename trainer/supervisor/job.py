@@ -86,7 +86,9 @@ class Job(Running):
     ) -> None:
         super().__init__(config, place, run)
         self.tier = shared / place.campaign
-        self.progress = Progress(config, place, self.tier, self.emit, lambda step: self.sealing.recogniser.hear(step))
+        self.progress = Progress(
+            config, place, self.tier, self.emit, lambda step: self.sealing.recogniser.told_steps.note(step)
+        )
         self.generation = 0
         self.heard = time.monotonic()
         """When the job last used a processor."""

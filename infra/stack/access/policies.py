@@ -12,13 +12,9 @@ from typing import Any
 from infra.record.faults import FOLDER
 from infra.spec.campaign import Spec
 from infra.spec.names import (
-    BUILDER,
     CLOSER,
     DATA_POOL,
     DATASETS_PREFIX,
-    REPOSITORY,
-    ROLE_TAG,
-    STEWARD_REPOSITORY,
     Buckets,
     Names,
     buckets,
@@ -38,8 +34,6 @@ def actions(service: str, names: str) -> tuple[str, ...]:
 
 
 _OF_UPLOADS = ("s3:AbortMultipartUpload", "s3:GetObjectVersion", "s3:ListMultipartUploadParts")
-_PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
-PUSH = actions("ecr", "CompleteLayerUpload DescribeImages InitiateLayerUpload PutImage UploadLayerPart")
 
 
 @dataclass(frozen=True)
@@ -297,22 +291,6 @@ def guard(spec: Spec) -> list[Statement]:
     groups = [names.gpu_group, *([names.of("node group", DATA_POOL)] if spec.prepares_data else [])]
     arns = [place(spec).arn("eks", f"nodegroup/{names.cluster}/{group}/*") for group in groups]
     return [allow(["eks:UpdateNodegroupConfig"], arns), *publishing(spec)]
-
-
-def builder(account_place: AccountPlace) -> list[Statement]:
-    """Allow to push to the repositories of our images and to pull any base; files come by presigned URLs."""
-    return [
-        allow(["ecr:GetAuthorizationToken"], [EVERYTHING]),
-        allow(PUSH, [account_place.repository(name) for name in (REPOSITORY, STEWARD_REPOSITORY)]),
-        # Any repository: each campaign names its own base, and the build network serves all.
-        allow(_PULL, [account_place.repository("*")]),
-    ]
-
-
-def builder_guard(account_place: AccountPlace) -> list[Statement]:
-    """Allow only to end instances with a builder's tag."""
-    condition = {"StringEquals": {f"aws:ResourceTag/{ROLE_TAG}": BUILDER}}
-    return [allow(["ec2:TerminateInstances"], [account_place.arn("ec2", "instance/*")], condition)]
 
 
 def keys_through_s3(account_place: AccountPlace, names: Sequence[str]) -> list[Statement]:

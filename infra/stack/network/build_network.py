@@ -12,7 +12,7 @@ import pulumi_aws as aws
 from pulumi import Input, ResourceOptions
 
 from infra.spec.names import BUILD_NETWORK, builder_guard_role, builder_role
-from infra.stack.access import policies
+from infra.stack.access import building, policies
 from infra.stack.access.identity import limited_role
 from infra.stack.access.policies import AccountPlace
 
@@ -44,7 +44,7 @@ class BuildNetwork(pulumi.ComponentResource):
         if make_network:
             self._network(zone)
         self._place, self._boundary = place, boundary
-        role = self._role("builder", builder_role(place.region), policies.EC2, policies.builder(place))
+        role = self._role("builder", builder_role(place.region), policies.EC2, building.builder(place))
         for name in BUILDER_POLICIES:
             aws.iam.RolePolicyAttachment(
                 f"builder-{name}", role=role.name, policy_arn=f"arn:aws:iam::aws:policy/{name}", opts=self._child
@@ -53,7 +53,7 @@ class BuildNetwork(pulumi.ComponentResource):
             "builder", name=builder_role(place.region), role=role.name, opts=self._named
         )
         self.guard = self._role(
-            "builder-guard", builder_guard_role(place.region), "scheduler.amazonaws.com", policies.builder_guard(place)
+            "builder-guard", builder_guard_role(place.region), "scheduler.amazonaws.com", building.builder_guard(place)
         )
         self.register_outputs({"profile": self.profile.name})
 

@@ -23,7 +23,7 @@ from infra.rehearsal.site import network
 from infra.session.context import Context
 from infra.spec.campaign import Spec
 from infra.spec.names import BUILD_NETWORK, REPOSITORY, STEWARD_REPOSITORY, buckets, builder_guard_role
-from infra.stack.access import policies
+from infra.stack.access import building, policies
 from infra.stack.outputs import FoundationOutputs
 from tests.root import ROOT
 from tests.serving import serve
@@ -75,8 +75,8 @@ def build_network(world: World, account: Account) -> FoundationOutputs:
     group = ec2.create_security_group(GroupName=BUILD_NETWORK, Description="builder", VpcId=vpc)["GroupId"]
     arns = {}
     for name, service, statements in (
-        (BUILD_NETWORK, "ec2.amazonaws.com", policies.builder(place)),
-        (builder_guard_role(place.region), "scheduler.amazonaws.com", policies.builder_guard(place)),
+        (BUILD_NETWORK, "ec2.amazonaws.com", building.builder(place)),
+        (builder_guard_role(place.region), "scheduler.amazonaws.com", building.builder_guard(place)),
     ):
         made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=policies.trust(service, place))
         iam.put_role_policy(RoleName=name, PolicyName="own", PolicyDocument=policies.document(statements))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
+from infra.aws.schedules import fired_at
 from infra.campaign import launch_budget
 from infra.campaign.closing import SILENT
 from infra.cluster.steward_config import LONGEST_SILENCE
@@ -22,6 +23,7 @@ from infra.spec.names import Names
 from tests.example import example_spec
 from tests.unit.campaign.test_nobody_left import BEFORE_A_STEWARD, MOMENTS, NODES, TRAINING, cost_on_page, lived
 from tests.worlds.closer import FIRST_CONTACT, FIRST_PLAN
+from tests.worlds.s3 import refusal
 
 AROUND = {"Arn": "a", "CreationDate": "c", "LastModificationDate": "l", "ResponseMetadata": {}}
 KEPT = {"GroupName": "default", "Target": {"Arn": "t", "RoleArn": "r", "Input": "{}"}, "State": "DISABLED",
@@ -233,3 +235,45 @@ def test_a_launch_that_follows_a_dead_steward_and_dies_too_ends_by_its_own_budge
     died = world.time.wall()
     world.without_builds(world.deadline - died - MINUTE)
     assert world.at_zero is not None and world.at_zero - died <= UNTIL_TRAINING + MINUTE
+
+
+def test_nodes_that_are_up_again_after_a_schedule_has_fired_bill_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = lived(monkeypatch, "training is nearly over")
+    world.without_builds(timedelta(hours=60))
+    assert world.at_zero is not None
+    world.size(world.names.gpu_group, NODES)
+    launch_budget.note_fired(world.context())
+    assert not [one for one in world.store.events() if one.kind == "nodes.at-zero"]
+
+
+@pytest.mark.parametrize("call", ["describe_nodegroup", "get_schedule"])
+def test_what_aws_refuses_to_say_of_nodes_and_schedules_is_raised(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    world = lived(monkeypatch, "training is nearly over")
+    world.without_builds(timedelta(hours=60))
+
+    def refuse(**_: Any) -> Any:
+        raise refusal("AccessDeniedException", 403)
+
+    place = world if call == "describe_nodegroup" else world.scheduler
+    monkeypatch.setattr(place, call, refuse)
+    with pytest.raises(ClientError, match="AccessDenied"):
+        launch_budget.note_fired(world.context())
+
+
+def test_a_campaign_that_lacks_a_schedule_hears_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = lived(monkeypatch, "training is nearly over")
+    world.without_builds(timedelta(hours=60))
+    name, _ = world.names.silence_schedules
+    assert fired_at(world.scheduler, name, world.time.wall()) is not None
+    look = world.scheduler.get_schedule
+
+    def get_schedule(Name: str) -> dict[str, Any]:
+        if Name == name:
+            raise refusal("ResourceNotFoundException", 404)
+        return look(Name)
+
+    monkeypatch.setattr(world.scheduler, "get_schedule", get_schedule)
+    assert fired_at(world.scheduler, name, world.time.wall()) is None
+    launch_budget.note_fired(world.context())
+    (event,) = [one for one in world.store.events() if one.kind == "nodes.at-zero"]
+    assert isinstance(event.payload, NodesAtZero) and event.payload.since is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 from infra.rehearsal.aws.iam.policies import Question, allowed
 from infra.spec.campaign import Spec
-from infra.stack.access import closing, freeze, policies
+from infra.stack.access import building, closing, freeze, policies
 from infra.stack.access.ceiling import ceiling, foundation_ceiling
 from tests.example import example_spec
 
@@ -134,8 +134,8 @@ ANYTHING = written([{"Effect": "Allow", "Action": "*", "Resource": "*"}])
 OWN = {
     "archive": written(policies.archive(SPEC)),
     "budget": written(freeze.freezing(SPEC)),
-    "builder": written(policies.builder(WHERE)),
-    "builder-guard": written(policies.builder_guard(WHERE)),
+    "builder": written(building.builder(WHERE)),
+    "builder-guard": written(building.builder_guard(WHERE)),
     "closer": written(closing.closer(WHERE)),
     "cluster": written(policies.cluster_secrets(KEY)),
     "guard": written(policies.guard(SPEC)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import deque
 from pathlib import Path
 from typing import Iterable, Iterator, NamedTuple, Sequence
 
@@ -13,6 +12,7 @@ from trainer.supervisor.formats import content, versions
 from trainer.supervisor.formats.find import FORMATS
 from trainer.supervisor.formats.layouts import is_state
 from trainer.supervisor.formats.names import PLAIN, STEP, family_place, lap_of, number_of, series
+from trainer.supervisor.formats.told_steps import ToldSteps, is_far
 from trainer.supervisor.formats.tree import Finished, listing
 from trainer.supervisor.formats.versions import Version, first_written_at, version_of, written_at
 
@@ -21,11 +21,6 @@ SETTLES_S, QUIET_S = 2.0, 10.0
 has told a step after it, and where it has not, since between two files it may gather what it writes next."""
 _RESTS, _LONGEST_REST_S, _SHORT_S = 100.0, 60.0, 0.01
 """Pause after a look that is not short, in times of its length: looks take a hundredth of a core."""
-_FAR, _FARTHEST, _SHORTEST_STEP_S = 10, 64, 1e-3
-"""A number in a name is no step of the run beyond so many estimates, or so many times the step that the job has
-reached: names may count micro batches."""
-_LINES_LATE_S = 0.02
-"""A line is read so much later than it was printed."""
 _FIRST_TIME = 10**9
 """A larger number in a name that is no step is a time."""
 
@@ -62,10 +57,7 @@ class Recogniser:
         self._sealed: dict[Path, Finished] = {}
         self._unions: dict[tuple[Path, ...], tuple[Finished, ...]] = {}
         """Files of a checkpoint that was found in parts -> the parts."""
-        self._told: set[int] = set()
-        """The first and the last step of this attempt."""
-        self._longest = 0
-        """Steps between two told ones."""
+        self.told_steps = ToldSteps()
         self._foreign: dict[Path, Version] = {}
         """What a file or folder was whose number was beyond the job's steps."""
         self._counted: set[str] = set()
@@ -74,7 +66,6 @@ class Recogniser:
         """Series whose numbers are no steps of this run."""
         self._rests_until = 0.0
         self._begun = time.time() - 1.0
-        self._heard: deque[tuple[float, int]] = deque(maxlen=10_000)
         self._newest: dict[str, tuple[Path, Version]] = {}
         """Folder and pattern of a name -> the checkpoint of such a name that was seen last."""
         self._ordinals: dict[str, tuple[int, int]] = {}
@@ -151,25 +142,16 @@ class Recogniser:
         if not checkpoint.plain or not is_named:
             return checkpoint
         is_counted = own_series in self._counted
-        if not is_counted and self._is_beyond(checkpoint.step):
+        if not is_counted and self.told_steps.are_passed_by(checkpoint.step, self.planned_steps):
             self._miscounted.add(own_series)
             self._foreign[checkpoint.face] = version_of(checkpoint)
         version = self._foreign.get(checkpoint.face)
         is_foreign = version is not None and version == version_of(checkpoint)  # also once the job is that far
-        if not is_foreign and (is_counted or len(self._told) > 1):
+        if not is_foreign and (is_counted or self.told_steps.are_several):
             self._miscounted.discard(own_series)
         if is_foreign or own_series in self._miscounted:
             return checkpoint._replace(step=-1, ordinal=checkpoint.step)
         return checkpoint
-
-    def _is_beyond(self, step: int) -> bool:
-        """Return whether a step is far beyond that which the job has reached by now, or before it tells any, beyond
-        what it is estimated to take. Lines may be rare, so time counts, too."""
-        if len(self._told) < 2:
-            return bool(self.planned_steps) and step > _FAR * self.planned_steps
-        told_at, told_step = self._heard[-1]
-        reached_step = told_step + (time.time() - told_at) / max(self.step_seconds, _SHORTEST_STEP_S)
-        return step > _FARTHEST * reached_step + _FAR * self._longest
 
     def _is_part(self, checkpoint: Finished, sealed_step: int) -> bool:
         """Return whether a checkpoint is another part of the sealed step, which stands as it was sealed."""
@@ -209,7 +191,7 @@ class Recogniser:
             return False
         if versions.has_larger_kin(checkpoint):
             return False
-        return self._heard_before(written_at(version_of(checkpoint)), -1) > sealed_step
+        return self.told_steps.before(written_at(version_of(checkpoint)), -1) > sealed_step
 
     def _takes_turns(self, checkpoint: Finished, sealed_step: int) -> bool:
         """Return whether the plain number in a name is no step, as of `ckpt.0.pt` and `ckpt.1.pt` by turns: what lies
@@ -227,7 +209,7 @@ class Recogniser:
         known_ns = next((row[2] for row in sealed_version if row[0] == str(path)), changed_ns)
         is_rewritten = changed_ns != self._first_written.setdefault(checkpoint.face, known_ns)
         is_newer = is_rewritten and changed_ns / 1e9 > self.sealed_until(sealed_step)
-        if not is_newer or self._heard_before(changed_ns / 1e9, -1) <= sealed_step:
+        if not is_newer or self.told_steps.before(changed_ns / 1e9, -1) <= sealed_step:
             return False
         return not versions.has_later_kin(checkpoint)  # else it is a step that was saved again, and the run has gone on
 
@@ -250,31 +232,13 @@ class Recogniser:
         """Return whether a version is done: it has not changed for a while, or all of it is new and the job trains on,
         or has failed."""
         age, now = time.monotonic() - sight.since, sight.version
-        if self.failed:
-            states = (content.state(Path(name)) for name, _, _ in now if is_state(name))
-            has_rested = time.time() - written_at(now) >= SETTLES_S
-            return sight.is_anew and (has_rested or all(state == content.WHOLE for state in states))
-        if not self._heard or self._heard[-1][0] <= written_at(now):
+        if not self.failed and not self.told_steps.follow(written_at(now)):
             return age >= QUIET_S
-        if sight.is_anew:
-            states = (content.state(Path(name)) for name, _, _ in now if is_state(name))
-            return age >= SETTLES_S / 2 or all(state == content.WHOLE for state in states)
-        return age >= SETTLES_S
-
-    def hear(self, step: int, heard_at: float | None = None) -> None:
-        """Note that the job tells a step. `heard_at`: in seconds since 1970; None: now."""
-        self._heard.append((time.time() if heard_at is None else heard_at, step))
-        if step not in self._told:
-            self._longest = max(self._longest, step - max(self._told, default=step))
-            self._told = {max([step, *self._told]), min([step, *self._told])}
-
-    @property
-    def step_seconds(self) -> float:
-        """Return the mean time of the last steps, 0 before two have been told."""
-        (first_at, first_step), (last_at, step) = (
-            (self._heard[0], self._heard[-1]) if self._heard else ((0.0, 0), (0.0, 0))
-        )
-        return max(0.0, (last_at - first_at) / max(1, step - first_step))
+        if not sight.is_anew:
+            return not self.failed and age >= SETTLES_S
+        has_rested = time.time() - written_at(now) >= SETTLES_S if self.failed else age >= SETTLES_S / 2
+        states = (content.state(Path(name)) for name, _, _ in now if is_state(name))
+        return has_rested or all(state == content.WHOLE for state in states)
 
     @property
     def rests(self) -> bool:
@@ -285,7 +249,7 @@ class Recogniser:
         """Note that a sealed step has been laid back: it is none that the job has written."""
         self._sights.pop(checkpoint.face, None)
         number = number_of(checkpoint.face.name)
-        if number is not None and number.kind in (STEP, PLAIN) and number.value > max(1, _FAR * checkpoint.step):
+        if number is not None and number.kind in (STEP, PLAIN) and is_far(number.value, checkpoint.step):
             self._miscounted.add(series(checkpoint.face))
         self._sight(checkpoint)
         self.note_sealed(checkpoint)
@@ -299,7 +263,9 @@ class Recogniser:
         if number is not None and number.value == checkpoint.step:
             self._counted.add(series(checkpoint.face))
         self._steps[checkpoint.face] = (version_of(checkpoint) if sight is None else sight.version, checkpoint.step)
-        if (place := family_place(checkpoint.face)) is not None and not self._is_beyond(place[1]):
+        if (place := family_place(checkpoint.face)) is not None and not self.told_steps.are_passed_by(
+            place[1], self.planned_steps
+        ):
             self._ordinals[place[0]] = (place[1], checkpoint.step)
 
     def stands(self, checkpoint: Finished) -> bool:
@@ -345,18 +311,17 @@ class Recogniser:
         if note is not None and note[0] == sight.version:
             return note[1]
         newest_step = max([sealed_step, *(step for _, step in self._steps.values())])
-        is_count = checkpoint.ordinal < _FIRST_TIME and not self._is_beyond(checkpoint.ordinal)
+        is_count = checkpoint.ordinal < _FIRST_TIME and not self.told_steps.are_passed_by(
+            checkpoint.ordinal, self.planned_steps
+        )
         ordinal = checkpoint.ordinal if is_count else -1
-        step = max(self._heard_before(written_at(sight.version), ordinal), newest_step + 1, 0)
+        step = max(self.told_steps.before(written_at(sight.version), ordinal), newest_step + 1, 0)
         self._steps[checkpoint.face] = (sight.version, step)
-        if (place := family_place(checkpoint.face)) is not None and not self._is_beyond(place[1]):
+        if (place := family_place(checkpoint.face)) is not None and not self.told_steps.are_passed_by(
+            place[1], self.planned_steps
+        ):
             self._ordinals[place[0]] = (place[1], step)
         return step
-
-    def _heard_before(self, time_s: float, default: int) -> int:
-        """Return the step that the job had told last when something was written, `default` for none."""
-        printed_at = time_s + _LINES_LATE_S
-        return next((step for heard_at, step in reversed(self._heard) if heard_at <= printed_at), default)
 
 
 def _rank(checkpoint: Finished) -> int:

@@ -83,7 +83,7 @@ def test_what_is_older_than_two_intervals_is_told_while_the_job_runs(
     node = JobNode(tmp_path, "marker")
     accounts, now = node.job.sealing.accounts, [time.monotonic()]
     monkeypatch.setattr(accounting.time, "monotonic", lambda: now[0])
-    node.job.sealing.recogniser._heard.extend([(0.0, 1), (9.0, 10)])  # and a save each 10 steps
+    node.job.sealing.recogniser.told_steps.heard.extend([(0.0, 1), (9.0, 10)])  # and a save each 10 steps
     put(node.own / "step-10.weights", age_s=25)
     accounts.look(-1)
     assert not node.unrecognised()

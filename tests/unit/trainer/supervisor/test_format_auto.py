@@ -64,7 +64,7 @@ def test_a_part_that_has_not_begun_is_waited_for_until_the_folder_has_settled(
     assert job.look() == [], "it has changed meanwhile"
     now[0] += 0.2
     assert job.look() == [], "the job has told no step since: it may gather what it writes next"
-    job.recogniser.hear(11)
+    job.recogniser.told_steps.note(11)
     assert job.look() == [(10, "step-10")]
 
 
@@ -89,7 +89,7 @@ def test_files_that_are_all_newer_than_the_save_before_count_once_the_job_trains
             assert job.look() == [], "the optimizer's is of step 10"
         saved(job.folder / "optimizer.pt", at=step)
         assert job.look() == [], "the job may still write"
-        job.recogniser._heard.append((time.time() + 1, step + 1))
+        job.recogniser.told_steps.heard.append((time.time() + 1, step + 1))
         assert [step for step, _ in job.look()] == ([] if step == 10 else [step]), "the first may lack a file"
 
 
@@ -99,7 +99,7 @@ def test_files_that_are_all_newer_than_the_folder_before_count_once_the_job_trai
     job.recogniser.settles_at_once = False
     for step in (10, 20):
         saved(job.folder / f"step-{step}/model.pt"), saved(job.folder / f"step-{step}/optimizer.pt")
-        job.recogniser._heard.append((time.time() + 1, step + 1))
+        job.recogniser.told_steps.heard.append((time.time() + 1, step + 1))
         assert [step for step, _ in job.look()] == ([] if step == 10 else [20]), "the first may lack a file"
 
 
@@ -290,7 +290,7 @@ def test_names_that_take_turns_get_the_steps_that_the_job_had_told(kind: str, jo
             "folder": [folder / "model.bin", folder / "optimizer.pt"],
             "two files": [job.folder / f"model_{turn % 2}.bin", job.folder / f"optim_{turn % 2}.bin"],
         }[kind]
-        job.recogniser._heard.append((step - 0.5, step))
+        job.recogniser.told_steps.heard.append((step - 0.5, step))
         if kind == "folder" and turn < 2:
             put(folder / "words.txt", "the same", age_s=time.time() - 1)
         for path in paths:
@@ -310,7 +310,7 @@ def test_a_name_that_says_its_step_takes_no_turns(name: str, job: WatchedJob) ->
         put(path if path.suffix else path / "DONE", "x", age_s=100)
     assert [step for step, _ in job.look()] == [10, 30]
     for age_s in (50, 40):
-        job.recogniser._heard.append((time.time() - age_s - 1, 140 - age_s))
+        job.recogniser.told_steps.heard.append((time.time() - age_s - 1, 140 - age_s))
         path = job.folder / name.format(10)
         put(path if path.suffix else path / "DONE", "written again", age_s=age_s)
         assert job.look() == []
@@ -318,10 +318,10 @@ def test_a_name_that_says_its_step_takes_no_turns(name: str, job: WatchedJob) ->
 
 def test_what_was_never_looked_at_stands_and_the_mean_time_of_steps_is_that_of_all(job: WatchedJob) -> None:
     assert job.recogniser.stands(Finished(10, saved(job.folder / "ckpt.pt")))
-    assert job.recogniser.step_seconds == 0.0
+    assert job.recogniser.told_steps.seconds_apart == 0.0
     for at, step in ((100.0, 10), (101.0, 11), (109.0, 13)):
-        job.recogniser._heard.append((at, step))
-    assert job.recogniser.step_seconds == 3.0
+        job.recogniser.told_steps.heard.append((at, step))
+    assert job.recogniser.told_steps.seconds_apart == 3.0
 
 
 def test_a_step_that_nothing_names_is_larger_than_all_before_though_none_is_sealed_yet(job: WatchedJob) -> None:

@@ -111,14 +111,14 @@ def test_what_is_downloaded_into_the_series_of_the_run_overtakes_nothing(job: Wa
     saved(job.folder / "model_100000.pth")
     job.look()
     for step in (10, 20, 9000):
-        job.recogniser.hear(step, time.time() - 1), saved(job.folder / f"model_{step}.pth")
+        job.recogniser.told_steps.note(step, time.time() - 1), saved(job.folder / f"model_{step}.pth")
         assert [found for found, _ in job.look()] == [step]
 
 
 def test_saves_between_two_rare_lines_keep_their_steps(job: WatchedJob) -> None:
     now = time.time()
     for step in (1, 2, 3):
-        job.recogniser.hear(step, now - 1000 + step)
+        job.recogniser.told_steps.note(step, now - 1000 + step)
     saved(job.folder / "ckpt_900.pt")
     assert job.look() == [(900, "ckpt_900.pt")]
 
@@ -137,7 +137,7 @@ def test_numbers_of_micro_batches_are_kept(job: WatchedJob) -> None:
 
 def test_a_number_of_micro_batches_is_no_foreign_one(job: WatchedJob) -> None:
     now = time.time()
-    job.recogniser.hear(9, now - 1.0), job.recogniser.hear(10, now)
+    job.recogniser.told_steps.note(9, now - 1.0), job.recogniser.told_steps.note(10, now)
     saved(job.folder / "ckpt_80.pt")
     assert job.look() == [(80, "ckpt_80.pt")]
 
@@ -260,7 +260,7 @@ def test_a_step_that_is_saved_again_before_the_run_goes_on_takes_no_turn(job: Wa
     job.committed = 10
     now = time.time()
     for step in (14, 19, 24):  # all within the delay of a line
-        job.recogniser.hear(step, now)
+        job.recogniser.told_steps.note(step, now)
     for delay_s, name in ((0.001, "ckpt_10.pt"), (0.002, "ckpt_20.pt")):
         saved(job.folder / name)
         os.utime(job.folder / name, (now + delay_s, now + delay_s))
@@ -287,7 +287,7 @@ def test_a_half_written_folder_with_step_and_epoch_goes_at_a_restart(tmp_path: P
 @pytest.mark.parametrize("names", [("weights/net_{}.pt",), ("weights/netG_{}.pt", "weights/netD_{}.pt")])
 def test_each_file_of_an_epoch_is_a_checkpoint_of_its_own(names: tuple[str, ...], first: int, job: WatchedJob) -> None:
     for epoch in range(4):
-        job.recogniser.hear(100 * epoch + 100, time.time() - 1 + 100 * epoch)
+        job.recogniser.told_steps.note(100 * epoch + 100, time.time() - 1 + 100 * epoch)
         for name in names:
             _written(job.folder / name.format(first + epoch), -100 * epoch)
         (checkpoint,) = job.recogniser.finished_checkpoints("auto", job.folder, 1, job.committed)
@@ -305,7 +305,7 @@ def test_the_only_file_that_a_job_keeps_is_sealed_whatever_its_number(job: Watch
     job.at(200)
     assert job.look() == [(200, "weights")]
     (job.folder / "weights/net_0.pt").unlink(), (job.folder / "weights/net_1.pt").unlink()
-    job.recogniser.hear(300, time.time() - 1), saved(job.folder / "weights/net_2.pt")
+    job.recogniser.told_steps.note(300, time.time() - 1), saved(job.folder / "weights/net_2.pt")
     assert job.look() == [(300, "weights/net_2.pt")]
 
 
@@ -411,7 +411,7 @@ def test_a_job_that_tells_few_steps_may_be_far_beyond_the_last_one(
     job: WatchedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time()
-    job.recogniser.hear(10, now - 1.0), job.recogniser.hear(110, now)
+    job.recogniser.told_steps.note(10, now - 1.0), job.recogniser.told_steps.note(110, now)
     saved(job.folder / "ckpt_7500.pt")
     monkeypatch.setattr(recognise.time, "time", lambda: now)
     assert job.look() == [(7500, "ckpt_7500.pt")], "64 times 110, and ten times the 100 between two lines"
@@ -444,7 +444,7 @@ def test_the_number_of_one_of_several_files_is_its_step_and_not_the_iteration(jo
 def test_files_that_are_numbered_from_0_have_the_steps_that_the_job_has_told(job: WatchedJob) -> None:
     sealed = []
     for epoch in range(5):
-        job.recogniser.hear(100 * epoch + 100, time.time() - 1 + 100 * epoch)
+        job.recogniser.told_steps.note(100 * epoch + 100, time.time() - 1 + 100 * epoch)
         _written(job.folder / f"weights/net_{epoch}.pt", -100 * epoch)
         sealed += job.look()
     assert [step for step, _ in sealed] == [0, 1, 300, 400, 500], "two names may take turns"

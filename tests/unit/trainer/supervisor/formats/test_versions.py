@@ -37,5 +37,5 @@ def test_notes_that_are_written_once_do_not_keep_new_weights_from_being_all_new(
     job.recogniser.settles_at_once = False
     saved(job.folder / "model.pt", more=1)
     os.utime(job.folder / "model.pt", (time.time() + 5,) * 2)
-    job.recogniser.hear(20, time.time() + 4), job.recogniser.hear(21, time.time() + 6)
+    job.recogniser.told_steps.note(20, time.time() + 4), job.recogniser.told_steps.note(21, time.time() + 6)
     assert job.look() == [(20, ".")], "no pause is needed: all of its state is new and whole, and the job trains on"

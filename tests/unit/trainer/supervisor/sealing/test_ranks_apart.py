@@ -32,7 +32,7 @@ def _started(root: Path, attempt: int) -> TwoNodes:
 
 def _save(pair: TwoNodes, number: int, name: str, told: tuple[int, int], **values: int) -> None:
     for rank, node in enumerate(pair.nodes):
-        node.recogniser.hear(told[rank], time.time() - 1.0)
+        node.recogniser.told_steps.note(told[rank], time.time() - 1.0)
         saved(node.folder / name.format(number=number, rank=rank), **values)
 
 
@@ -81,7 +81,7 @@ def test_a_rank_that_no_word_names_is_known_by_the_step_beside_it(tmp_path: Path
 
 
 def test_a_file_with_an_epoch_of_0_is_a_step_alone_where_only_node_0_writes(pair: TwoNodes) -> None:
-    pair.nodes[0].recogniser.hear(10, time.time() - 1.0)
+    pair.nodes[0].recogniser.told_steps.note(10, time.time() - 1.0)
     saved(pair.nodes[0].folder / "ckpt_10_0.pt")
     assert pair.look(0, 1, 0, 1) == [10] and _names(pair, 10) == {"ckpt_10_0.pt"}
 
@@ -92,7 +92,7 @@ def test_where_only_rank_0_writes_each_step_is_sealed_also_after_two_restarts(tm
         for path in (path for node in now.nodes for path in node.folder.glob("ckpt_*")):
             if f"_{10 * attempt - 10}.pt" not in path.name:  # of an attempt before
                 os.utime(path, (time.time() - 60, time.time() - 60))
-        now.nodes[0].recogniser.hear(10 * attempt, time.time() - 1.0)
+        now.nodes[0].recogniser.told_steps.note(10 * attempt, time.time() - 1.0)
         saved(now.nodes[0].folder / f"ckpt_{10 * attempt}.pt")
         assert now.look(0, 1, 0, 1)[0] == 10 * attempt
     assert seal.committed(now.tier) == [30, 20, 10]
