@@ -186,7 +186,7 @@ def _arm(context: Context, place: FoundationOutputs, instance: str, schedule: st
 def _once_known(context: Context, call: Callable[[], Any]) -> Any:
     """Retry a call while a new role or profile of the foundation is not known everywhere."""
     refusal: ClientError | None = None
-    for _ in context.turns(waits.ROLE_KNOWN.seconds, 2.0):
+    for _ in context.turns(waits.ROLE_KNOWN.seconds):
         try:
             return call()
         except ClientError as error:
