@@ -24,7 +24,8 @@ from infra.record.store import CampaignStore
 from infra.spec.campaign import Spec
 from infra.spec.names import Buckets, Names
 
-First, Second = TypeVar("First"), TypeVar("Second")
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 
 def turns(seconds: float, interval: float = 0.5) -> Iterator[None]:
