@@ -79,7 +79,8 @@ def ensure(
         context.progress.note(f"node image of the same inputs exists, {inputs[:12]}: {old_image.ami}")
         return old_image, False
     _forget_unfinished(context, inputs)
-    with builder(context, place, base_ami) as machine:
+    schedule, _ = context.names.builder_schedules
+    with builder(context, place, base_ami, schedule) as machine:
         image = _bake(context, machine, base_ami, base, inputs)
     if old_image is not None:
         context.progress.note(f"{old_image.ami} of the same inputs stays: campaigns may run on it")

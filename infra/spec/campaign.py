@@ -21,7 +21,17 @@ from infra.spec.data import Data as Data
 from infra.spec.data import MixtureSource as MixtureSource
 from infra.spec.document import UnreadableDocument, read
 from infra.spec.duration import Duration
-from infra.spec.names import LONGEST_TAG, NOTICES, PROJECT, Buckets, buckets, tag_value
+from infra.spec.names import (
+    ENDPOINT_SERVICES,
+    FSX_SERVICE,
+    LONGEST_TAG,
+    NOTICES,
+    PROJECT,
+    SECRETS_SERVICE,
+    Buckets,
+    buckets,
+    tag_value,
+)
 from infra.spec.nodes import Money as Money
 from infra.spec.nodes import Nodes as Nodes
 from infra.spec.notify import Notify
@@ -29,7 +39,7 @@ from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_
 from infra.spec.rehearsal import Rehearsal as Rehearsal
 from infra.spec.secrets import SecretSource
 from infra.spec.section import Section, sound_part
-from infra.spec.sections import ENDPOINT_SERVICES, FSX_SERVICE, SECRETS_SERVICE, THIS_MACHINE
+from infra.spec.sections import THIS_MACHINE
 from infra.spec.sections import Addons as Addons
 from infra.spec.sections import ApiEndpoint as ApiEndpoint
 from infra.spec.sections import Archive as Archive

@@ -14,6 +14,7 @@ from infra.bake import builder
 from infra.errors import UserError
 from infra.plan.checks.builders import drafts
 from infra.rehearsal.aws.world import World
+from infra.session.context import turns
 from infra.spec.campaign import Spec
 from infra.spec.names import Names
 from tests.example import DEADLINE, example_spec
@@ -70,7 +71,7 @@ def online(world: World, here: Account, aws: Client, spec: Spec) -> tuple[bool, 
     """Whether Systems Manager hears of a builder of this spec, and the builder as EC2 describes it."""
     where: Any = SimpleNamespace(build_network_instance_profile="builders")
     context: Any = SimpleNamespace(
-        spec=spec, account=here, names=Names(spec), deadline=DEADLINE, identity="abc", progress=None
+        spec=spec, account=here, names=Names(spec), deadline=DEADLINE, identity="abc", progress=None, turns=turns
     )
     image = next(one for one in world.backend("ec2").amis if one.startswith("ami-"))
     made = builder._launch(context, where, image, datetime.now(UTC) + timedelta(hours=1))
