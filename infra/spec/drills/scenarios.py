@@ -86,6 +86,8 @@ class Scenario(Frozen):
     driver: Literal["KILL", "SECOND"] | None = None
     """What happens to the driver, which is no process of the site: `bivouac drill` kills it and starts it again, or
     starts the same command a second time beside it, which must be refused."""
+    after_event: str = ""
+    """Kind of an event that the record must have before it strikes; empty: none."""
     lasts_s: float = 0.0
     """Time after which `undo` follows."""
     undo: tuple[Hand, ...] = ()
