@@ -29,7 +29,7 @@ from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_
 from infra.spec.rehearsal import Rehearsal as Rehearsal
 from infra.spec.secrets import SecretSource
 from infra.spec.section import Section, sound_part
-from infra.spec.sections import ENDPOINT_SERVICES, FSX_SERVICE, SECRETS_SERVICE, THIS_MACHINE
+from infra.spec.sections import ENDPOINT_SERVICES, FSX_SERVICE, MONITORING_SERVICE, SECRETS_SERVICE, THIS_MACHINE
 from infra.spec.sections import Addons as Addons
 from infra.spec.sections import ApiEndpoint as ApiEndpoint
 from infra.spec.sections import Archive as Archive
@@ -229,7 +229,7 @@ class Spec(Section):
     def services(self) -> tuple[str, ...]:
         """Services that need an interface endpoint where nodes have no other path to AWS."""
         sources = [*self.secrets.values(), *self.notify.addresses.values()]
-        unused_services = {FSX_SERVICE} if self.storage.shared is None else set()
+        unused_services = {FSX_SERVICE, MONITORING_SERVICE} if self.storage.shared is None else set()
         secrets_service = (SECRETS_SERVICE,) if any(name.secret for name in sources) else ()
         return (*(name for name in ENDPOINT_SERVICES if name not in unused_services), *secrets_service)
 
