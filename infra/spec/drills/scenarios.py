@@ -97,6 +97,8 @@ class Scenario(Frozen):
     """Fields of the spec, by their path, that a drill with it has."""
     needs: tuple[Need, ...] = ()
     """What every spec must have that asks for it; `check` refuses others."""
+    abandons: bool = False
+    """No GPU node can be had any more, and the archive needs one: who ends the campaign gives up what is not in S3."""
     absent_because: str = ""
     """Why a rehearsal cannot strike with it; empty where it can."""
     nodes: int = 0
