@@ -25,6 +25,7 @@ from infra.spec.names import (
     ENDPOINT_SERVICES,
     FSX_SERVICE,
     LONGEST_TAG,
+    MONITORING_SERVICE,
     NOTICES,
     PROJECT,
     SECRETS_SERVICE,
@@ -239,7 +240,7 @@ class Spec(Section):
     def services(self) -> tuple[str, ...]:
         """Services that need an interface endpoint where nodes have no other path to AWS."""
         sources = [*self.secrets.values(), *self.notify.addresses.values()]
-        unused_services = {FSX_SERVICE} if self.storage.shared is None else set()
+        unused_services = {FSX_SERVICE, MONITORING_SERVICE} if self.storage.shared is None else set()
         secrets_service = (SECRETS_SERVICE,) if any(name.secret for name in sources) else ()
         return (*(name for name in ENDPOINT_SERVICES if name not in unused_services), *secrets_service)
 

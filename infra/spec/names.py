@@ -222,6 +222,7 @@ def campaign_stack(campaign: str) -> str:
 
 FSX_SERVICE = "fsx"
 SCHEDULER_SERVICE = "scheduler"
+MONITORING_SERVICE = "monitoring"
 ENDPOINT_SERVICES = (
     "autoscaling",  # the steward gives broken nodes back
     "ec2",  # the CNI, nodeadm, the steward
@@ -231,6 +232,7 @@ ENDPOINT_SERVICES = (
     "eks-auth",  # pod identity
     FSX_SERVICE,  # the CSI driver
     "logs",
+    MONITORING_SERVICE,  # the steward reads what FSx tells CloudWatch
     SCHEDULER_SERVICE,  # the steward postpones what ends the nodes without it
     "sns",  # the steward's notices
     "ssm",  # the builder

@@ -50,6 +50,7 @@ from infra.steward.decide import (
 from infra.steward.foresight import memory
 from infra.steward.monitoring.exporter import Exporter
 from infra.steward.monitoring.figures import further_figures, step_seconds
+from infra.steward.monitoring.file_system import FileSystemFigures
 from infra.steward.monitoring.series import SeriesKeeper
 from infra.steward.policy import policy_of
 from infra.steward.reconcile import reconcile
@@ -94,6 +95,7 @@ class Steward:
         self.committed = Committed(config.spec.campaign, store.state(), bucket=self.tiers.bucket)
         self.policy = policy_of(config)
         self.exporter = Exporter(config.spec.campaign, self.clock, self.policy.hang_timeout)
+        self.file_system = FileSystemFigures(account, lambda: store.state().file_system, self.clock)
         self.series = SeriesKeeper(store, lease.check, self.clock)
         self._archived = False
         self.copier = Copier(self)
@@ -279,7 +281,9 @@ class Steward:
         self._postpone_silence()
         shared_every = self.config.train.checkpoint.shared_every if self.config.train else 1
         interval = (self.lookout.interval_and_archive - self.config.archive) * shared_every
-        more = further_figures(self.config, view, self.lookout, self.lease, self.store.events_written)
+        more = further_figures(
+            self.config, view, self.lookout, self.lease, self.store.events_written, self.file_system.facts()
+        )
         step_s = step_seconds(self.observer.statuses.values())
         self.exporter.note(view, float(self.policy.budget_usd), attempt.number, look_s, interval, more, step_s)
         return view, action

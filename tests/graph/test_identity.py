@@ -19,6 +19,7 @@ _KEY_USE = {"kms:Decrypt", "kms:GenerateDataKey"}
 TO_EVERYTHING = {
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
+    "cloudwatch:GetMetricData",
     "ec2:DescribeInstanceStatus",
     "ec2:DescribeInstances",
     "ecr:GetAuthorizationToken",
@@ -65,6 +66,7 @@ ALLOWED = {
         "autoscaling:DescribeAutoScalingGroups",
         "autoscaling:DescribeScalingActivities",
         "autoscaling:TerminateInstanceInAutoScalingGroup",
+        "cloudwatch:GetMetricData",
         "codebuild:StartBuild",
         "ec2:DescribeInstanceStatus",
         "ec2:DescribeInstances",

@@ -82,6 +82,7 @@ def test_no_role_has_a_wildcard_action(campaign: Graph) -> None:
     listing = {
         "autoscaling:DescribeAutoScalingGroups",
         "autoscaling:DescribeScalingActivities",
+        "cloudwatch:GetMetricData",
         "ec2:DescribeInstanceStatus",
         "ec2:DescribeInstances",
         "ecr:GetAuthorizationToken",

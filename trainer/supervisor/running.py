@@ -116,7 +116,7 @@ class Running:
     def end_of(self, error: Exception) -> ends.End:
         """Return the end that an error of the supervisor's own means."""
         if isinstance(error, OSError):
-            return ends.End(ends.STORAGE, ends.of_error(error, self.tier))
+            return ends.error_end(error, self.tier)
         print(self.secrets.text("".join(traceback.format_exception(None, error, error.__traceback__))), file=sys.stderr)
         return ends.End(ends.INTERNAL, repr(error))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from infra.plan.checks.finding import Case, Draft, error, warning
 from infra.plan.estimates import losses, work
 from infra.plan.layout import gang_sizes
 from infra.spec import duration
 from infra.spec.campaign import Spec
+from infra.spec.drills.scenarios import scenarios
 from infra.spec.sections import LIMITS_WINDOW
 
 PLAUSIBLE_MFU = 0.65
@@ -111,6 +112,21 @@ def fault_range(case: Case) -> Iterator[Draft]:
         detail = f"{kill_count} faults, {spec.recovery.node_replacements} replacements"
         cure = f"write {kill_count} or more"
         yield error("recovery.node_replacements", "more nodes are killed than may be replaced", seen=detail, cure=cure)
+
+
+def fault_needs(case: Case) -> Iterator[Draft]:
+    """The spec has what a fault by name strikes, and what notices it. Else the fault is never overcome, and those after
+    it wait for that."""
+    for index, fault in enumerate(case.spec.rehearsal.faults if case.spec.rehearsal else ()):
+        for need in scenarios()[fault.fault].needs if fault.fault is not None else ():
+            value: Any = case.spec
+            for name in need.field.split("."):
+                value = getattr(value, name, None)
+            if not need.holds(value):
+                text = " ".join(value) if isinstance(value, tuple) else value
+                seen = f"{need.field}: {'none' if value is None else text}"
+                cure = f"{need.cure}, or leave the fault out"
+                yield error(f"rehearsal.faults.{index}.fault", f"{fault.fault} cannot strike", seen=seen, cure=cure)
 
 
 def fault_after_checkpoint(case: Case) -> Iterator[Draft]:

@@ -10,7 +10,8 @@ import pytest
 from infra.bake.foundation import foundation
 from infra.campaign import provision
 from infra.campaign.repairs import lost_storage
-from infra.campaign.repairs.lost_storage import StorageWatch, id_of
+from infra.campaign.repairs.lost_storage import StorageWatch
+from infra.campaign.repairs.repair import id_of
 from infra.campaign.stages import StageStep, run_step
 from infra.record.events import Stage
 from infra.record.payloads.attempts import AttemptLaunched

@@ -152,6 +152,17 @@ def test_an_end_without_room_is_the_storages(
         assert why.startswith(f"[Errno {number}] no: '/a/file'") and why.endswith(room) is told
 
 
+@pytest.mark.parametrize(
+    ("number", "code", "reason"),
+    [(5, ends.STORAGE, ""), (28, ends.STORAGE, ""), (12, ends.INTERNAL, "memory"), (24, ends.INTERNAL, "open-files")],
+)
+def test_an_error_of_the_supervisors_own_is_the_storages_unless_a_limit_refused_it(
+    number: int, code: int, reason: str, tmp_path: Path
+) -> None:
+    end = ends.error_end(OSError(number, "no"), tmp_path, "before: ")
+    assert (end.code, end.reason) == (code, reason) and end.detail.startswith(f"before: [Errno {number}] no")
+
+
 def test_a_place_that_cannot_be_asked_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str) -> None:
         raise OSError(5, "Input/output error")

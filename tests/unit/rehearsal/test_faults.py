@@ -143,6 +143,13 @@ def test_a_fault_that_costs_processes_is_overcome_once_they_are_back(site: Fault
     assert (0, "recovered") not in seen
 
 
+def test_a_fault_that_follows_an_event_waits_for_it(site: FaultySite) -> None:
+    fault = named("lustre-gone", 20)
+    assert site.look(40, fault) == []
+    site.store.append(payload_of("checkpoint.copied", {"step": 20}))
+    assert site.look(40, fault) == ["/_site/lost-file-systems?campaign=two"]
+
+
 def test_what_is_expected_in_the_record_is_waited_for(site: FaultySite) -> None:
     fault = named("prometheus-down", 20)
     begun = Moment(fault=0, kind="struck", at=site.now(), step=25)
