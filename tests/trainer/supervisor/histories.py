@@ -62,6 +62,7 @@ for top, folders, files in os.walk(folder):
 with open(os.environ["NOTES"], "a") as file:
     file.write(json.dumps({"probe": [os.path.relpath(resume, folder) if resume else "", tree]}) + "\\n")
 """
+_OWN_DISK = "node-{rank}/local/tiny/own"
 _STEP, _TREE = re.compile(r"^step-(\d{8,})$"), re.compile(r"^tree-\d{4}\.json$")
 
 
@@ -155,6 +156,8 @@ class Case:
     """What the spec expects."""
     format: str = "auto"
     nodes: int = 1
+    has_disks: bool = False
+    """Each node writes to a disk of its own."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the supervisor's configuration."""
     words: Sequence[str] = ()
@@ -164,6 +167,17 @@ class Case:
     keep: int = 2
     most_attempts: int = 4
     prelude: str = PRELUDE
+
+
+class SupervisorsWithDisks(Supervisors):
+    """Of nodes whose job writes to their own disks."""
+
+    def start(
+        self, attempt: int, *command: str, steps: int = 40, rank: int = 0, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        own = {"folder": str(self.root / _OWN_DISK.format(rank=rank)), "tier": "local", "keep_local": 2}
+        self.more = {**self.more, "checkpoints": {**self.more["checkpoints"], **own}}
+        return super().start(attempt, *command, steps=steps, rank=rank, env=env)
 
 
 class History:
@@ -176,7 +190,8 @@ class History:
         root.mkdir(parents=True, exist_ok=True)
         self.case, self.patience_s, self.step_of, self.attempts = case, patience_s, step_of, list[Attempt]()
         self.copies = 0
-        self.camp = Supervisors(
+        supervisors = SupervisorsWithDisks if case.has_disks else Supervisors
+        self.camp = supervisors(
             root, nodes=case.nodes, format=case.format, more=self._more(root), variables=case.variables
         )
 
@@ -184,6 +199,13 @@ class History:
         kept = {"format": self.case.format, "folder": str(root / "shared/tiny/own"), "keep": self.case.keep}
         more = dict(self.case.more)
         return {**more, "checkpoints": {**kept, **more.get("checkpoints", {})}}
+
+    @property
+    def folders(self) -> list[Path]:
+        """Return where the job writes its checkpoints: one folder, or one on each node's disk."""
+        if self.case.has_disks:
+            return [self.camp.root / _OWN_DISK.format(rank=rank) for rank in range(self.case.nodes)]
+        return [self.camp.tier / "own"]
 
     @property
     def last(self) -> Attempt:
@@ -209,10 +231,10 @@ class History:
         self.copies += 1
         root = self.camp.root.with_name(f"{self.camp.root.name}-copy-{self.copies}")
         shutil.copytree(self.camp.root, root, symlinks=True)
-        if new_disk:
-            shutil.rmtree(root / "shared/tiny/own")
         copied = History(replace(self.case, **changes), root, self.patience_s, self.step_of)
         copied.attempts = list(self.attempts)
+        for folder in copied.folders if new_disk else ():
+            shutil.rmtree(folder.parent if self.case.has_disks else folder)
         return copied
 
     def offer(self, new_disk: bool = False) -> Offer:
