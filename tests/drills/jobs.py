@@ -80,6 +80,7 @@ def play(chance: random.Random, plan: dict[str, Any], folder: Path, patience_s: 
             break
         if (rank := plan["attempts"][number]["new_disk"]) >= 0:
             shutil.rmtree(history.folders[rank].parent)
+            (folder / f"new-disk-{rank}").touch()
         if plan["damage"].get("after") == number and len(done.sealed) > 1:
             damaged[number] = damage(chance, history, plan["damage"]["how"])
     judge, *others = (jobs_oracle.Judge(history, ledger, plan, damaged) for ledger in jobs_oracle.read(plan["ledgers"]))

@@ -67,8 +67,8 @@ def _old_orbax(plan: Plan, step: int) -> Save:
 
 def _renamed(plan: Plan, root: str, files: dict[str, bytes], ending: str) -> Save:
     """Orbax removes what has the name only if it is asked to (`force`)."""
-    writing = root + ending
-    forced = [Remove(root)] if plan["saves_again"] else []
+    writing, comes_again = root + ending, plan["saves_again"] or plan["attempts"][-1]["moment"] == "ignores"
+    forced = [Remove(root)] if comes_again else []
     return Save(root, [Remove(writing), *forced, *in_folder(writing, files), Move(writing, root)])
 
 
@@ -154,7 +154,7 @@ _LAYOUTS = {
 
 
 def _newest_of_flax(plan: Plan, folder: Path, offer: str) -> str:
-    names = [path.name for path in folder.glob("checkpoint_*") if path.name != "checkpoint_tmp"]
+    names = [path.name for path in folder.glob("checkpoint_*") if "tmp" not in path.name]  # of itself, and of Orbax
     return max(names, key=_natural, default="")
 
 

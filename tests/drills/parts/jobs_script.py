@@ -2,7 +2,7 @@
 
 Outside of its folder it keeps a ledger, durable line by line: what it finished with the digest of its content, what it
 removed, and what it found when it resumed. So what it would have restored is known without any code of ours. On two
-nodes each rank keeps one, has a disk of its own, and dies with the other.
+nodes each rank keeps one, and has a disk of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tests.drills.parts.jobs_frameworks import found, save_of
 from tests.drills.parts.jobs_layouts import Move, Operation, Save, Write
@@ -30,8 +30,8 @@ SUPERVISOR = os.getppid()
 ORDERS = PLAN["attempts"][min(ATTEMPT, len(PLAN["attempts"])) - 1]
 RANK, RANKS = int(os.environ["NODE_RANK"]), int(PLAN["nodes"])
 LEDGER = Path(PLAN["ledgers"][RANK])
-SHARED = Path(PLAN["ledgers"][0])
-"""Beside it lies what the ranks tell each other."""
+BESIDE_LEDGERS = LEDGER.parent
+"""What the ranks tell each other."""
 BESIDE = (
     "tokenizer-32000/vocab.json", "tensorboard-20251125/events.out.1", "vocab_50257/merges.txt", "hparams_3.yaml",
     "eval-results-5000/x", "logs/20/out.txt", "checkpoint-best-notes/readme", "samples-30/picture",
@@ -92,27 +92,25 @@ def note(**line: Any) -> None:
         os.fsync(ledger.fileno())
 
 
-def lose_node() -> NoReturn:
+def lose_node() -> None:
     note(kind="lost")
-    SHARED.with_name(f"lost-{ATTEMPT}").touch()
     os.kill(SUPERVISOR, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
-    raise SystemExit
 
 
 def with_node() -> None:
-    """Die if the supervisor has, or another rank with its node: nodes are lost as a whole, and ranks never alone."""
+    """Die if the supervisor has: a node is lost as a whole."""
     if os.getppid() != SUPERVISOR:
-        SHARED.with_name(f"lost-{ATTEMPT}").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    if RANKS > 1 and SHARED.with_name(f"lost-{ATTEMPT}").exists():
-        lose_node()
 
 
 def meet(name: str) -> None:
     """Wait for the other rank."""
-    SHARED.with_name(f"{name}-{ATTEMPT}-of-{RANK}").touch()
-    while RANKS > 1 and not SHARED.with_name(f"{name}-{ATTEMPT}-of-{1 - RANK}").exists():
+    if RANKS == 1:
+        return
+    marks = [BESIDE_LEDGERS / f"{name}-{ATTEMPT}-of-{rank}" for rank in range(RANKS)]
+    marks[RANK].touch()
+    while not all(map(Path.exists, marks)):
         with_node()
         time.sleep(0.01)
 
@@ -272,7 +270,9 @@ def begin() -> int:
     """Note what is there and what is found; return the step from which the script goes on."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     os.umask(PLAN["umask"])
-    if ATTEMPT == 1 or ORDERS["new_disk"] == RANK:
+    has_new_disk = BESIDE_LEDGERS / f"new-disk-{RANK}"
+    if ATTEMPT == 1 or has_new_disk.exists():
+        has_new_disk.unlink(missing_ok=True)
         for name in BESIDE:
             (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
             (FOLDER / name).write_text(f"mine: {name}")

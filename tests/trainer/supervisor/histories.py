@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.unit.trainer.supervised import Supervisors, events
+from tests.unit.trainer.supervised import Supervisors, events, kill_node
 from trainer.contract import Termination
 
 PATIENCE_S = 120.0
@@ -259,7 +260,7 @@ class History:
         ]
         logs = [list[str]() for _ in started]
         followers = [
-            threading.Thread(target=self._follow, args=(process, log, marks, number), daemon=True)
+            threading.Thread(target=self._follow, args=(process, log, marks, number, started), daemon=True)
             for process, log in zip(started, logs, strict=True)
         ]
         for thread in followers:
@@ -272,8 +273,16 @@ class History:
             _unrecognised(camp.tier),
         )  # fmt: skip
 
-    def _follow(self, process: subprocess.Popen[str], log: list[str], marks: Path, attempt: int) -> None:
-        """Keep the lines of a supervisor, and mark each step that it calls committed."""
+    def _follow(
+        self,
+        process: subprocess.Popen[str],
+        log: list[str],
+        marks: Path,
+        attempt: int,
+        gang: Sequence[subprocess.Popen[str]],
+    ) -> None:
+        """Keep the lines of a supervisor, and mark each step that it calls committed. Where nodes have disks of their
+        own, the loss of one ends the attempt on all, as a steward ends it."""
         assert process.stdout is not None
         for line in process.stdout:
             log.append(line)
@@ -285,6 +294,10 @@ class History:
                         continue
                     step = self.step_of(sealed)
                 (marks / f"{attempt}-{step}").touch()
+        if self.case.has_disks and process.wait() == -signal.SIGKILL:
+            for other in gang:
+                if other.poll() is None:
+                    kill_node(other)
 
 
 def _end(camp: Supervisors, rank: int) -> Termination | None:

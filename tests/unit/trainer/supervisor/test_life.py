@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -192,3 +193,8 @@ def test_a_scratch_folder_that_is_gone_already_is_no_other_end(pod: Pod) -> None
 
     assert life.live(refuse, lambda error: ends.End(ends.USER, f"no job: {error}")) == int(ExitCode.USER)
     assert "no such launcher" in pod.messages[0]["detail"]
+
+
+def test_a_scratch_folder_that_is_gone_at_the_end_is_no_other_end(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Job, "keep_logs", lambda job: shutil.rmtree(job.run_folder))
+    assert pod.live() == int(ExitCode.DONE)
