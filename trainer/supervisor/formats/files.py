@@ -28,7 +28,7 @@ from trainer.supervisor.formats.layouts import (
     holds_state,
     says_state,
 )  # fmt: skip
-from trainer.supervisor.formats.names import EPOCH, STEP, number_of, other_numbers
+from trainer.supervisor.formats.names import EPOCH, STEP, first_rank_name, number_of, other_numbers
 from trainer.supervisor.formats.tree import listing
 
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
@@ -166,11 +166,8 @@ def _counts_saves(view: View, by_number: dict[tuple[int, ...], list[str]]) -> bo
 
 def _first_rank_name(name: str, view: View) -> str:
     """Return the name of the first rank's part, `ckpt_30_0.pt` for `ckpt_30_1.pt`, where that lies beside it."""
-    match = re.search(r"(?<=\d[_-])(\d{1,3})(?=\.\w+$)", name)
-    if match is None or not 0 < int(match.group()) < (view.ranks or 64):
-        return name
-    first_name = name[: match.start()] + "0" * len(match.group()) + name[match.end() :]
-    return first_name if first_name in view.entries.files else name
+    first_name, rank = first_rank_name(name)
+    return first_name if 0 < rank < (view.ranks or 64) and first_name in view.entries.files else name
 
 
 def _of_files(view: View, paths: tuple[Path, ...]) -> Candidate:
