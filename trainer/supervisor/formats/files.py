@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import glob
+import math
 import re
 from functools import partial
 from pathlib import Path
-from typing import AbstractSet, Iterator
+from typing import AbstractSet, Iterator, Sequence
 
 from trainer.supervisor.formats import content
 from trainer.supervisor.formats.layouts import (
@@ -26,7 +28,7 @@ from trainer.supervisor.formats.layouts import (
     holds_state,
     says_state,
 )  # fmt: skip
-from trainer.supervisor.formats.names import EPOCH, STEP, number_of, other_numbers
+from trainer.supervisor.formats.names import EPOCH, STEP, first_rank_name, number_of, other_numbers
 from trainer.supervisor.formats.tree import listing
 
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
@@ -84,24 +86,26 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _tensorflow_is_whole(index: Path, data: list[Path], is_all: bool) -> bool:
-    """The index is written after the data: an older one is of the last save under this name."""
-    if not is_all or not each_rank([index], 1):
-        return False
-    data_written_at = max(path.stat().st_mtime for path in data)
-    return index.stat().st_mtime >= data_written_at - CLOCKS_S
+def _index_lead_s(index: Path, data: Sequence[Path]) -> float:
+    """Return by how much TensorFlow's index is younger than its data, in seconds: it is written after them. -inf where
+    one of them is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        return index.stat().st_mtime - max(path.stat().st_mtime for path in data)
+    return -math.inf
 
 
 def tensorflow_candidates(view: View) -> Iterator[Candidate]:
-    """`ckpt-3.index`, and the data files that its name counts. The number is more often that of the save."""
+    """`ckpt-3.index`, and the data files that its name counts. The number is more often that of the save. An index that
+    is not younger than its data may be that of the last save under this name, or of a node with another clock."""
     for index in view.matching("*.index"):
         stem = index.name[: -len(".index")]
         data = [path for path in view.matching(f"{glob.escape(stem)}.data-?????-of-?????")]
         if data:
-            is_all = len(data) == int(data[0].name[-5:])
-            ready = partial(_tensorflow_is_whole, index, data, is_all)
+            lead_s = _index_lead_s(index, data)
+            is_whole = len(data) == int(data[0].name[-5:]) and lead_s >= -CLOCKS_S
+            ready = partial(each_rank, [index] if is_whole else [], 1)
             meta = view.matching(f"{glob.escape(stem)}.meta")
-            yield Candidate("tensorflow", view.path, ready, (*data, index, *meta), ordinal=True)
+            yield Candidate("tensorflow", view.path, ready, (*data, index, *meta), settles=lead_s <= 0, ordinal=True)
 
 
 def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
@@ -162,11 +166,8 @@ def _counts_saves(view: View, by_number: dict[tuple[int, ...], list[str]]) -> bo
 
 def _first_rank_name(name: str, view: View) -> str:
     """Return the name of the first rank's part, `ckpt_30_0.pt` for `ckpt_30_1.pt`, where that lies beside it."""
-    match = re.search(r"(?<=\d[_-])(\d{1,3})(?=\.\w+$)", name)
-    if match is None or not 0 < int(match.group()) < (view.ranks or 64):
-        return name
-    first_name = name[: match.start()] + "0" * len(match.group()) + name[match.end() :]
-    return first_name if first_name in view.entries.files else name
+    first_name, rank = first_rank_name(name)
+    return first_name if 0 < rank < (view.ranks or 64) and first_name in view.entries.files else name
 
 
 def _of_files(view: View, paths: tuple[Path, ...]) -> Candidate:

@@ -215,6 +215,40 @@ def test_an_index_that_is_older_than_its_data_is_of_the_save_before(job: Watched
     assert [root for _, root in job.look()] == ["."]
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_tensorflows_second_save_under_one_name_within_a_second_is_sealed_as_itself(
+    shards: int, job: WatchedJob
+) -> None:
+    job.recogniser.settles_at_once = False
+    data = [job.folder / f"cp.ckpt.data-{shard:05d}-of-{shards:05d}" for shard in range(shards)]
+    index, begun_s = job.folder / "cp.ckpt.index", time.time() - 0.9
+
+    def write(path: Path, content: bytes, after_s: float) -> None:
+        os.utime(put(path, content), (begun_s + after_s,) * 2)
+
+    job.recogniser.told_steps.note(10, begun_s)
+    for path in data:
+        write(path, b"1", 0.1)
+    write(index, b"table" * 9 + END_OF_TABLE, 0.2)
+    assert job.look() == [(10, ".")]
+    job.recogniser.told_steps.note(11, begun_s + 0.3)
+    for path in data:
+        write(path, b"2", 0.4)
+        assert job.look() == [], "the index is of the save before"
+    write(index, b"tablf" * 9 + END_OF_TABLE, 0.5)
+    assert job.look() == [(11, ".")]
+
+
+def test_an_index_of_a_node_whose_clock_is_behind_has_to_rest(job: WatchedJob) -> None:
+    job.recogniser.settles_at_once = False
+    tensorflow(job.folder, 10, 1)
+    index = job.folder / "ckpt-1.index"
+    os.utime(index, (index.stat().st_mtime - 0.5,) * 2)
+    assert job.look() == []
+    job.recogniser.settles_at_once = True
+    assert [root for _, root in job.look()] == ["."]
+
+
 def test_weights_of_tensorflow_and_orbax_stay_when_a_job_starts_from_nothing(tmp_path: Path) -> None:
     _tensorflow(tmp_path / "pretrained", "bert_model.ckpt"), (tmp_path / "pretrained/checkpoint").unlink()
     _renamed(tmp_path / "gemma/params", {"_METADATA": b"{}", "manifest.ocdbt": b"m"})
