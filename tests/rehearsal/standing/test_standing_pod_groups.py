@@ -32,10 +32,10 @@ from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
 from infra.standing.grant import Subject, grant_text
 from infra.standing.openings import health_gang
-from tests.rehearsal.standing.test_standing_cluster import Cluster
 from tests.waiting import until as eventually
 from tests.worlds.control_plane import config, release_secret, state_of
-from tests.worlds.queue import LEAF, SPACE, SPEC, Racks, volumes
+from tests.worlds.standing.cluster import Cluster
+from tests.worlds.standing.queue import LEAF, SPACE, SPEC, Racks, volumes
 
 __all__ = ["config"]
 pytestmark = [pytest.mark.nightly, pytest.mark.inside("net", "pid")]
