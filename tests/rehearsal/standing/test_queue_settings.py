@@ -114,8 +114,7 @@ def test_an_attempt_that_kueue_stops_and_deletes_is_interrupted_and_the_next_que
         kubelets.stop()
     (ended, *_) = (event.payload for event in events if event.kind == "attempt.ended")
     assert ended.failure == "interrupted"  # type: ignore[attr-defined]
-    (decision,) = (event.payload.why for event in events if "afterDeactivatedByKueue" in str(event.payload))  # type: ignore[attr-defined]
-    assert decision == attempts.VANISHED
+    assert ended.detail == attempts.VANISHED  # type: ignore[attr-defined]
     assert len(set(kubelets.approved)) == 2, "each attempt had a Workload of its own, and waited in it"
     assert set(kubelets.gangs) == {"1", "2"}
     (finished,) = (event.payload for event in events if event.kind == "training.finished")

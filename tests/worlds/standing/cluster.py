@@ -58,7 +58,7 @@ class Cluster:
         """A client by a kubeconfig of this account, which KUBECONFIG names from then on."""
         document = yaml.safe_load(self.config.kubeconfig("admin").read_text())
         document["users"] = [{"name": "user", "user": {"token": self.kubectl("-n", space, "create", "token", account)}}]
-        document["contexts"][0]["name"] = "racks"
+        document["current-context"] = document["contexts"][0]["name"] = "racks"
         path = self.folder / f"{space}-{account}.yaml"
         path.write_text(yaml.safe_dump(document))
         monkeypatch.setenv("KUBECONFIG", str(path))
