@@ -146,8 +146,8 @@ def test_a_gang_with_quota_waits_for_its_admission_check_and_says_which(gangs: Q
     approval.make()
     strategy = {"admissionChecks": [{"name": "approval"}]}
     gangs.make(*cluster_queue("checked", "any", gpus=2 * GPUS, admissionChecksStrategy=strategy))
-    nobody = until(lambda: gangs.lacks("checked").get("inactive"))
-    assert "AdmissionCheckInactive" in str(nobody) and "approval" in str(nobody)
+    inactive_words = until(lambda: gangs.lacks("checked").get("inactive"))
+    assert "AdmissionCheckInactive" in str(inactive_words) and "approval" in str(inactive_words)
     approval.stand_ready()
     until(lambda: gangs.lacks("checked") == {"checks": ("approval",)}, lambda: str(gangs.lacks("checked")))
     gangs.launch("allowed", "checked")

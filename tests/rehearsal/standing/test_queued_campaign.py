@@ -14,7 +14,7 @@ import pytest
 from infra.toolchain.ensure import ensure
 from tests.campaign.rehearsal import until
 from tests.rehearsal.standing.landlords_queue import QUEUE
-from tests.worlds.standing.campaign import KILL_AFTER, NODES, STEPS, Tenant, lent
+from tests.worlds.standing.campaign import KILL_AFTER, NODES, STEPS, Tenant, borrowed_nodes
 
 pytestmark = [pytest.mark.nightly]
 
@@ -31,7 +31,7 @@ class Preempted:
     after: str
 
 
-def said(tenant: Tenant, words: str) -> str:
+def reason_with(tenant: Tenant, words: str) -> str:
     why = tenant.why()
     return why if words in why else ""
 
@@ -39,7 +39,7 @@ def said(tenant: Tenant, words: str) -> str:
 @pytest.fixture(scope="module")
 def preempted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Preempted]:
     ensure(("kueue",))
-    with lent(tmp_path_factory.mktemp("queue"), NODES, queue=QUEUE) as (tenant, as_admin):
+    with borrowed_nodes(tmp_path_factory.mktemp("queue"), NODES, queue=QUEUE) as (tenant, as_admin):
         before = as_admin("lend")
         as_admin("preempt")
         run = tenant.start("run", str(tenant.path), "--json")
@@ -49,7 +49,7 @@ def preempted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Preempted]:
         until(lambda: run.poll() is not None or tenant.step() >= KILL_AFTER, "the tenant's gang trains")
         step = tenant.step()
         as_admin("preempt")
-        words = until(lambda: run.poll() is not None or said(tenant, "took its quota"), "the steward says why")
+        words = until(lambda: run.poll() is not None or reason_with(tenant, "took its quota"), "the steward says why")
         as_admin("release")
         assert run.wait() == 0, tenant.log.read_text()
         yield Preempted(tenant, step, str(words), before, as_admin("look"))

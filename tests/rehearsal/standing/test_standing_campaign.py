@@ -17,7 +17,7 @@ import yaml
 
 from tests.campaign.rehearsal import until
 from tests.root import ROOT
-from tests.worlds.standing.campaign import KILL_AFTER, NODES, STEPS, Tenant, lent
+from tests.worlds.standing.campaign import KILL_AFTER, NODES, STEPS, Tenant, borrowed_nodes
 
 pytestmark = [pytest.mark.nightly]
 
@@ -35,7 +35,7 @@ class Seen:
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     """A campaign that has lost nodes, with a spare for each, from the landlord's cluster to the report."""
     folder = tmp_path_factory.mktemp("racks")
-    with lent(folder, NODES + request.param) as (tenant, as_admin):
+    with borrowed_nodes(folder, NODES + request.param) as (tenant, as_admin):
         before = as_admin("lend")
         run = tenant.start("run", str(tenant.path), "--json")
         killed = until(lambda: run.poll() is not None or tenant.kill(request.param), "the tenant's gang trains")

@@ -141,17 +141,17 @@ def test_a_runtime_class_is_asked_of_the_cluster_and_shapes_the_gangs_pods(
     overhead = {"podFixed": {"cpu": "250m"}}
     taint = {"key": "sandbox", "operator": "Exists", "effect": "NoSchedule"}
 
-    def made(labels: dict[str, str]) -> Any:
+    def runtime_class(labels: dict[str, str]) -> Any:
         place = {"nodeSelector": labels, "tolerations": [taint]}
         return RuntimeClass.from_dict(
             {"metadata": {"name": "nvidia"}, "handler": "nvidia", "overhead": overhead, "scheduling": place}
         )
 
-    cluster.admin.create(made({"gpu": "a100"}))
+    cluster.admin.create(runtime_class({"gpu": "a100"}))
     try:
         assert "conflict" in refusals()["a pod of the gang"]
         cluster.admin.delete(RuntimeClass, "nvidia")
-        cluster.admin.create(made({"sandbox": "yes"}))
+        cluster.admin.create(runtime_class({"sandbox": "yes"}))
         assert refusals() == {}
         pod: Any = connect(section, dry_run=True).create(from_dict(documents["a pod of the gang"]))
         assert pod.spec.runtimeClassName == "nvidia" and pod.spec.overhead == {"cpu": "250m"}

@@ -94,19 +94,19 @@ def test_an_admin_who_may_make_no_policy_opens_no_namespace_by_the_printed_steps
     cluster.tenant(monkeypatch, "half-admin", "kube-system")
     login = os.environ["KUBECONFIG"]
     steps = printed_steps(wanted, tmp_path)
-    refused = shell(cluster, login, tmp_path, steps)
-    assert refused.returncode != 0 and "validatingadmissionpolicies" in refused.stderr
+    two_steps = shell(cluster, login, tmp_path, steps)
+    assert two_steps.returncode != 0 and "validatingadmissionpolicies" in two_steps.stderr
     assert code(lambda: cluster.admin.get(Namespace, "team-shut")) == 404
-    in_one = shell(cluster, login, tmp_path, steps.partition(" && ")[2])
-    assert in_one.returncode != 0 and cluster.admin.get(Namespace, "team-shut").metadata
+    one_step = shell(cluster, login, tmp_path, steps.partition(" && ")[2])
+    assert one_step.returncode != 0 and cluster.admin.get(Namespace, "team-shut").metadata
     login_text = "AWS_ACCESS_KEY_ID=a\nAWS_SECRET_ACCESS_KEY=b\n"
     (tmp_path / "login.env").write_text(login_text)
     cluster.kubectl("-n", "team-shut", "create", "secret", "generic", "s3-login",
                     "--from-env-file", str(tmp_path / "login.env"))  # fmt: skip
     cluster.tenant(monkeypatch, space="team-shut")
     documents = openings(wanted, wanted.cluster)
-    seen = look(wanted, wanted.cluster, documents, lambda words: None)
-    assert seen.missing_rights == () and "hostPID" in seen.policy_gap
+    answers = look(wanted, wanted.cluster, documents, lambda words: None)
+    assert answers.missing_rights == () and "hostPID" in answers.policy_gap
 
 
 def test_the_job_alone_has_its_nodes_network_and_pinned_memory_and_nobody_more(

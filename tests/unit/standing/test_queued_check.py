@@ -25,10 +25,10 @@ def pod(name: str, phase: str) -> Pod:
     status = {"phase": phase, "containerStatuses": [{"name": "trainer", "image": "", "imageID": "", "ready": True,
                                                      "restartCount": 0, "state": state}]}  # fmt: skip
     spec = {"nodeName": name, "containers": []}
-    made: Pod = from_dict(
+    document: Pod = from_dict(
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec, "status": status}
     )  # type: ignore[assignment]
-    return made
+    return document
 
 
 class Check:
@@ -82,9 +82,9 @@ def test_without_a_queue_the_startup_timeout_holds(check: Check) -> None:
 
 def test_a_check_that_is_preempted_is_that_of_the_gang_that_starts_again(check: Check) -> None:
     """The pods that the queue ended died of that and of no fault, one of them after its report."""
-    first = [pod("a", "Succeeded"), pod("b", "Running")]
-    again = [pod("c", "Succeeded"), pod("d", "Succeeded")]
-    watch = check.watch(("", first), (WORDS, first), (WORDS, []), ("", [first[1], *again]))
+    first_pods = [pod("a", "Succeeded"), pod("b", "Running")]
+    next_pods = [pod("c", "Succeeded"), pod("d", "Succeeded")]
+    watch = check.watch(("", first_pods), (WORDS, first_pods), (WORDS, []), ("", [first_pods[1], *next_pods]))
     assert sorted(watch.pods_by_node()) == ["c", "d"] and watch.vanished == set() and watch.start_probes() == ()
 
 

@@ -135,7 +135,7 @@ if live.get("in_flight") and int(live["step"]) >= {{step}}:
 
 
 @contextmanager
-def lent(folder: Path, nodes: int, **changes: Any) -> Iterator[tuple[Tenant, Callable[..., str]]]:
+def borrowed_nodes(folder: Path, nodes: int, **changes: Any) -> Iterator[tuple[Tenant, Callable[..., str]]]:
     """A tenant to whom the landlord lends so many nodes, and the landlord's commands: `look`, and those of its queue.
     `changes`: of the tenant's section `cluster`."""
     size = {"nodes": {"count": nodes}, "training": {"global_batch": BATCH * nodes}}
