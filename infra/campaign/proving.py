@@ -68,8 +68,17 @@ class _Watch:
     vanished: set[str] = field(default_factory=set)
     """Names of pods that went before they ended: their nodes went with them."""
     warnings: Mapping[str, str] = field(default_factory=dict)
+    queued: str = ""
+    """Why the gang's queue keeps its pods from starting; empty without a queue, and once they may start."""
+    evicted: set[str] = field(default_factory=set)
+    """Names of pods that the queue has ended; the gang that starts again has others."""
 
-    def see(self, pods: list[Pod]) -> None:
+    def see(self, pods: list[Pod], queued: str = "") -> None:
+        """Note these pods, and what the queue said after they were listed."""
+        self.queued = queued
+        if queued:
+            self.pods, self.evicted = {}, self.evicted | {name_of(pod) for pod in pods}
+        pods = [pod for pod in pods if name_of(pod) not in self.evicted]
         self.pods |= {name_of(pod): pod for pod in pods}
         missing = self.pods.keys() - {name_of(pod) for pod in pods}
         self.vanished = {name for name in missing if not is_over(self.pods[name])}
@@ -88,6 +97,8 @@ class _Watch:
 
     def progress_text(self) -> str:
         """Return the progress, and the cause of the wait."""
+        if self.queued:
+            return f"health check: {self.queued}"
         if self.all_started:
             return f"health check: {len(self.ended)} of {self.wanted} nodes have answered"
         text = f"health check: {len(self.ended) + len(self.running)} of {self.wanted} pods run"
@@ -112,7 +123,8 @@ class _Watch:
         """Return the message for missing pods, with the last warning about the JobSet or its Job, which make them."""
         event_names = (name for name in self.warnings if name == self.gang or name.startswith(f"{self.gang}-"))
         messages = [self.warnings[name] for name in event_names if name not in self.pods]
-        return f"no pod was made for {self.unmade}" + (f"; last warning: {messages[-1]}" if messages else "")
+        last_warning = f"last warning: {messages[-1]}" if messages else ""
+        return "; ".join(filter(None, [f"no pod was made for {self.unmade}", self.queued, last_warning]))
 
 
 def health_check(expectation: str) -> tuple[str, ...]:
@@ -123,8 +135,9 @@ def health_check(expectation: str) -> tuple[str, ...]:
 def prove(context: Context, client: Client, left_out: Sequence[str] = (), **changes: Any) -> PreflightProof:
     """Run the health check as a gang over all nodes but those `left_out`. `changes`: fields of the gang that differ.
 
-    Starting is bounded by `recovery.startup_timeout`, the checks by `_RUN_S`, both by the deadline. Each gang has its
-    own name, so that a pod of a killed driver's gang is never mistaken for one of this gang.
+    Starting is bounded by `recovery.startup_timeout`, the checks by `_RUN_S`, both by the deadline; while the gang
+    waits in a queue, by the deadline alone. Each gang has its own name, so that a pod of a killed driver's gang is
+    never mistaken for one of this gang.
     """
     labels: dict[str, Any] = {CAMPAIGN_LABEL: context.spec.campaign, ATTEMPT_LABEL: "0"}
     for old in client.list(JobSet, labels=labels):
@@ -144,12 +157,14 @@ def prove(context: Context, client: Client, left_out: Sequence[str] = (), **chan
 def _wait(context: Context, client: Client, labels: Mapping[str, str], watch: _Watch) -> _Watch:
     """Wait until every pod has ended, or those that started have and no other may start, or the time is over."""
     longest = _RUN_S + DCGM_LONGEST_S.get(context.spec.preflight.dcgm_level or 0, 0.0)
-    start_until = time.monotonic() + context.spec.recovery.startup_timeout.total_seconds()
+    startup_s = context.spec.recovery.startup_timeout.total_seconds()
+    start_until = time.monotonic() + startup_s
     end_until: float | None = None
     for turn in itertools.count():
         blind = ""
         try:
-            watch.see(attempts.pods(client, labels))
+            pods = attempts.pods(client, labels)  # first: what is gone before the queue answers, it may have ended
+            watch.see(pods, _queue_words(context, client, watch.gang))
             if turn % _WARNINGS_EVERY == _WARNINGS_EVERY // 2 and not watch.all_started:
                 watch.warnings = warnings(client)
         except httpx2.HTTPError as error:
@@ -157,6 +172,10 @@ def _wait(context: Context, client: Client, labels: Mapping[str, str], watch: _W
                 raise
             blind = f"; could not look, the cluster does not answer: {error}"[:200]
         now = time.monotonic()
+        if watch.queued == attempts.VANISHED:
+            break
+        if watch.queued:
+            start_until, end_until = now + startup_s, None
         late = now > start_until
         if end_until is None and (watch.all_started or late):
             end_until = now + longest
@@ -169,6 +188,13 @@ def _wait(context: Context, client: Client, labels: Mapping[str, str], watch: _W
     if not watch.all_started:
         watch.warnings = warnings(client)
     return watch
+
+
+def _queue_words(context: Context, client: Client, gang: str) -> str:
+    cluster = context.spec.cluster
+    if cluster is None or cluster.queue is None:
+        return ""
+    return attempts.queue_words(client, JobSet, gang, cluster.namespace)
 
 
 def _gang(context: Context, name: str, command: tuple[str, ...]) -> GangJob:

@@ -32,7 +32,7 @@ class DryRun(Frozen):
 
 
 class SeenQueue(Frozen):
-    """What keeps the gang from ever leaving its queue, in words; what others use of it now does not count."""
+    """What keeps the gang in its queue, or may take it back there, in words; what others use now does not count."""
 
     absent: str = ""
     """What the queue lacks itself: LocalQueue, ClusterQueue, priority; empty if nothing."""
@@ -42,6 +42,10 @@ class SeenQueue(Frozen):
     """Resources for which it has no quota, with those for which it has."""
     short: tuple[str, ...] = ()
     """Flavours that have less than the gang takes, with both numbers."""
+    borrowed: tuple[str, ...] = ()
+    """Flavours that have enough with what the cohort lends, with the queue's own number and the gang's."""
+    checks: tuple[str, ...] = ()
+    """Names of the admission checks that a gang with quota waits for."""
 
 
 class SeenCluster(Frozen):

@@ -1,4 +1,4 @@
-"""Ask an existing cluster whether the spec's queue can ever admit the gang."""
+"""Ask an existing cluster whether the spec's queue can ever admit the gang, and what it may wait for there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Object = dict[str, Any]
 
 
 def look_at_queue(client: Client, cluster: StandingCluster, documents: Sequence[Object]) -> SeenQueue | None:
-    """Return what the queue lacks for the gang among `documents`; None without a queue.
+    """Return what the queue says to the gang among `documents`; None without a queue.
 
     Raises `ApiError` for an answer other than that an object is not there.
     """
@@ -53,7 +53,14 @@ def look_at_queue(client: Client, cluster: StandingCluster, documents: Sequence[
         inactive=_inactive(f"ClusterQueue {name}", queue) or _inactive(f"LocalQueue {cluster.queue}", local),
         uncovered=gaps.uncovered,
         short=gaps.short,
+        borrowed=gaps.borrowed,
+        checks=_checks(queue),
     )
+
+
+def _checks(queue: Object) -> tuple[str, ...]:
+    strategy = (queue.get("spec") or {}).get("admissionChecksStrategy") or {}
+    return tuple(str(check.get("name")) for check in strategy.get("admissionChecks") or ())
 
 
 def _inactive(name: str, queue: Object) -> str:

@@ -29,6 +29,17 @@ Object = Mapping[str, Any]
 State = Literal["unnoticed", "waiting", "checking", "evicting", "evicted", "stopped", "admitted", "finished"]
 _LONGEST = 300
 """Length in characters to which messages are cut."""
+_CAUSES = {
+    "InClusterQueue": "another gang of its queue took its quota by priority",
+    "InCohortReclamation": "its quota was borrowed, and the owner took it back",
+    "InCohortReclaimWhileBorrowing": "a gang of the cohort took its quota by priority",
+    "InCohortFairSharing": "its queue held more than its fair share of the cohort",
+    "PodsReadyTimeout": "its pods were not ready within the time that Kueue allows",
+    "AdmissionCheck": "an admission check took its admission back",
+    "ClusterQueueStopped": "an admin has stopped the ClusterQueue",
+    "LocalQueueStopped": "an admin has stopped the LocalQueue",
+}
+"""Kueue's reason for an eviction -> the same for people; others stand as Kueue has them."""
 
 
 class QueuePlace(Frozen):
@@ -61,7 +72,9 @@ class QueuePlace(Frozen):
             "evicted": "Kueue has ended the gang's pods, and it waits again",
             "stopped": "Kueue will not start the gang by itself",
         }[self.state]
-        return ": ".join(filter(None, [text, self.reason, self.message]))
+        if self.state == "waiting" and not self.reason:
+            text = f"{text}, and Kueue has not looked at it yet: others are before it"
+        return ": ".join(filter(None, [text, _CAUSES.get(self.reason, ""), self.reason, self.message]))
 
 
 def queue_place(job_uid: str, workloads: Iterable[Object]) -> QueuePlace:
@@ -128,12 +141,14 @@ def demand(jobset: Object) -> dict[str, Decimal]:
 
 
 class QuotaGaps(Frozen):
-    """What keeps a gang from ever being admitted by a ClusterQueue."""
+    """What keeps a gang from being admitted by a ClusterQueue, for ever or while others need their quota."""
 
     uncovered: tuple[str, ...] = ()
     """Resources for which no flavour has quota, in words."""
     short: tuple[str, ...] = ()
     """Resources of which no flavour has enough, in words."""
+    borrowed: tuple[str, ...] = ()
+    """Resources of which the queue's own quota has too little, so that the rest is borrowed, in words."""
 
 
 def quota_gaps(cluster_queue: Object, amounts: Mapping[str, Decimal]) -> QuotaGaps:
@@ -146,17 +161,27 @@ def quota_gaps(cluster_queue: Object, amounts: Mapping[str, Decimal]) -> QuotaGa
     missing_names = [
         f"{name}, of {', '.join(sorted(quota_names)) or 'none'}" for name in sorted(amounts) if name not in quota_names
     ]
-    short = []
+    short: list[str] = []
+    borrowed: list[str] = []
     for group in groups:
         names = [name for name in sorted(amounts) if name in (group.get("coveredResources") or ())]
-        offers = {
-            flavour["name"]: {row["name"]: _quota_limit(row, in_cohort) for row in flavour.get("resources") or ()}
-            for flavour in group.get("flavors") or ()
-        }
+        own, most = _offers(group, in_cohort=False), _offers(group, in_cohort=in_cohort)
         # All pods of the gang are alike, and all resources of a group come from one flavour.
-        if names and not any(_suffices(offer, amounts, names) for offer in offers.values()):
-            short += [_words(flavour, offer, amounts, names) for flavour, offer in offers.items()]
-    return QuotaGaps(uncovered=tuple(missing_names), short=tuple(short))
+        if not names or any(_suffices(offer, amounts, names) for offer in own.values()):
+            continue
+        enough = [flavour for flavour, offer in most.items() if _suffices(offer, amounts, names)]
+        borrowed += [_words(flavour, own[flavour], amounts, names) for flavour in enough]
+        if not enough:
+            short += [_words(flavour, offer, amounts, names) for flavour, offer in most.items()]
+    return QuotaGaps(uncovered=tuple(missing_names), short=tuple(short), borrowed=tuple(borrowed))
+
+
+def _offers(group: Object, *, in_cohort: bool) -> dict[str, dict[str, Decimal | None]]:
+    """Return flavour -> resource -> the most that it can give; None where only the cohort limits it."""
+    return {
+        flavour["name"]: {row["name"]: _quota_limit(row, in_cohort) for row in flavour.get("resources") or ()}
+        for flavour in group.get("flavors") or ()
+    }
 
 
 def _quota_limit(row: Object, in_cohort: bool) -> Decimal | None:

@@ -284,3 +284,13 @@ def open_queue(case: Case) -> Iterator[Draft]:
     if queue.short:
         cure = "write fewer nodes, name another queue, or have an admin raise nominalQuota or borrowingLimit"
         yield error("cluster.queue", "no flavour has room for the gang", seen="; ".join(queue.short), cure=cure)
+    if queue.borrowed:
+        message = "the queue's own quota is too small: the rest is borrowed, and its owner may take it back at any time"
+        cure = (
+            "have an admin raise nominalQuota if the gang must not be preempted for that; it commits and starts again"
+        )
+        yield info("cluster.queue", message, seen="; ".join(queue.borrowed), cure=cure)
+    if queue.checks:
+        message = "the queue has admission checks: with its quota reserved the gang waits until each is ready"
+        cure = "ask an admin what decides them; `bivouac status` says which one a gang waits for"
+        yield info("cluster.queue", message, seen=", ".join(queue.checks), cure=cure)

@@ -107,6 +107,8 @@ class Observer:
     ) -> Observation:
         """Return what is seen now. `gang_nodes`: of the attempt in flight; 0: all of the spec's."""
         facts = self._node_looks.look(bool(self.clocks.quiet))
+        pods = self._pods(attempt) if in_flight else ()
+        # After the pods: the queue suspends a gang before it ends its pods, so none of them is missed as a failure.
         queued = self._queue_words(attempt) if in_flight else ""
         is_vanished = queued == attempts.VANISHED
         node_count = self.config.spec.nodes.count
@@ -114,8 +116,7 @@ class Observer:
         self._meter(rate)
         if queued:
             self.begin_attempt(attempt)
-            self.agents = {}
-        pods = self._pods(attempt) if in_flight and not queued else ()
+            self.agents, pods = {}, ()
         views = self._node_views(facts or ())
         now = self.clock.monotonic()
         if facts is not None and not self.sources.away("cluster"):

@@ -3,7 +3,8 @@
 `python -m tests.rehearsal.standing.landlord lend LANDLORD TENANT KUBECONFIG NODES` provisions the landlord's spec up to
 its cluster, lets nodes come, applies the grant of the tenant's spec, puts the images of its own bake into that spec,
 and writes a kubeconfig with the driver's token. It prints what lies in the namespaces of its tenants; `look` does so
-again.
+again. Where the tenant's spec names a queue, `lend` installs Kueue with that queue and room for the tenant's gang;
+`preempt` gives the quota to another team's gang of higher priority, and `release` ends that.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from infra.record.payloads.outputs import BakeOutput
 from infra.session.context import Context
 from infra.session.session import opened
 from infra.spec.campaign import load
+from tests.rehearsal.standing import landlords_queue as queue
 
 SPACE, OTHERS, BUCKET, LABEL = "team-a", "team-b", "training", "h100"
 KINDS: tuple[Any, ...] = (
@@ -177,9 +179,10 @@ def _content(document: dict[str, Any]) -> str:
 
 def main() -> None:
     word, landlord, tenant, config, nodes = sys.argv[1:]
-    if word == "look":
+    if word != "lend":
         spec = load(Path(landlord)).spec
-        print(objects(read_only_context(spec, None, Console(file=StringIO())).cluster_client()))
+        client = read_only_context(spec, None, Console(file=StringIO())).cluster_client()
+        print({"look": objects, "preempt": queue.preempt, "release": queue.release}[word](client))
         return
     context, client = provision(Path(landlord), int(nodes))
     bake = BakeOutput.of(context.outputs)
@@ -187,6 +190,8 @@ def main() -> None:
     document["image"] = {"base": bake.image, "steward_base": bake.steward_image}
     Path(tenant).write_text(yaml.safe_dump(document))
     Path(config).write_text(yaml.safe_dump(kubeconfig(context, admit(client, Path(tenant)))))
+    if (section := load(Path(tenant)).spec.cluster) is not None and section.queue is not None:
+        queue.lend(client, load(Path(tenant)).spec, section)
     await_own_objects(client)
     print(objects(client))
 

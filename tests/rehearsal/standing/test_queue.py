@@ -7,11 +7,23 @@ from collections.abc import Iterator
 import pytest
 
 from infra.cluster.kubernetes import prepare_models
-from infra.standing.queue_look import look_at_queue
+from tests.waiting import until
 from tests.worlds.control_plane import client, config, plane
-from tests.worlds.queue import KUEUE, LEAF, Queued, Racks, cluster_queue, queued, racks
+from tests.worlds.standing.queue import (
+    GPUS,
+    KUEUE,
+    LEAF,
+    PODS,
+    Approval,
+    Queued,
+    Racks,
+    cluster_queue,
+    kueue_settings,
+    queued,
+    racks,
+)
 
-__all__ = ["client", "config", "plane", "queued", "racks"]
+__all__ = ["client", "config", "kueue_settings", "plane", "queued", "racks"]
 pytestmark = [pytest.mark.nightly, pytest.mark.inside("net", "pid", tools=("kueue",))]
 
 
@@ -80,29 +92,100 @@ def test_two_pods_dead_at_once_end_the_attempt_and_its_successor_queues_behind_o
     gangs.await_pods(f"{death}-a2")
 
 
+@pytest.mark.parametrize("strategy", ["BestEffortFIFO", "StrictFIFO"])
+def test_a_small_gang_passes_a_large_one_that_waits_unless_the_queue_is_strict(strategy: str, gangs: Queued) -> None:
+    queue = strategy.lower()
+    gangs.make(*cluster_queue(queue, "any", gpus=2 * GPUS, queueingStrategy=strategy))
+    first, large, small = (f"{queue}-{name}" for name in ("first", "large", "small"))
+    gangs.launch(first, queue)
+    gangs.await_state(first, "admitted")
+    gangs.launch(large, queue, nodes=2 * PODS)
+    assert "16 more needed" in gangs.await_state(large, "waiting").message
+    gangs.launch(small, queue)
+    if strategy == "BestEffortFIFO":
+        gangs.await_state(small, "admitted")
+        gangs.end(first, "Succeeded")
+        gangs.await_state(first, "finished")
+        # Nothing was reserved for the large gang: what became free is not enough while the small one trains.
+        assert gangs.place(large).state == "waiting"
+        gangs.end(small, "Succeeded")
+        gangs.await_state(large, "admitted")
+    else:
+        until(lambda: gangs.workloads(small), f"Kueue has noticed {small}")
+        gangs.end(first, "Succeeded")
+        gangs.await_state(large, "admitted")
+        # It had room since it was made, and the large gang has it now.
+        assert gangs.place(small).state == "waiting"
+        assert "the gang waits for quota" in gangs.words(small)
+
+
+def test_borrowed_quota_goes_back_to_its_owner_and_the_borrower_waits_for_it(gangs: Queued) -> None:
+    gangs.make(
+        *cluster_queue("owner", "any", cohortName="lent", preemption={"reclaimWithinCohort": "Any"}),
+        *cluster_queue("guest", "any", cohortName="lent"),
+    )
+    gangs.launch("guest-own", "guest", priority="high")
+    gangs.await_state("guest-own", "admitted")
+    gangs.launch("guest-extra", "guest", priority="low")
+    gangs.await_state("guest-extra", "admitted")
+    gangs.await_pods("guest-extra")
+    gangs.launch("owner-own", "owner")
+    gangs.await_state("owner-own", "admitted")
+    assert gangs.await_state("guest-extra", "evicted").reason == "InCohortReclamation"
+    assert "its quota was borrowed, and the owner took it back" in gangs.words("guest-extra")
+    assert gangs.pods("guest-extra") == [] and gangs.words("guest-own") == ""
+    gangs.await_pods("owner-own")
+    gangs.end("owner-own", "Succeeded")
+    gangs.await_state("guest-extra", "admitted")
+    gangs.await_pods("guest-extra")
+    assert gangs.words("guest-extra") == ""
+
+
+def test_a_gang_with_quota_waits_for_its_admission_check_and_says_which(gangs: Queued) -> None:
+    approval = Approval(gangs, "approval")
+    approval.make()
+    strategy = {"admissionChecks": [{"name": "approval"}]}
+    gangs.make(*cluster_queue("checked", "any", gpus=2 * GPUS, admissionChecksStrategy=strategy))
+    inactive_words = until(lambda: gangs.lacks("checked").get("inactive"))
+    assert "AdmissionCheckInactive" in str(inactive_words) and "approval" in str(inactive_words)
+    approval.stand_ready()
+    until(lambda: gangs.lacks("checked") == {"checks": ("approval",)}, lambda: str(gangs.lacks("checked")))
+    gangs.launch("allowed", "checked")
+    gangs.await_state("allowed", "checking")
+    assert "the gang has quota and waits for an admission check: approval is Pending" in gangs.words("allowed")
+    assert gangs.pods("allowed") == []
+    approval.decide_on("allowed", "Ready")
+    gangs.await_state("allowed", "admitted")
+    gangs.await_pods("allowed")
+    gangs.launch("denied", "checked")
+    gangs.await_state("denied", "checking")
+    approval.decide_on("denied", "Rejected")
+    place = gangs.await_state("denied", "stopped")
+    assert place.waits and "Kueue will not start the gang by itself" in gangs.words("denied")
+    assert gangs.pods("denied") == []
+
+
 def test_what_check_asks_is_what_kueue_says(gangs: Queued) -> None:
-    from infra.spec.campaign import Spec
-    from infra.standing.openings import openings
-    from tests.worlds.queue import SPEC
-
-    def lacks(queue: str, **changes: object) -> dict[str, object]:
-        section = gangs.cluster(queue, **changes)
-        documents = [document for _, document in openings(Spec.model_validate(SPEC), section)]
-        seen = look_at_queue(gangs.admin, section, documents)
-        assert seen is not None
-        return {name: value for name, value in seen if value}
-
-    # The spec's gang has four nodes of eight GPUs.
     gangs.make(*cluster_queue("wide", "any", gpus=32), *cluster_queue("broken", "of-nobody", gpus=32))
     gangs.make(*cluster_queue("held", "any", gpus=32, stopPolicy="Hold"))
-    assert lacks("one") == {"short": ("any: 16 nvidia.com/gpu of 32",)}
-    assert lacks("wide") == {}
-    assert lacks("wide", priority="high") == {}
-    assert list(lacks("wide", priority="highest")) == ["absent"]
-    assert list(lacks("narrow")) == ["absent"]
-    (broken,) = lacks("broken").values()
+    gangs.make(*cluster_queue("lender", "any", cohortName="checked"))
+    gangs.make(*cluster_queue("borrower", "any", cohortName="checked"))
+    gangs.make(*cluster_queue("limited", "any", borrowing_limit=8, cohortName="checked"))
+    assert gangs.lacks("one") == {"short": ("any: 16 nvidia.com/gpu of 32",)}
+    assert gangs.lacks("wide") == {}
+    assert gangs.lacks("wide", priority="high") == {}
+    assert list(gangs.lacks("wide", priority="highest")) == ["absent"]
+    assert list(gangs.lacks("narrow")) == ["absent"]
+    (broken,) = gangs.lacks("broken").values()
     assert "FlavorNotFound" in str(broken)
-    assert lacks("held") == {"inactive": "ClusterQueue held: its stopPolicy is Hold"}
+    assert gangs.lacks("held") == {"inactive": "ClusterQueue held: its stopPolicy is Hold"}
+    assert gangs.lacks("borrower") == {"borrowed": ("any: 16 nvidia.com/gpu of 32",)}
+    assert gangs.lacks("limited") == {"short": ("any: 24 nvidia.com/gpu of 32",)}
+    # Kueue itself says so of the same gang, in the queues where it can be admitted and where it never can.
+    gangs.launch("beyond", "limited", nodes=4)
+    assert "maximum capacity" in gangs.await_state("beyond", "waiting").message
+    gangs.launch("within", "borrower", nodes=4)
+    gangs.await_state("within", "admitted")
 
 
 @pytest.fixture
@@ -121,8 +204,6 @@ def leaves(gangs: Queued, racks: Racks) -> Racks:
 
 
 def nodes(gangs: Queued, name: str) -> set[str]:
-    from tests.waiting import until
-
     def bound() -> set[str]:
         names = {str(pod.spec.nodeName) for pod in gangs.pods(name) if pod.spec and pod.spec.nodeName}
         return names if len(names) == 2 else set()

@@ -30,12 +30,12 @@ from infra.standing.certificate import certify
 from infra.standing.ending import end
 from infra.standing.openings import health_gang, openings
 from tests import pods
-from tests.rehearsal.standing.test_standing_cluster import OTHERS, SPACE, Cluster, cluster, code, install_jobset
-from tests.rehearsal.standing.test_standing_gang import DEVICES, _now
 from tests.waiting import until as eventually
 from tests.worlds.control_plane import config, plane
 from tests.worlds.s3 import FakeS3, Time
-from tests.worlds.standing_steward import spec_at
+from tests.worlds.standing.cluster import OTHERS, SPACE, Cluster, cluster, code, install_jobset
+from tests.worlds.standing.kubelets import DEVICES, now
+from tests.worlds.standing.steward import spec_at
 
 __all__ = ["cluster", "config", "plane"]
 pytestmark = [pytest.mark.nightly, pytest.mark.inside("net", "pid")]
@@ -69,7 +69,7 @@ class Kubelets:
     def turn(self) -> None:
         for name in RACKS:
             ready = "Unknown" if name == self.dead else "True"
-            condition = {"type": "Ready", "status": ready, "lastHeartbeatTime": _now(), "reason": "Test", "message": ""}
+            condition = {"type": "Ready", "status": ready, "lastHeartbeatTime": now(), "reason": "Test", "message": ""}
             change = {"status": {"conditions": [condition], "capacity": DEVICES, "allocatable": DEVICES}}
             self.admin.patch(Node.Status, name, change, patch_type=PatchType.MERGE)
         for pod in self.admin.list(Pod, namespace=SPACE):

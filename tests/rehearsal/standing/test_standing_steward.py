@@ -18,7 +18,7 @@ from infra.rehearsal.aws.world import World
 from infra.steward.seeing import committed
 from tests.rehearsal.aws_account import signed_in
 from tests.rehearsal.fake_kubernetes import FakeKubernetes
-from tests.worlds.standing_steward import ARCHIVED, commit, run_steward, spec_at
+from tests.worlds.standing.steward import ARCHIVED, commit, run_steward, spec_at
 from trainer.contract import ExitCode
 
 SPACE, OTHERS = "team-a", "team-b"

@@ -61,6 +61,27 @@ def test_the_place_is_what_the_conditions_say(
     assert (answer.words == "") != answer.waits and message in (answer.words or message)
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("InCohortReclamation", "its quota was borrowed, and the owner took it back: InCohortReclamation: by b"),
+        ("InCohortFairSharing", "its queue held more than its fair share of the cohort: InCohortFairSharing: by b"),
+        ("InClusterQueue", "another gang of its queue took its quota by priority: InClusterQueue: by b"),
+        ("OfAnotherVersion", "it waits again: OfAnotherVersion: by b"),
+    ],
+)
+def test_who_took_the_quota_is_said_in_words_and_in_kueues_own(reason: str, words: str) -> None:
+    conditions = [condition("QuotaReserved", False, "Pending"), condition("Evicted", True, "Preempted", "b"),
+                  condition("Preempted", True, reason, "by b")]  # fmt: skip
+    assert queue_place(UID, [workload(*conditions)]).words.endswith(words)
+
+
+def test_a_gang_that_kueue_has_not_looked_at_says_that_others_are_before_it() -> None:
+    assert "others are before it" in queue_place(UID, [workload()]).words
+    pending = condition("QuotaReserved", False, "Pending", NO_QUOTA)
+    assert queue_place(UID, [workload(pending)]).words == f"the gang waits for quota: Pending: {NO_QUOTA}"
+
+
 def test_a_job_that_kueue_has_not_noticed_waits_and_says_so() -> None:
     answer = queue_place(UID, [workload(condition("Admitted", True), uid="another")])
     assert answer.waits and "has not noticed" in answer.words
@@ -121,3 +142,21 @@ def test_a_gap_is_what_no_flavour_can_ever_give(
 ) -> None:
     gaps = quota_gaps(queue, WANTED)
     assert (gaps.uncovered, gaps.short) == (uncovered, short)
+
+
+LENT = {"nominalQuota": "16", "borrowingLimit": "16"}
+
+
+@pytest.mark.parametrize(
+    ("queue", "borrowed"),
+    [
+        (cluster_queue(flavour("a", cpu="1", gpu="16"), cohortName="all"), ("a: 16 gpu of 32",)),
+        (cluster_queue(flavour("a", cpu="1", gpu=LENT), cohortName="all"), ("a: 16 gpu of 32",)),
+        # What the queue has itself is nobody's to take back, and what it never gets is no loan.
+        (cluster_queue(flavour("a", cpu="1", gpu="16"), flavour("b", cpu="1", gpu="32"), cohortName="all"), ()),
+        (cluster_queue(flavour("a", cpu="1", gpu={**LENT, "borrowingLimit": "8"}), cohortName="all"), ()),
+        (cluster_queue(flavour("a", cpu="1", gpu="16")), ()),
+    ],
+)
+def test_what_a_cohort_must_lend_is_no_gap_but_borrowed(queue: dict[str, Any], borrowed: tuple[str, ...]) -> None:
+    assert quota_gaps(queue, WANTED).borrowed == borrowed

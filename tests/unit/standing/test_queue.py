@@ -111,16 +111,19 @@ def test_the_grant_of_a_queue_lets_one_look_and_change_nothing(standing: Standin
         (SeenQueue(inactive="ClusterQueue gpus: FlavorNotFound"), "FlavorNotFound", "every gang waits"),
         (SeenQueue(uncovered=("rdma/hca, of cpu, nvidia.com/gpu",)), "rdma/hca", "coveredResources"),
         (SeenQueue(short=("h100: 16 nvidia.com/gpu of 32",)), "16 nvidia.com/gpu of 32", "fewer nodes"),
+        (SeenQueue(borrowed=("h100: 16 nvidia.com/gpu of 32",)), "16 nvidia.com/gpu of 32", "raise nominalQuota"),
+        (SeenQueue(checks=("approval", "nodes")), "approval, nodes", "bivouac status"),
     ],
 )
-def test_what_a_queue_lacks_becomes_a_finding(queue: SeenQueue, detail: str, cure: str, found: Found) -> None:
+def test_what_a_queue_says_becomes_a_finding(queue: SeenQueue, detail: str, cure: str, found: Found) -> None:
     fit = tuple(SeenNode(name=f"rack-{number}", obstacle="") for number in range(4))
     seen = SeenCluster(user="ada", nodes=fit, queue=queue)
     (finding,) = found(facts=lambda facts: facts.model_copy(update={"cluster": seen})).values()
     assert (finding.rule, finding.field) == ("open-queue", "cluster.queue")
     assert detail in finding.seen and cure in finding.cure
-    # Kueue may pass over a resource, and its own configuration no tenant can read.
-    assert finding.level == (Level.WARNING if queue.uncovered else Level.ERROR)
+    # Kueue may pass over a resource, and its own configuration no tenant can read; a loan and a check may go well.
+    is_gap = bool(queue.absent or queue.inactive or queue.short)
+    assert finding.level == (Level.ERROR if is_gap else Level.WARNING if queue.uncovered else Level.INFO)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +217,10 @@ def test_a_queue_with_room_lacks_nothing(standing: Standing) -> None:
          "rdma/hca, of cpu, nvidia.com/gpu"),
         (Server(LocalQueue=LOCAL, ClusterQueue=queue(quota=QUOTA | {"rdma/hca": "8"})), "short",
          "h100: 8 rdma/hca of 32"),
+        (Server(LocalQueue=LOCAL, ClusterQueue=queue(quota=QUOTA | {"rdma/hca": "8"}, cohortName="all")), "borrowed",
+         "h100: 8 rdma/hca of 32"),
+        (Server(LocalQueue=LOCAL, ClusterQueue=queue(
+            admissionChecksStrategy={"admissionChecks": [{"name": "approval"}]})), "checks", "approval"),
     ],
 )  # fmt: skip
 def test_a_look_says_what_the_queue_lacks(server: Server, field: str, words: str, standing: Standing) -> None:

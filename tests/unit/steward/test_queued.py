@@ -69,6 +69,24 @@ def test_the_pods_of_a_preempted_gang_are_not_missing_when_it_starts_again(queue
     assert queued.look().pods == (), "no pod has been made yet, and none is missed"
 
 
+def test_pods_that_the_queue_ends_while_it_is_looked_at_are_not_missing(
+    queued: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It suspends the gang first: who asks it last hears why pods are gone."""
+    queued.answers["words"] = ""
+    queued.steps = {0: 70, 1: 70}
+    assert {one.phase for one in queued.look().pods} == {"Running"}
+    listed = observe.attempts.pods
+
+    def list_and_preempt(*question: Any) -> Any:
+        queued.pods, queued.answers["words"] = [], WORDS
+        return listed(*question)
+
+    monkeypatch.setattr(observe.attempts, "pods", list_and_preempt)
+    view = queued.look()
+    assert (view.queued, view.pods) == (WORDS, ()) and decide(view, POLICY, History()) == Wait(why=WORDS)
+
+
 def test_a_gang_whose_job_is_deleted_under_it_has_neither_ended_nor_failed(queued: Any) -> None:
     """Kueue's retention deletes Workload and JobSet. Its pods were there, and had not ended."""
     queued.answers["words"] = ""

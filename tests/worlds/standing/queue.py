@@ -18,22 +18,26 @@ import yaml
 from lightkube import Client
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
+from lightkube.generic_resource import create_global_resource
 from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
 
+from infra.cluster import attempts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.cluster.kubernetes import JobSet
 from infra.cluster.standing import placing
-from infra.cluster.standing.queueing import QueuePlace, Workload, queue_place
+from infra.cluster.standing.queueing import GROUP, VERSION, QueuePlace, Workload, queue_place
 from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
 from infra.standing.grant import Subject, grant_text
-from infra.standing.openings import health_gang
+from infra.standing.openings import health_gang, openings
+from infra.standing.queue_look import look_at_queue
 from tests.root import ROOT
 from tests.waiting import until as eventually
 from tests.worlds.control_plane import client, config, plane, release_secret, state_of
+from tests.worlds.standing.cluster import Cluster
 
 __all__ = ["client", "config", "plane"]
 SPEC: dict[str, Any] = yaml.safe_load((ROOT / "tests/unit/standing/standing.yaml").read_text())
@@ -41,12 +45,17 @@ SPACE, KUEUE = "team-a", {"apiVersion": "kueue.x-k8s.io/v1beta2"}
 LEAF = "topology.k8s.aws/network-node-layer-3"
 PODS, GPUS = 2, 16
 """Of each gang."""
+AdmissionCheck = create_global_resource(GROUP, VERSION, "AdmissionCheck", "admissionchecks")
 
 
-def cluster_queue(name: str, flavour: str, gpus: int = GPUS, **spec: Any) -> list[dict[str, Any]]:
+def cluster_queue(
+    name: str, flavour: str, gpus: int = GPUS, borrowing_limit: int | None = None, **spec: Any
+) -> list[dict[str, Any]]:
     """A queue of the tenant's with these GPUs, and as much of all else as nobody takes."""
     quota = {"cpu": "100", "nvidia.com/gpu": str(gpus), "rdma/hca": "100"}
     resources = [{"name": resource, "nominalQuota": count} for resource, count in quota.items()]
+    if borrowing_limit is not None:
+        resources[1]["borrowingLimit"] = str(borrowing_limit)
     group = {"coveredResources": list(quota), "flavors": [{"name": flavour, "resources": resources}]}
     return [
         {**KUEUE, "kind": "ClusterQueue", "metadata": {"name": name},
@@ -61,7 +70,10 @@ class Queued:
 
     config: ControlPlaneConfig
     admin: Client
+    steward: Client
+    """With the rights of the campaign's steward."""
     numbers: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def make(self, *documents: dict[str, Any]) -> None:
         """Make objects once Kueue's webhooks take them."""
@@ -79,11 +91,11 @@ class Queued:
     def cluster(self, queue: str, **changes: Any) -> StandingCluster:
         return StandingCluster.model_validate({**SPEC["cluster"], "queue": queue, **changes})
 
-    def launch(self, name: str, queue: str, **changes: Any) -> None:
+    def launch(self, name: str, queue: str, nodes: int = PODS, **changes: Any) -> None:
         """Make the gang, as the product places it."""
-        self.numbers[name] = len(self.numbers) + 1
+        self.numbers[name], self.sizes[name] = len(self.numbers) + 1, nodes
         job = health_gang(Spec.model_validate(SPEC)).model_copy(
-            update={"name": name, "attempt": self.numbers[name], "nodes": PODS, "each_to_its_end": False}
+            update={"name": name, "attempt": self.numbers[name], "nodes": nodes, "each_to_its_end": False}
         )
         self.admin.create(JobSet.from_dict(placing.gang(job, self.cluster(queue, **changes))))
 
@@ -105,6 +117,18 @@ class Queued:
         rows = [one.to_dict() for one in self.admin.list(Workload, namespace=SPACE)]
         return queue_place(self.jobset(name)["metadata"]["uid"], rows)
 
+    def words(self, name: str) -> str:
+        """What the steward hears of the gang, by its own rights."""
+        return attempts.queue_words(self.steward, JobSet, name, SPACE)
+
+    def lacks(self, queue: str, **changes: object) -> dict[str, object]:
+        """What `check --online` hears of a queue, for the gang of the spec: four nodes of eight GPUs."""
+        section = self.cluster(queue, **changes)
+        documents = [document for _, document in openings(Spec.model_validate(SPEC), section)]
+        answer = look_at_queue(self.admin, section, documents)
+        assert answer is not None
+        return {name: value for name, value in answer if value}
+
     def await_state(self, name: str, *states: str) -> QueuePlace:
         def reached() -> QueuePlace | None:
             place = self.place(name)
@@ -123,9 +147,9 @@ class Queued:
     def await_pods(self, name: str) -> list[Pod]:
         def whole() -> list[Pod]:
             pods = self.pods(name)
-            return pods if len(pods) == PODS else []
+            return pods if len(pods) == self.sizes[name] else []
 
-        pods: list[Pod] = eventually(whole, lambda: f"{PODS} pods of {name}: {self.pods(name)}")
+        pods: list[Pod] = eventually(whole, lambda: f"all pods of {name}: {self.pods(name)}")
         return pods
 
     def end(self, name: str, phase: str) -> None:
@@ -155,16 +179,68 @@ class Queued:
         return not self.pods(name)
 
 
+@dataclass
+class Approval:
+    """An admission check, and the controller that would decide it: the test."""
+
+    queued: Queued
+    name: str
+
+    def make(self) -> None:
+        spec = {"controllerName": "example.org/approval"}
+        self.queued.make({**KUEUE, "kind": "AdmissionCheck", "metadata": {"name": self.name}, "spec": spec})
+
+    def stand_ready(self) -> None:
+        """Say of the check that its controller runs."""
+        row = {"type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": _now()}
+        change = {"status": {"conditions": [row]}}
+        self.queued.admin.patch(AdmissionCheck.Status, self.name, change, patch_type=PatchType.MERGE)
+
+    def pending(self) -> list[str]:
+        """Names of the Workloads that wait for it."""
+        rows = [one.to_dict() for one in self.queued.admin.list(Workload, namespace=SPACE)]
+        return [row["metadata"]["name"] for row in rows if self._state(row) == "Pending"]
+
+    def _state(self, workload: dict[str, Any]) -> str:
+        checks = (workload.get("status") or {}).get("admissionChecks") or ()
+        return next((check["state"] for check in checks if check["name"] == self.name), "")
+
+    def decide(self, workload: str, state: str) -> None:
+        row = {"name": self.name, "state": state, "message": f"a person said {state}", "lastTransitionTime": _now()}
+        change = {"status": {"admissionChecks": [row]}}
+        self.queued.admin.patch(Workload.Status, workload, change, namespace=SPACE, patch_type=PatchType.MERGE)
+
+    def decide_on(self, gang: str, state: str) -> None:
+        (workload,) = self.queued.workloads(gang)
+        self.decide(workload["metadata"]["name"], state)
+
+
 @pytest.fixture(scope="session")
-def queued(plane: ControlPlane, config: ControlPlaneConfig) -> Queued:
+def kueue_settings() -> dict[str, Any]:
+    """Kueue's own configuration, over its default; a module may have another."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def queued(
+    plane: ControlPlane,
+    config: ControlPlaneConfig,
+    kueue_settings: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Queued:
     """The tenant's namespace as `bivouac grant` makes it, JobSet and Kueue, a flavour of all nodes, two priorities."""
-    world = Queued(config, plane.client())
-    spec = Spec.model_validate({**SPEC, "cluster": {**SPEC["cluster"], "queue": "one", "priority": "high"}})
+    admin, nodes = plane.client(), {**SPEC["nodes"], "count": 8}
+    section = {**SPEC["cluster"], "queue": "one", "priority": "high"}
+    spec = Spec.model_validate({**SPEC, "nodes": nodes, "cluster": section})
     assert spec.cluster is not None
-    world.make(*yaml.safe_load_all(grant_text(spec, spec.cluster, Subject())))
+    kubectl.apply(config, [*yaml.safe_load_all(grant_text(spec, spec.cluster, Subject()))])
+    with pytest.MonkeyPatch.context() as patch:
+        steward = Cluster(config, admin, tmp_path_factory.mktemp("queued")).tenant(patch, "steward")
+    world = Queued(config, admin, steward)
+    values = {"managerConfig": {"controllerManagerConfigYaml": yaml.safe_dump(kueue_settings)}}
     for release in ("jobset", "kueue"):
-        world.admin.create(release_secret(release, release))
-        eventually(partial(state_of, world.admin, release))
+        admin.create(release_secret(release, release, values if release == "kueue" else None))
+        eventually(partial(state_of, admin, release))
     world.make(
         {**KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "any"}},
         *({**KUEUE, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}
