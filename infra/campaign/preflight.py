@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import yaml
@@ -24,7 +25,6 @@ from infra.campaign.closing import give_launch_budget
 from infra.campaign.launch import withdraw
 from infra.campaign.proving import CONFIG, EXPECTATION, prove
 from infra.campaign.repairs.known_faults import FaultMemory, is_refused, remember_image, remember_node
-from infra.campaign.repairs.spares import order_spares
 from infra.campaign.verdicts import SHARED_TIER, GangCheck, fault_text, judge, probe_text
 from infra.cluster import attempts, pull_secret
 from infra.cluster.gang import CAMPAIGN_LABEL
@@ -56,6 +56,28 @@ _SHARED_TIER_CURE = (
     "look at the file system in FSx's console: its state, its throughput, who else uses it; the floor is half of what "
     "FSx promises for storage.shared, divided by the nodes"
 )
+
+
+_WITHIN_S = 120.0
+"""For EC2 to start an instance, or to refuse one. All nodes bill meanwhile."""
+
+
+def order_spares(context: Context, nodes: GangNodes, count: int) -> int:
+    """Ask for `count` instances above the gang's number before others are given up, and return how many EC2 starts
+    within two minutes; the group keeps these alone. Raises what AWS answers where the group cannot be set back."""
+    wanted_count, start, spare_count = context.spec.nodes.count, datetime.now(UTC), 0
+    try:
+        known = {launch.instance for launch in nodes.launched()}
+        nodes.set_desired(wanted_count + count)
+        for _ in context.turns(_WITHIN_S):
+            fresh = [launch for launch in nodes.launched() if launch.bills and launch.instance not in known]
+            spare_count = min(len(fresh), count)
+            if spare_count == count or nodes.refusals(start):
+                break
+    except OF_WORLD as error:
+        context.progress.note(f"whether EC2 has another instance could not be seen: {error}"[:300])
+    nodes.set_desired(wanted_count + spare_count)
+    return spare_count
 
 
 def run(context: Context) -> PreflightOutput:

@@ -15,7 +15,7 @@ import yaml
 from infra import target
 from infra.errors import UserError
 from infra.record.holder import start_ticks
-from infra.rehearsal.site import campaigns, handle, processes
+from infra.rehearsal.site import campaigns, handle
 from infra.spec.campaign import Spec
 from tests.root import ROOT
 from tests.waiting import HUNG_S
@@ -136,7 +136,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     folder.mkdir(parents=True)
     written = {
         "name": "elsewhere", "folder": str(folder), "outer_pid": ours, "outer_start": start_ticks(ours),
-        "inner_pid": ours, "user_namespace": False, "environment": {}, "boot": processes.boot(),
+        "inner_pid": ours, "user_namespace": False, "environment": {}, "boot": handle.boot(),
     }  # fmt: skip
     (folder / "site.json").write_text(json.dumps(written))
     document: dict[str, Any] = yaml.safe_load((ROOT / SPEC).read_text()) | {"campaign": "taken"}

@@ -8,7 +8,7 @@ import pytest
 
 from infra.kinds import kind_of_type
 from infra.plan.catalogue import instance_type
-from infra.rehearsal.aws.schedule_targets import parse
+from infra.rehearsal.aws.schedules import parse
 from infra.rehearsal.plugins.aws.catalogue import RESOURCES
 from infra.spec.names import Names
 from tests.example import example_spec

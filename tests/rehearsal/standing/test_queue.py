@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from infra.cluster.kubernetes import prepare_models
-from infra.standing.queue_look import look_at_queue
+from infra.standing.look import look_at_queue
 from tests.worlds.control_plane import client, config, plane
 from tests.worlds.queue import KUEUE, LEAF, Queued, Racks, cluster_queue, queued, racks
 

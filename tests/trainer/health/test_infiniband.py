@@ -16,7 +16,7 @@ from tests.trainer.health.test_health import PLAIN
 from tests.worlds.fabric import EDR, HDR, NARROW, WIDE, FatTree, SimulatedFabric, simulated
 from trainer.builtin.rank_order import Standing, order, with_network
 from trainer.contract import HealthReport, Probe, Verdict
-from trainer.health.__main__ import fabric_probes
+from trainer.health.__main__ import fabric_probes, serialize
 from trainer.health.collective import Collective
 from trainer.health.infiniband import __main__ as command
 from trainer.health.infiniband.gang import campaign_probes, gang_probes, read_tree
@@ -25,7 +25,6 @@ from trainer.health.infiniband.node import choice_of, infiniband_probes
 from trainer.health.infiniband.ports import Port, host_of, parse_ibstat
 from trainer.health.infiniband.settings import PortChoice, derive
 from trainer.health.looking import CannotLook, Output, look
-from trainer.health.message import serialize
 
 SMALL, BIG = FatTree(8, 2, 2), FatTree(512, 16, 8)
 SIZES = pytest.mark.parametrize("tree", [SMALL, BIG], ids=["8 hosts", "512 hosts"])

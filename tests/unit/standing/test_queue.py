@@ -16,8 +16,8 @@ from infra.plan.checks import Finding, Level
 from infra.plan.standing_facts import SeenCluster, SeenNode, SeenQueue
 from infra.spec.campaign import SpecFile
 from infra.spec.standing import StandingCluster
+from infra.standing.look import look_at_queue
 from infra.standing.openings import health_gang, openings
-from infra.standing.queue_look import look_at_queue
 from infra.standing.rights import rights
 from tests.unit.standing.conftest import SPEC, bent
 from tests.unit.standing.test_standing_spec import WORKLOAD

@@ -184,7 +184,7 @@ def test_code_is_unpacked_where_the_job_starts_if_it_is_the_campaigns(damaged: b
 def test_the_packed_supervisor_is_one_file_of_a_language_that_old_containers_have(tmp_path: Path) -> None:
     pack(tmp_path / "supervisor.pyz")
     adapters = {f"bivouac_{name}.py" for name in ("accelerate", "dcp", "lightning", "megatron", "transformers")}
-    feed = {f"bivouac_data/{name}.py" for name in ("__init__", "order", "permutation", "reader", "sequences")}
+    feed = {f"bivouac_data/{name}.py" for name in ("__init__", "order", "reader", "sequences")}
     beside = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.py")}
     assert beside == {"bivouac.py", *adapters, *feed}
     done = subprocess.run([sys.executable, "-I", tmp_path / "supervisor.pyz"], capture_output=True, text=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from infra.campaign.preflight import order_spares
 from infra.campaign.repairs.known_faults import FaultMemory, remember_image, remember_node
-from infra.campaign.repairs.spares import order_spares
 from infra.campaign.verdicts import GangCheck, fault_text, judge
 from infra.cluster.fitness import NodeFacts
 from infra.cluster.nodes import Launched

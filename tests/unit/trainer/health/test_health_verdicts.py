@@ -18,7 +18,8 @@ from tests.unit.campaign.test_gang_verdicts import probe, report
 from tests.unit.trainer.health.test_health_parsers import sample
 from trainer.contract import GpuExpectation, HealthReport, Probe, Verdict
 from trainer.contract.exits import TERMINATION_LIMIT_BYTES
-from trainer.health import clocks, diagnostic, fabrics, gpus, message, nvlinks
+from trainer.health import clocks, diagnostic, fabrics, gpus, nvlinks
+from trainer.health.__main__ import serialize
 from trainer.health.bisection import Group, locate
 from trainer.health.fabric import Reading, blame_probe
 from trainer.health.looking import CannotLook, Output, look
@@ -314,12 +315,12 @@ def test_the_slow_node_alone_is_unfit_and_its_report_says_with_whom() -> None:
 
 def test_a_report_always_fits_into_a_termination_message_and_keeps_what_failed() -> None:
     many = [probe(f"probe-{number}", number % 3 > 0, "word " * 60, looked=number % 2 == 0) for number in range(30)]
-    text = message.serialize(report("node", *many))
+    text = serialize(report("node", *many))
     assert len(text.encode()) <= TERMINATION_LIMIT_BYTES
     kept = HealthReport.model_validate_json(text)
     assert [one.verdict for one in kept.probes] == [one.verdict for one in many]
     small = report("node", probe("ecc", True), probe("xid", False, "Xid 79"))
-    assert HealthReport.model_validate_json(message.serialize(small)) == small
+    assert HealthReport.model_validate_json(serialize(small)) == small
     huge = report("node", *[probe(f"{'n' * 60}-{number}", number > 50, "s" * 500) for number in range(80)])
-    assert len(message.serialize(huge).encode()) <= TERMINATION_LIMIT_BYTES
-    assert not HealthReport.model_validate_json(message.serialize(huge)).fit
+    assert len(serialize(huge).encode()) <= TERMINATION_LIMIT_BYTES
+    assert not HealthReport.model_validate_json(serialize(huge)).fit
