@@ -24,11 +24,9 @@ from infra.record.events import Stage
 from infra.record.store import CampaignStore
 from infra.report.record import Record
 from infra.session import session
-from infra.spec.campaign import SpecFile
+from tests.unit.standing.conftest import Standing
 from tests.worlds.progress import SilentProgress
 from tests.worlds.s3 import FakeS3, Time
-
-Standing = Callable[..., SpecFile]
 
 
 def test_it_leaves_once_training_runs_and_says_that_a_person_must_come_back(

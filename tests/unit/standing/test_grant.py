@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,17 +22,15 @@ from infra.cli.run import repair
 from infra.cluster.gang import GangJob, SecretKey, jobset
 from infra.cluster.standing import placing
 from infra.errors import UserError
-from infra.spec.campaign import SpecFile
 from infra.spec.standing import StandingCluster
 from infra.stack.cluster.workloads import node_rules, steward_rules
 from infra.standing import health, look
 from infra.standing.grant import Subject, grant_text
 from infra.standing.openings import health_gang, openings
 from infra.standing.rights import driver_rights, steward_rights
-from tests.unit.standing.conftest import SPEC, bent
+from tests.unit.standing.conftest import SPEC, Standing, bent
 from tests.unit.standing.test_standing_spec import WORKLOAD
 
-Standing = Callable[..., SpecFile]
 CLUSTER: dict[str, Any] = yaml.safe_load(SPEC.read_text())["cluster"]
 
 

@@ -14,15 +14,13 @@ from pydantic import ValidationError
 from infra.cluster.standing import placing
 from infra.plan.checks import Finding, Level
 from infra.plan.standing_facts import SeenCluster, SeenNode, SeenQueue
-from infra.spec.campaign import SpecFile
 from infra.spec.standing import StandingCluster
 from infra.standing.look import look_at_queue
 from infra.standing.openings import health_gang, openings
 from infra.standing.rights import rights
-from tests.unit.standing.conftest import SPEC, bent
+from tests.unit.standing.conftest import SPEC, Standing, bent
 from tests.unit.standing.test_standing_spec import WORKLOAD
 
-Standing = Callable[..., SpecFile]
 Found = Callable[..., dict[str, Finding]]
 CLUSTER: dict[str, Any] = yaml.safe_load(SPEC.read_text())["cluster"]
 LEAF = "topology.k8s.aws/network-node-layer-3"
