@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.trainer.supervised import Supervisors
-from trainer.contract import ExitCode, exits
+from trainer.contract import ExitCode
 from trainer.supervisor import ends, failures, launcher
 from trainer.supervisor.failures import LastWords
 from trainer.supervisor.place import Place
@@ -160,15 +160,6 @@ def test_a_place_that_cannot_be_asked_is_not_full(tmp_path: Path, monkeypatch: p
     assert ends.room_in(tmp_path) == "" and ends.failure_end(1, words("bye"), (tmp_path,)).code == ends.INTERNAL
     assert ends.of_error(OSError(28, "no room"), tmp_path) == (
         f"[Errno 28] no room; {tmp_path}: [Errno 5] Input/output error")  # fmt: skip
-
-
-def test_signals_have_names() -> None:
-    assert ends.signal_name(9) == "SIGKILL" and ends.signal_name(99) == "signal 99"
-
-
-def test_the_reason_of_a_code_is_its_name() -> None:
-    assert {ExitCode(code).name.lower() for code in exits.REASONS} == set(exits.REASONS.values())
-    assert all(reason == ExitCode(code).name.lower() for code, reason in exits.REASONS.items())
 
 
 def test_the_words_of_an_end_have_rank_cure_and_lines() -> None:

@@ -22,9 +22,9 @@ from infra.engine.adoption import (
 )
 from infra.errors import LeaseLost, PermanentError
 from infra.kinds import BY_TYPE, ResourceKind
+from tests.fake_cluster import answer
 from tests.tables import Table
 from tests.unit.engine.test_finding_again import CLUSTER, LINK, LUSTRE, NAT, TAGS, Answers, found, found_by
-from tests.unit.steward.steward_story import answer
 
 TABLE = Table(__file__)
 

@@ -22,9 +22,10 @@ from infra.record.payloads.attempts import AttemptLaunched, AttemptRecord
 from infra.spec.campaign import Spec
 from infra.steward import archiving, gangs, judging
 from infra.steward.judging import Judged
+from tests.fake_cluster import FakeCluster
 from tests.part import part
 from tests.root import ROOT
-from tests.unit.steward.steward_story import FakeCluster, config
+from tests.unit.steward.steward_story import config
 from tests.worlds.s3 import Time
 from trainer.contract.workload import JudgingConfig, WorkloadConfig
 

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from infra.notices.changes import changes
 from infra.steward.decide import EndAttempt, History, Observation, Wait, decide
-from tests.unit.steward.steward_story import StewardRun, gpu_node, story
+from tests.fake_cluster import gpu_node
+from tests.unit.steward.steward_story import StewardRun, story
 from tests.unit.steward.test_decide import POLICY, node, pod, seen
 
 __all__ = ["story"]

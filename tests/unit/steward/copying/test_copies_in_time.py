@@ -15,7 +15,8 @@ from infra.record.events import CampaignState, fold
 from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRecord
 from infra.record.payloads.checkpoints import CheckpointFetched
 from infra.steward.copying.copier import is_due, lacks
-from tests.unit.steward.steward_story import StewardRun, ended, story
+from tests.fake_cluster import ended
+from tests.unit.steward.steward_story import StewardRun, story
 from tests.worlds.s3 import NOON, refusal
 from trainer.contract import COMMITTED_NAME, NOTHING_SOUND, step_folder
 

@@ -14,8 +14,9 @@ from infra.record.payloads.attempts import AttemptLaunched, GangResized
 from infra.record.store import CampaignStore
 from infra.steward import reconcile
 from infra.steward.attempt import NewestAttempt
+from tests.fake_cluster import gpu_node
 from tests.unit.steward import steward_story
-from tests.unit.steward.steward_story import MINUTE_S, StewardRun, config, gpu_node, story
+from tests.unit.steward.steward_story import MINUTE_S, StewardRun, config, story
 
 __all__ = ["story"]
 SPARE = timedelta(minutes=3)

@@ -10,8 +10,9 @@ import pytest
 from infra.notices.changes import changes
 from infra.notices.notice import notice
 from infra.steward.steward import Steward
+from tests.fake_cluster import ended
 from tests.unit.steward import steward_story
-from tests.unit.steward.steward_story import StewardRun, ended
+from tests.unit.steward.steward_story import StewardRun
 
 story = steward_story.story
 ESTIMATE = "the job exited 0 at step 40 of 80, which was an estimate"

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from infra.steward.seeing.sources import Away, Sources
-from tests.unit.steward.steward_story import answer
+from tests.fake_cluster import answer
 from tests.worlds.s3 import Time
 
 FAR = EndpointConnectionError(endpoint_url="https://ec2")
