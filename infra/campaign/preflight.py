@@ -67,10 +67,10 @@ def order_spares(context: Context, nodes: GangNodes, count: int) -> int:
     within two minutes; the group keeps these alone. Raises what AWS answers where the group cannot be set back."""
     wanted_count, start, spare_count = context.spec.nodes.count, datetime.now(UTC), 0
     try:
-        known = {launch.instance for launch in nodes.launched()}
+        earlier_instances = {launch.instance for launch in nodes.launched()}
         nodes.set_desired(wanted_count + count)
         for _ in context.turns(_WITHIN_S):
-            fresh = [launch for launch in nodes.launched() if launch.bills and launch.instance not in known]
+            fresh = [launch for launch in nodes.launched() if launch.bills and launch.instance not in earlier_instances]
             spare_count = min(len(fresh), count)
             if spare_count == count or nodes.refusals(start):
                 break

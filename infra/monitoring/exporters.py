@@ -45,8 +45,8 @@ def exporters() -> Mapping[str, OtherExporter]:
 def known_metrics() -> tuple[str, ...]:
     """Return the names of all metrics: ours, then those that rules record, then those of other exporters that are
     read."""
-    others = (name for exporter in exporters().values() for name in exporter.metrics)
-    return (*(metric.full_name for metric in METRICS), *recordings(), *others)
+    foreign_metrics = (name for exporter in exporters().values() for name in exporter.metrics)
+    return (*(metric.full_name for metric in METRICS), *recordings(), *foreign_metrics)
 
 
 def with_counters(chart: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -80,10 +80,10 @@ def _configuration(context: Context, prefix: str, files: tuple[DataFile, ...]) -
 def listed(spec: Spec, data: DataSet | PackedSource) -> tuple[DataFile, ...]:
     """Return every file that the job's pods see at `/data`."""
     folder, weights = provision.weights_of(spec, data)
-    beside = [
+    further_files = [
         DataFile(name=f"{folder}/{file.name}", size_bytes=file.size_bytes, sha256=file.sha256) for file in weights
     ]
-    return (*map(_listed, files_of(data.folder)), *beside)
+    return (*map(_listed, files_of(data.folder)), *further_files)
 
 
 def _listed(path: Path) -> DataFile:
@@ -101,7 +101,7 @@ def data_job(spec: Spec, image: str) -> Object:
     """Return the Job that brings the data, before placing. Root: the volume's folders may be root's."""
     labels = {CAMPAIGN_LABEL: spec.campaign, ROLE: NAME}
     pod_volumes, mounts = volumes(NAME, data_read_only=False)
-    needed = ("config", "shared")
+    volume_names = ("config", "shared")
     container = {
         "name": NAME,
         "image": image,
@@ -115,7 +115,7 @@ def data_job(spec: Spec, image: str) -> Object:
         "serviceAccountName": TRAINER_ACCOUNT,
         "automountServiceAccountToken": False,
         "securityContext": pod_context(ROOT),
-        "volumes": [row for row in pod_volumes if row["name"] in needed],
+        "volumes": [row for row in pod_volumes if row["name"] in volume_names],
         "containers": [container],
     }
     return {

@@ -42,10 +42,10 @@ class JudgedNodes(BorrowedNodes):
         """Leave this node out of later gangs, and record why. One that is not Ready counts as dead: it comes back."""
         if node in self.left_out:
             return
-        at = datetime.now(UTC) if node_trouble(self.client, node) else died_at
+        death = datetime.now(UTC) if node_trouble(self.client, node) else died_at
         self._context.guard()
-        self._context.store.append(NodeQuarantined(node=node, instance=node, reason=reason, died=at is not None))
-        super().quarantine(node, reason, at)
+        self._context.store.append(NodeQuarantined(node=node, instance=node, reason=reason, died=death is not None))
+        super().quarantine(node, reason, death)
 
 
 def run(context: Context) -> PreflightOutput:

@@ -39,9 +39,6 @@ Object = dict[str, Any]
 SHARED_MODE = "ReadWriteMany"
 
 
-Object = dict[str, Any]
-
-
 def look_at_queue(client: Client, cluster: StandingCluster, documents: Sequence[Object]) -> SeenQueue | None:
     """Return what the queue lacks for the gang among `documents`; None without a queue.
 
@@ -217,15 +214,15 @@ def _policy_gap(client: Client, spec: Spec, cluster: StandingCluster, documents:
     return "" if answer.refusal else f"a pod of account {TRAINER_ACCOUNT} with hostPID"
 
 
-def _dry_run(client: Client, what: str, document: Object) -> DryRun:
+def _dry_run(client: Client, title: str, document: Object) -> DryRun:
     """Send an object that the server checks and does not make."""
     try:
         client.create(from_dict(document))
     except ApiError as error:
         if error.status.code == 409:  # it is there already, and so may be made
-            return DryRun(what=what, refusal="")
-        return DryRun(what=what, refusal=error.status.message or str(error))
+            return DryRun(what=title, refusal="")
+        return DryRun(what=title, refusal=error.status.message or str(error))
     except httpx2.HTTPStatusError as error:
         # Not an error of an object: the server has no such resource, or a proxy stands before it.
-        return DryRun(what=what, refusal=f"{document['apiVersion']} {document['kind']}: {first_line(error)}")
-    return DryRun(what=what, refusal="")
+        return DryRun(what=title, refusal=f"{document['apiVersion']} {document['kind']}: {first_line(error)}")
+    return DryRun(what=title, refusal="")

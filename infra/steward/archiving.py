@@ -142,8 +142,8 @@ def _judge(steward: Parts, pause: Callable[[], None]) -> Judged:
     """Run the job's own evaluation and export, if the spec asks for them and there is a checkpoint to evaluate."""
     if max(steward.store.state().newest_committed, steward.committed_step()) >= 0:
         return judging.judge(steward, pause)
-    why = "no checkpoint to evaluate was known when training was over"
-    return Judged(unjudged=why) if steward.config.judges else Judged()
+    reason = "no checkpoint to evaluate was known when training was over"
+    return Judged(unjudged=reason) if steward.config.judges else Judged()
 
 
 def _have_a_node(steward: Parts) -> None:

@@ -71,16 +71,16 @@ class Spares:
             emit("no_spares", why=str(error))
 
     def _start(self) -> None:
-        ours, theirs = self._context.Pipe()
+        parent_end, child_end = self._context.Pipe()
         try:
-            process = self._context.Process(target=_wait, args=(theirs, self._import_ahead), daemon=True)
+            process = self._context.Process(target=_wait, args=(child_end, self._import_ahead), daemon=True)
             process.start()
         except OSError:
-            ours.close()
+            parent_end.close()
             raise
         finally:
-            theirs.close()  # the process has its own, and reads the end of file when this one's is closed
-        self._waiting.append((process, ours))
+            child_end.close()  # the process has its own, and reads the end of file when this one's is closed
+        self._waiting.append((process, parent_end))
 
     def take(self, work: RankWork) -> BaseProcess | None:
         """Make a waiting process a rank. Return None if none is alive."""

@@ -104,11 +104,11 @@ class BorrowedNodes:
     def _take_back(self, name: str, ready: NodeCondition | None) -> None:
         """Let a node come to gangs again that was dead and has become Ready since."""
         died_at = self._left_out.get(name)
-        since = ready.lastTransitionTime if ready is not None and ready.status == "True" else None
-        if died_at is not None and since is not None and since > died_at:
+        ready_since = ready.lastTransitionTime if ready is not None and ready.status == "True" else None
+        if died_at is not None and ready_since is not None and ready_since > died_at:
             del self._left_out[name]
             self._unattended.discard(name)
-            self._returns[name] = since.isoformat()
+            self._returns[name] = ready_since.isoformat()
 
     def _instance(self, name: str) -> str:
         """Return what stands for the node's instance. A node that came back is another one: what an earlier attempt
@@ -170,7 +170,7 @@ class BorrowedNodes:
         """Return no instance: the campaign launched none."""
         return ()
 
-    def refusals(self, since: datetime) -> tuple[str, ...]:
+    def refusals(self, begin: datetime) -> tuple[str, ...]:
         """Return no reason: nobody was asked for a node."""
         return ()
 

@@ -72,10 +72,10 @@ def smaller_gang_memory(case: Case) -> Iterator[Draft]:
         // training.parallel.tensor
         for nodes in (min_nodes, spec.nodes.count)
     )
-    room, what = int(instance.accelerator_memory_gib * sizing.GIB), "of state"
+    room, size_name = int(instance.accelerator_memory_gib * sizing.GIB), "of state"
     memory = case.facts.memory
     if memory is not None and not memory.trouble:
-        size, room, what = memory.peak + size - whole_size, memory.usable, "at the peak"
+        size, room, size_name = memory.peak + size - whole_size, memory.usable, "at the peak"
     if size > room:
-        seen = f"{size / sizing.GIB:.1f} GiB {what}, {room / sizing.GIB:.4g} GiB per {instance.accelerator}"
-        yield error(_FIELD, "leaves too few accelerators for the model's memory", seen=seen, cure="write more nodes")
+        finding = f"{size / sizing.GIB:.1f} GiB {size_name}, {room / sizing.GIB:.4g} GiB per {instance.accelerator}"
+        yield error(_FIELD, "leaves too few accelerators for the model's memory", seen=finding, cure="write more nodes")

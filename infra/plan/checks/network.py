@@ -167,8 +167,8 @@ def existing_network_egress(case: Case) -> Iterator[Draft]:
     if spec.network.egress is Egress.NAT:
         return
     cure = "make interface endpoints with private DNS for them, or write egress: nat where there is a default route"
-    if needed := [service for service in lacking if service != SCHEDULER_SERVICE]:
-        yield error("network.egress", "the VPC lacks endpoints that nodes need", seen=", ".join(needed), cure=cure)
+    if needs := [service for service in lacking if service != SCHEDULER_SERVICE]:
+        yield error("network.egress", "the VPC lacks endpoints that nodes need", seen=", ".join(needs), cure=cure)
     if SCHEDULER_SERVICE in lacking:
         message = "without a closer, nothing but the deadline ends the GPU nodes of a steward that dies"
         yield warning("network.egress", message, seen=f"no endpoint for {SCHEDULER_SERVICE}", cure=cure)

@@ -51,8 +51,8 @@ def _table(ec2: Any, subnet_id: str) -> Any:
     """Return the subnet's route table: its own, else the VPC's main one."""
     vpc_id = ec2.get_subnet(subnet_id).vpc_id
     tables = [table for table in ec2.route_tables.values() if table.vpc_id == vpc_id]
-    associated = [table for table in tables if any(link.get("SubnetId") == subnet_id for link in table.associations)]
-    return (associated or [table for table in tables if table.main_association_id is not None])[0]
+    own_tables = [table for table in tables if any(link.get("SubnetId") == subnet_id for link in table.associations)]
+    return (own_tables or [table for table in tables if table.main_association_id is not None])[0]
 
 
 def _leads_out(route: Any, instance: Any) -> bool:
@@ -209,16 +209,16 @@ class Commands:
             invocation.started = datetime.now(UTC)
         limit_s = float((command.parameters.get("executionTimeout") or ["3600"])[0])
         try:
-            completed = machine.run(_script(command.parameters), limit_s)
+            process = machine.run(_script(command.parameters), limit_s)
         except (subprocess.TimeoutExpired, TimeoutError):
             return invocation.end("TimedOut", 137, "Execution Timed Out")
         except Exception as error:
             return invocation.end("Failed", -1, err=f"the agent could not run it: {error}")
         if not machine.alive():
             return invocation.end("TimedOut", -1, "Undeliverable")
-        output, err = _text(completed.stdout), _text(completed.stderr)
+        output, err = _text(process.stdout), _text(process.stderr)
         self._keep_output(command, invocation, output, err)
-        invocation.end("Failed" if completed.returncode else "Success", completed.returncode, None, output, err)
+        invocation.end("Failed" if process.returncode else "Success", process.returncode, None, output, err)
         return None
 
     def _keep_output(self, command: Command, invocation: Invocation, output: str, err: str) -> None:

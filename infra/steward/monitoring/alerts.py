@@ -146,17 +146,17 @@ class AlertWatch:
                 self._store.append(AlertAcknowledged(alert=row.alert, began=row.began, labels=row.labels, by=person))
                 self._acknowledged.add(key)
         for key in [key for key in self._open if key not in active]:
-            ended = self._open[key]
-            self._store.append(AlertEnded(alert=ended.alert, began=ended.began, labels=ended.labels))
+            old_alert = self._open[key]
+            self._store.append(AlertEnded(alert=old_alert.alert, began=old_alert.began, labels=old_alert.labels))
             del self._open[key]
 
-    def _note_silence(self, why: str) -> None:
+    def _note_silence(self, reason: str) -> None:
         if self._monotonic() - self._heard >= _UNSEEN_S:
-            self._tell_unseen(why)
+            self._tell_unseen(reason)
 
-    def _tell_unseen(self, why: str) -> None:
+    def _tell_unseen(self, reason: str) -> None:
         if self._is_unseen_told:
             return
         self._guard()
-        self._store.append(AlertsUnseen(why=why))
+        self._store.append(AlertsUnseen(why=reason))
         self._is_unseen_told = True

@@ -154,7 +154,7 @@ class SeriesKeeper:
     def _begin(self) -> int:
         """Return the begin of the next window: behind the newest piece, else a whole window before this steward's."""
         if self._next is None:
-            spans = [kept for key in pieces(self._store)[-1:] if (kept := span(key)) is not None]
+            spans = [kept_span for key in pieces(self._store)[-1:] if (kept_span := span(key)) is not None]
             now = int(self._clock.now().timestamp())
             self._next = spans[0][1] if spans else now // WINDOW_S * WINDOW_S - WINDOW_S
         return self._next

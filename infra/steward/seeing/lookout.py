@@ -223,8 +223,8 @@ class Lookout:
         size = gang_nodes if in_flight else 0
         view = self.observer.observe(attempt, in_flight, newest_step, self._stop, held_since, size)
         all_troubles = (*troubles, *map(str, view.unseen), *filter(None, [self._clock.disagreement()]))
-        more = {"given_back": self.given_back, "notice_steps": dict(self.announcements.steps)}
-        view = view.model_copy(update={"troubles": all_troubles, **more})
+        further_fields = {"given_back": self.given_back, "notice_steps": dict(self.announcements.steps)}
+        view = view.model_copy(update={"troubles": all_troubles, **further_fields})
         if self.sources.away("AWS"):
             view = self.announcements.remember(view)
         declines = self._declines.note(view, self.observer.statuses, self._clock.monotonic())

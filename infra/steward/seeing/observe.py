@@ -107,15 +107,15 @@ class Observer:
     ) -> Observation:
         """Return what is seen now. `gang_nodes`: of the attempt in flight; 0: all of the spec's."""
         facts = self._node_looks.look(bool(self.clocks.quiet))
-        queued = self._queue_words(attempt) if in_flight else ""
-        is_vanished = queued == attempts.VANISHED
+        queue_words = self._queue_words(attempt) if in_flight else ""
+        is_vanished = queue_words == attempts.VANISHED
         node_count = self.config.spec.nodes.count
-        rate = self._rate(facts, gang_nodes or node_count, is_queued=bool(queued))
+        rate = self._rate(facts, gang_nodes or node_count, is_queued=bool(queue_words))
         self._meter(rate)
-        if queued:
+        if queue_words:
             self.begin_attempt(attempt)
             self.agents = {}
-        pods = self._pods(attempt) if in_flight and not queued else ()
+        pods = self._pods(attempt) if in_flight and not queue_words else ()
         views = self._node_views(facts or ())
         now = self.clock.monotonic()
         if facts is not None and not self.sources.away("cluster"):
@@ -141,8 +141,8 @@ class Observer:
             since_failed=None if failure_time is None else timedelta(seconds=now - failure_time),
             since_short=None if short is None else timedelta(seconds=now - short),
             committed_step=committed_step,
-            queued="" if is_vanished else queued,
-            vanished=queued if is_vanished else "",
+            queued="" if is_vanished else queue_words,
+            vanished=queue_words if is_vanished else "",
             stop_requested=stop_requested,
             held_since=held_since,
             unseen=self.sources.unseen(),

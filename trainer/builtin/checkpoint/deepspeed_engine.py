@@ -120,8 +120,8 @@ class HostCopyEngine(CheckpointEngine):
                 return tensor
             return self.copies.copy(self.buffers.like(name, ordinal, tensor), tensor)
 
-        trained, frozen = split(state_dict, name, self._frozen)
-        self._snapshots.append(Snapshot(Path(path), _HostCopy(to_host).of(trained)))
+        trainable, frozen = split(state_dict, name, self._frozen)
+        self._snapshots.append(Snapshot(Path(path), _HostCopy(to_host).of(trainable)))
         if frozen is not None and foreseen is None:
             tensors = _HostCopy(lambda tensor, ordinal: tensor).of(frozen)
             self._snapshots.append(Snapshot(Path(path).with_name(frozen_file(name)), tensors, is_frozen=True))

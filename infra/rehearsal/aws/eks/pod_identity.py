@@ -38,7 +38,7 @@ class PodIdentity:
         cluster = find_active(self.world, params["clusterName"])
         self._refuse_role(params["roleArn"])
         subject = (params["namespace"], params["serviceAccount"])
-        if any((other["namespace"], other["serviceAccount"]) == subject for other in cluster.associations.values()):
+        if any((row["namespace"], row["serviceAccount"]) == subject for row in cluster.associations.values()):
             raise AwsError("ResourceInUseException", f"Association already exists: {'/'.join(subject)}")
         number = "a-" + "".join(random.choices(string.ascii_lowercase + string.digits, k=17))
         association = {

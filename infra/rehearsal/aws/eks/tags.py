@@ -60,8 +60,8 @@ class Tags:
         matches = make_tag_matcher(tag_filters)
         for arn, tags in self.all_tags().items():
             kind = f"eks:{arn.split(':')[5].split('/')[0]}"
-            selected = not resource_arn_list or arn in resource_arn_list
-            if tags and selected and match_resource_type(kind, resource_type_filters) and matches(tags):
+            is_selected = not resource_arn_list or arn in resource_arn_list
+            if tags and is_selected and match_resource_type(kind, resource_type_filters) and matches(tags):
                 yield TaggedResource(arn, dict(tags), kind)
 
 

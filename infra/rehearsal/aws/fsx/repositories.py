@@ -88,12 +88,12 @@ def check_linker(world: World, bucket: str, prefix: str) -> None:
     principal = caller.get()
     if principal is None:
         return
-    at, context = f"arn:aws:s3:::{bucket}", {"s3:prefix": [prefix]}
+    bucket_arn, context = f"arn:aws:s3:::{bucket}", {"s3:prefix": [prefix]}
     try:
         for name in OF_BUCKET:
-            authorise(world, principal, f"s3:{name}", [at], context)
+            authorise(world, principal, f"s3:{name}", [bucket_arn], context)
         for name in OF_OBJECTS:
-            authorise(world, principal, f"s3:{name}", [f"{at}/{prefix}x"], context)
+            authorise(world, principal, f"s3:{name}", [f"{bucket_arn}/{prefix}x"], context)
     except AwsError as refusal:
         raise bad_request(
             "Amazon FSx is unable to validate access to the S3 bucket. Ensure the IAM role or user you are using "

@@ -81,8 +81,8 @@ class Reviewer:
 
     def _too_young(self, entry: dict[str, Any]) -> bool:
         """Return True for a caller's entry not yet in force; EKS's own entries are ready with cluster and nodes."""
-        created = entry.get("askedFor")
-        return created is not None and datetime.now(UTC) - created < timedelta(seconds=self.world.entries_count_after_s)
+        birth = entry.get("askedFor")
+        return birth is not None and datetime.now(UTC) - birth < timedelta(seconds=self.world.entries_count_after_s)
 
     def _host(self, entry: dict[str, Any], principal: Principal) -> str:
         """Return the Node name, the private DNS name of the running instance that a node's session is named after."""
