@@ -21,7 +21,7 @@ def smaller_gang(case: Case) -> Iterator[Draft]:
             _FIELD, "is more than nodes.count", seen=f"{min_nodes}, nodes.count {count}", cure=f"write 1 to {count}"
         )
         return
-    if min_nodes == count or (case.spec.workload is not None and not case.spec.workload.elastic):
+    if min_nodes == count or not case.job.elastic:
         return
     sizes = gang_sizes(case.spec, ranks)
     if min_nodes not in sizes:
@@ -49,10 +49,10 @@ def reshaped_checkpoint(case: Case) -> Iterator[Draft]:
         if training.optimizer.offload != "none":
             cure = "leave out either"
             yield error(_FIELD, "is not tried with offload", seen="training.optimizer.offload", cure=cure)
-    if (workload := spec.workload) is not None and not workload.elastic:
+    if not case.job.elastic:
         cure = "write workload.elastic: true if the job goes on from a checkpoint of another number of ranks"
         yield error(_FIELD, "needs a job that trains on any number of nodes", seen="workload.elastic false", cure=cure)
-    elif workload is not None and workload.checkpoints.tier == "local":
+    elif case.job.on_disks:
         cure = "write tier: shared"
         message = "needs checkpoints that each node can read: on local disks each has its own nodes' files"
         yield error(_FIELD, message, seen="workload.checkpoints.tier local", cure=cure)

@@ -62,10 +62,9 @@ def plausible_step_time(case: Case) -> Iterator[Draft]:
     mfu = None if world is None else work.implied_mfu(case.spec, case.facts, world)
     if mfu is not None and mfu > PLAUSIBLE_MFU:
         draft = error if mfu > 1 else warning
-        field = "workload.estimates.step_seconds" if case.spec.workload else "training.step_seconds_estimate"
         message = "claims more than the accelerators can do: clock and cost will be too low"
         cure = f"write {step * mfu / 0.4:.3g}, an MFU of 40 %"
-        yield draft(field, message, seen=f"{step:g} s, an MFU of {mfu:.0%}", cure=cure)
+        yield draft(case.job.step_time_field, message, seen=f"{step:g} s, an MFU of {mfu:.0%}", cure=cure)
 
 
 def loss_limits(case: Case) -> Iterator[Draft]:
