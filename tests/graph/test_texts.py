@@ -10,7 +10,7 @@ import pytest
 from moto.core.utils import get_service_model
 
 from infra.rehearsal.aws.answers import RequestRefused
-from infra.rehearsal.aws.strict.texts import refuse_unfit
+from infra.rehearsal.aws.strict.admission import refuse_unfit
 from infra.spec.campaign import MAX_NAME
 from infra.spec.names import LONGEST_TAG, OWNER_TAG
 from tests.example import example_spec

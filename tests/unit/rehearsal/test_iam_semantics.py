@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.rehearsal.aws.iam.asked_tags import given_tags
+from infra.rehearsal.aws.iam.call_context import given_tags
 from infra.rehearsal.aws.iam.policies import Question, allowed, trusts, verdict
 from tests.tables import Table
 

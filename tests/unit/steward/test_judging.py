@@ -98,7 +98,7 @@ class Ended:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> Ended:
-    monkeypatch.setattr("tests.unit.steward.steward_story.PODS", 0)
+    monkeypatch.setattr("tests.fake_cluster.PODS", 0)
     return Ended()
 
 

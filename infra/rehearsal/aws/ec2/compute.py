@@ -18,7 +18,7 @@ from moto.ec2.responses import EC2Response
 
 from infra.rehearsal.aws.ec2 import instances, interfaces
 from infra.rehearsal.aws.ec2.instances import CLUSTER_TAG, NODE_GROUP_TAG, needs_machine, set_state, tags_of
-from infra.rehearsal.aws.operations import Parameters, add_operations, tag_dict, wrap
+from infra.rehearsal.aws.operations import Parameters, ServicePart, add_operations, tag_dict, wrap
 from infra.rehearsal.aws.world import InstanceLaunch, LaunchRefused, World
 
 log = logging.getLogger(__name__)
@@ -36,11 +36,8 @@ ROOT_DISK = "root"
 """Folder of a machine with its root disk."""
 
 
-class Images:
+class Images(ServicePart):
     """AMIs for a bake: CreateImage takes time, tags snapshots and keeps the disk; launches need a known AMI."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
 
     def disk(self, image_id: str) -> Path:
         """Return the folder with an image's root disk."""

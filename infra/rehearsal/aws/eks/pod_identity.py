@@ -10,17 +10,14 @@ from typing import Any
 from infra.rehearsal.aws.eks.clusters import EksResponse, find, find_active
 from infra.rehearsal.aws.eks.entries import eks_arn
 from infra.rehearsal.aws.iam.access import role_trusts
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
+from infra.rehearsal.aws.operations import AwsError, Parameters, ServicePart, add_backend
 from infra.rehearsal.aws.world import World
 
 SERVICE = "pods.eks.amazonaws.com"
 SUMMARY = ("clusterName", "namespace", "serviceAccount", "associationArn", "associationId")
 
 
-class PodIdentity:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class PodIdentity(ServicePart):
     def _refuse_role(self, role_arn: str) -> None:
         """Refuse a role that pods cannot assume. EKS notices only when a pod asks; here the cause is still visible."""
         for action in ("sts:AssumeRole", "sts:TagSession"):

@@ -9,14 +9,11 @@ from moto.core.resource_tagging import TaggedResource, make_tag_matcher, match_r
 from moto.resourcegroupstaggingapi.models import ResourceGroupsTaggingAPIBackend
 
 from infra.rehearsal.aws.eks.clusters import EksResponse
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend, wrap
+from infra.rehearsal.aws.operations import AwsError, Parameters, ServicePart, add_backend, wrap
 from infra.rehearsal.aws.world import World
 
 
-class Tags:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class Tags(ServicePart):
     def all_tags(self) -> dict[str, dict[str, str]]:
         """Return each ARN's tags, as the same dictionary that the resource shows."""
         tags_by_arn: dict[str, dict[str, str]] = {}

@@ -19,7 +19,7 @@ from infra.rehearsal.aws.eks.clusters import Cluster, find
 from infra.rehearsal.aws.eks.entries import CLUSTER_ADMIN_POLICY
 from infra.rehearsal.aws.iam.access import Principal, authenticate, open_session, role_trusts
 from infra.rehearsal.aws.iam.signing import Message, read_signature
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.operations import AwsError, Parameters, ServicePart, add_operations
 from infra.rehearsal.aws.world import ServiceAccount, World
 
 log = logging.getLogger(__name__)
@@ -39,11 +39,8 @@ class Unknown(Exception):
     """The token has no valid owner, for the reason in the text."""
 
 
-class Reviewer:
+class Reviewer(ServicePart):
     """The webhook that replaces EKS's authenticator."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
 
     def review(self, name: str, body: bytes) -> tuple[int, dict[str, Any]]:
         """Answer a TokenReview of the cluster `name`."""
@@ -149,10 +146,7 @@ class EksAuthResponse(BaseResponse):
         self.automated_parameter_parsing = True
 
 
-class PodCredentials:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class PodCredentials(ServicePart):
     def assume_role_for_pod_identity(self, params: Parameters) -> dict[str, Any]:
         cluster = find(self.world, params["clusterName"])
         # Without the world's lock: the API server may call our token review while it checks the token.
