@@ -118,7 +118,7 @@ def manifest(campaign: str, image: str, work: Preparing, limit: timedelta) -> di
         tolerations=leaving_a_dead_node(_LEAVES_A_DEAD_NODE_S), terminationGracePeriodSeconds=5,
     )  # fmt: skip
     ends = [int(ExitCode.USER), int(ExitCode.DATA)]
-    spec = {
+    spec: dict[str, Any] = {
         "completionMode": "Indexed",
         "completions": work.workers,
         "parallelism": work.workers,
