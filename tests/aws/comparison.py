@@ -114,7 +114,7 @@ def _by_tag(ask: Ask, campaign: str) -> tuple[list[str] | None, str]:
 
 def _by_search(ask: Ask, campaign: str) -> tuple[list[str] | None, str]:
     told, refused = ask("resource-explorer-2", "search", "--query-string", f"tag:{TAG}={campaign}")
-    return None if told is None else [one["Arn"] for one in told["Resources"]], refused
+    return None if told is None else [resource["Arn"] for resource in told["Resources"]], refused
 
 
 def _has_ended(ask: Ask, arn: str) -> bool:
@@ -125,7 +125,7 @@ def _has_ended(ask: Ask, arn: str) -> bool:
     told, refused = ask("ec2", "describe-instances", "--instance-ids", instance)
     if told is None:
         return "InvalidInstanceID.NotFound" in refused
-    return all(one["State"]["Name"] in _ENDED for group in told["Reservations"] for one in group["Instances"])
+    return all(instance["State"]["Name"] in _ENDED for group in told["Reservations"] for instance in group["Instances"])
 
 
 def _plain(region: str) -> Ask:

@@ -134,7 +134,7 @@ class Rehearsal:
         done = self.run("run", str(self.path), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         assert json.loads(done.stdout)["outcome"] == "done"
-        running = (one["data"] for one in self.events() if one["kind"] == "attempt.running")
+        running = (event["data"] for event in self.events() if event["kind"] == "attempt.running")
         nodes = {one["attempt"]: one["nodes"] for one in running}
         assert set(nodes) == {1, 2}, "a node has died, and the second attempt has trained"
         told = [row for series in self.report()["training"]["losses"] for row in series["points"]]
@@ -147,7 +147,7 @@ class Rehearsal:
 
     def sound_archive(self, step: int) -> Path:
         """Return the archived tier, read back when nothing else of the campaign is left."""
-        assert [one["data"]["clean"] for one in self.events() if one["kind"] == "certified"] == [True]
+        assert [event["data"]["clean"] for event in self.events() if event["kind"] == "certified"] == [True]
         struck = self.run("down", "--all", "--yes")
         assert struck.returncode == 0, struck.stdout + struck.stderr
         tier = self.folder / self.name

@@ -121,9 +121,9 @@ def copies(rehearsal: Rehearsal, folder: Path) -> None:
 def the_record(rehearsal: Rehearsal) -> None:
     told = rehearsal.events()
     events = [one["data"] for one in told if one["kind"] == "operator.entered"]
-    programs = {one["program"] for one in events}
+    programs = {event["program"] for event in events}
     assert programs == {"sh", "python3", "yes", "sha256sum", "bivouac cp, into it", "bivouac cp, out of it"}
-    assert all(one["who"].startswith("arn:aws:") and one["attempt"] == 1 for one in events)
+    assert all(event["who"].startswith("arn:aws:") and event["attempt"] == 1 for event in events)
     assert SECRET not in json.dumps(told)
 
 

@@ -114,7 +114,7 @@ def refused_preview(camp: CampaignSite, folder: Path) -> dict[str, Any]:
     with mutations(camp) as heard:
         code = preview_command(folder / "other.yaml", True, Console(file=out, width=300))
     facts = json.loads(out.getvalue())
-    found = {one["rule"]: one for one in facts["findings"] if one["level"] == "error"}
+    found = {finding["rule"]: finding for finding in facts["findings"] if finding["level"] == "error"}
     assert code == 64 and [one["resource"] for one in facts["refused"]] == ["LustreFileSystem shared"], facts["refused"]
     assert set(found) == {"campaign_that_has_begun", "spec_of_a_campaign_that_has_begun"}, found
     assert not [one for one in heard if "leases/driver" not in one[2]], heard
@@ -154,7 +154,7 @@ def refused_case(camp: CampaignSite, context: Context) -> dict[str, Any]:
     lose_file_system(camp)
     name = context.names.stack
     seen = look(context, name, stacks(context)[name]())
-    refused = [str(one) for one in refusals(seen, standing(context), context.spec.campaign)]
+    refused = [str(refusal) for refusal in refusals(seen, standing(context), context.spec.campaign)]
     assert len(refused) == 1 and refused[0].startswith("LustreFileSystem shared: it was deleted"), refused
     return {"hands": ["file system deleted"], "refused": refused}
 

@@ -66,14 +66,16 @@ def mended_code(held: Rehearsal, slipped: Path) -> dict[str, Any]:
     done = held.run("relaunch", held.name, timeout=WITHIN_S)
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
     events = held.events()
-    relaunched = next(one["data"] for one in events if one["kind"] == "relaunched")
+    relaunched = next(event["data"] for event in events if event["kind"] == "relaunched")
     baked = next(
-        one["data"]["outputs"] for one in events if one["kind"] == "stage.finished" and one["data"]["stage"] == "bake"
+        event["data"]["outputs"]
+        for event in events
+        if event["kind"] == "stage.finished" and event["data"]["stage"] == "bake"
     )
     assert relaunched["diff"] == [] and relaunched["bake"]["code"] != baked["code"], relaunched
-    ran = [one["data"]["nodes"] for one in events if one["kind"] == "attempt.running"]
+    ran = [event["data"]["nodes"] for event in events if event["kind"] == "attempt.running"]
     assert set(ran[-1]) == set(ran[0]), "no new node was paid for"
-    finished = next(one["data"] for one in events if one["kind"] == "training.finished")
+    finished = next(event["data"] for event in events if event["kind"] == "training.finished")
     assert (finished["outcome"], finished["committed_step"]) == ("done", 40), finished
     return {"image": relaunched["bake"]["image"], "from_step": relaunched["committed_step"], **clean(events)}
 
@@ -82,16 +84,16 @@ def own_end(held: Rehearsal, slipped: Path) -> dict[str, Any]:
     driver = held.start()
     until(lambda: driver.poll() is not None, "the hold has ended and the campaign is torn down", within_s=WITHIN_S)
     events = held.events()
-    kinds = [one["kind"] for one in events]
+    kinds = [event["kind"] for event in events]
     assert "held" in kinds and "relaunched" not in kinds, kinds
-    archived = next(one["data"] for one in events if one["kind"] == "archive.verified")
+    archived = next(event["data"] for event in events if event["kind"] == "archive.verified")
     assert archived["step"] == 20, archived
     assert kinds.index("held") < kinds.index("archive.verified") < kinds.index("certified"), kinds
     return {"exit_code": driver.returncode, "archived": archived["step"], **clean(events)}
 
 
 def clean(events: list[dict[str, Any]]) -> dict[str, Any]:
-    verdicts = [one["data"]["clean"] for one in events if one["kind"] == "certified"]
+    verdicts = [event["data"]["clean"] for event in events if event["kind"] == "certified"]
     assert verdicts == [True], f"certificates: {verdicts}"
     return {"clean": True}
 

@@ -208,7 +208,7 @@ def what_is_there(account: Account, going: set[tuple[str, str]]) -> set[tuple[st
     while True:
         seen, blind = survey_all(account)
         assert not blind, blind
-        there = {(kind, one.id) for kind, things in seen.items() for one in things if not one.leaving}
+        there = {(kind, thing.id) for kind, things in seen.items() for thing in things if not thing.leaving}
         if not there & going or time.monotonic() > until:
             return there
         time.sleep(0.5)
@@ -219,7 +219,7 @@ def run_round(ground: Environment, context: Context, leaks: list[Leak]) -> list[
         if leak.how.startswith("older"):
             plant_one(ground, leak)
     seen, _ = survey_all(context.account)
-    context.store.put_json(certify.BASELINE, {kind: [one.id for one in things] for kind, things in seen.items()})
+    context.store.put_json(certify.BASELINE, {kind: [thing.id for thing in things] for kind, things in seen.items()})
     # A thing's age counts from the campaign's beginning, which lies before this round's older things.
     for leak in leaks:
         if not leak.how.startswith("older"):
@@ -238,7 +238,7 @@ def run_round(ground: Environment, context: Context, leaks: list[Leak]) -> list[
         [one for one in sweep.look(context).left if one.removable and one.thing.id not in _place_ids(ground.own)],
     )
     stuck = {one.thing.id: why for one, why in swept.stuck}
-    there = what_is_there(context.account, {(one.plant.kind, one.id) for one in leaks if FATES[one.how].swept})
+    there = what_is_there(context.account, {(leak.plant.kind, leak.id) for leak in leaks if FATES[leak.how].swept})
     outcomes = [
         (leak, why or (f"not swept: {stuck[leak.id]}" if leak.id in stuck else after_sweep(leak, there)))
         for leak, why in outcomes

@@ -20,7 +20,7 @@ def test_every_campaign_has_a_budget_that_tells_a_topic(campaign: Graph, full: G
         budget = graph.one("Budget", "budget").inputs
         assert budget["limitAmount"] == "10000"
         assert budget["costFilters"] == [{"name": "TagKeyValue", "values": ["user:bivouac:campaign$example"]}]
-        assert [one["threshold"] for one in budget["notifications"]] == [80, 100]
+        assert [notification["threshold"] for notification in budget["notifications"]] == [80, 100]
         for one in budget["notifications"]:
             assert one["subscriberSnsTopicArns"] and one.get("subscriberEmailAddresses", []) == mails
     (statement,) = json.loads(campaign.one("Topic", "alarms").inputs["policy"])["Statement"]
@@ -80,7 +80,7 @@ def test_the_steward_moves_its_schedules_and_passes_their_role_to_scheduler_only
     (hands_on,) = [one for one in of if "iam:PassRole" in one["Action"]]
     schedules = [campaign.one("Schedule", name).inputs for name in ("silence", "silence-notice")]
     arn = f"arn:aws:scheduler:us-east-1:{ACCOUNT}:schedule/default/"
-    assert moves["Resource"] == sorted(arn + one["name"] for one in schedules)
+    assert moves["Resource"] == sorted(arn + schedule["name"] for schedule in schedules)
     assert hands_on["Resource"] == [f"arn:aws:iam::{ACCOUNT}:role/{campaign.one('Role', 'guard').inputs['name']}"]
     assert hands_on["Condition"] == {"StringEquals": {"iam:PassedToService": "scheduler.amazonaws.com"}}
 

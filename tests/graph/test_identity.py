@@ -211,13 +211,13 @@ def test_a_job_with_secrets_has_rights_and_endpoint_and_the_stack_keeps_its_rule
     assert own["role"] == "bivouac-example-trainer"
     reads = [one for one in json.loads(own["policy"])["Statement"] if one["Action"] != ["kms:Decrypt"]]
     secret = f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:bivouac_job/token-??????"
-    assert [(one["Action"], one["Resource"]) for one in reads] == [
+    assert [(read["Action"], read["Resource"]) for read in reads] == [
         (["secretsmanager:GetSecretValue"], [secret]),
         (["ssm:GetParameter"], [f"arn:aws:ssm:us-east-1:{ACCOUNT}:parameter/bivouac_job/key"]),
     ]
     made = {node.inputs["serviceName"].removeprefix("com.amazonaws.us-east-1.") for node in graph.of("VpcEndpoint")}
     assert made == {"s3", *ENDPOINT_SERVICES, "secretsmanager"}
-    assert not [one for one in findings(graph.asked, spec) if one.level is Level.ERROR]
+    assert not [finding for finding in findings(graph.asked, spec) if finding.level is Level.ERROR]
 
 
 ADA, BOB, EVE = (f"arn:aws:iam::{ACCOUNT}:{one}" for one in ("role/team/ada", "user/bob", "user/eve"))

@@ -171,10 +171,10 @@ def _import(name: str, path: Path, modules: Sequence[str]) -> None:
     """Import what the tests import. Of ours only what does not need the module that is to be changed."""
     later = Replaced(name, path, None)
     sys.meta_path.insert(0, later)  # type: ignore[arg-type]
-    for each in modules:
-        if each.partition(".")[0] != "tests" and each not in ("__main__", "conftest") and "test_" not in each:
+    for module in modules:
+        if module.partition(".")[0] != "tests" and module not in ("__main__", "conftest") and "test_" not in module:
             with contextlib.suppress(Exception):
-                importlib.import_module(each)
+                importlib.import_module(module)
     sys.meta_path.remove(later)  # type: ignore[arg-type]
 
 

@@ -116,7 +116,7 @@ class NodeletSite:
         self.two_nodes()
         self.apply(*settings())
         accounts = "serviceaccounts"
-        self.until(lambda: any(one["metadata"]["name"] == "default" for one in self.see(accounts)["items"]))
+        self.until(lambda: any(item["metadata"]["name"] == "default" for item in self.see(accounts)["items"]))
 
     def kubectl(self, *words: str, given: object = None) -> str:
         argv = [str(tools_dir() / "kubectl"), f"--kubeconfig={self.world.control_planes['camp'].admin_kubeconfig}"]
@@ -134,7 +134,7 @@ class NodeletSite:
     def ready_nodes(self) -> list[str]:
         def ready(node: Any) -> bool:
             conditions = node.get("status", {}).get("conditions", [])
-            return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+            return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
         return [node["metadata"]["name"] for node in self.see("nodes")["items"] if ready(node)]
 

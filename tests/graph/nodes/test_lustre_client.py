@@ -46,7 +46,7 @@ def pods(document: Any) -> Iterator[dict[str, Any]]:
 
 
 def mounts_shared(pod: dict[str, Any]) -> bool:
-    return any(one.get("persistentVolumeClaim", {}).get("claimName") == SHARED_CLAIM for one in pod["volumes"])
+    return any(volume.get("persistentVolumeClaim", {}).get("claimName") == SHARED_CLAIM for volume in pod["volumes"])
 
 
 def scripts(graph: Graph, pool: str) -> list[str]:

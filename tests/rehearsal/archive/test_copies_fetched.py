@@ -20,7 +20,7 @@ def sent(site: SimpleNamespace, *steps: int) -> dict[int, dict[str, bytes]]:
     held = {}
     for step in steps:
         folder = commit(site, step)
-        held[step] = {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+        held[step] = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         copies(site, above=step - 1).send()
     shutil.rmtree(site.root)
     return held
@@ -70,7 +70,7 @@ def test_where_no_copy_is_sound_nothing_looks_committed(site: SimpleNamespace) -
 
 def test_a_damaged_step_on_the_tier_is_made_whole_by_its_copy(site: SimpleNamespace) -> None:
     folder = commit(site, 40)
-    whole = {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    whole = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     copies(site).send()
     (folder / "attempt-0001/large.pt").write_bytes(LARGE.swapcase())
     copies(site).fetch()

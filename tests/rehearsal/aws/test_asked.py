@@ -61,7 +61,7 @@ def errors(path: Path, *, online: bool = True) -> dict[str, dict[str, Any]]:
     said = io.StringIO()
     code = check_command(path, json=True, console=Console(file=said), online=online)
     told = json.loads(said.getvalue())
-    found = {one["rule"]: one for one in told["findings"] if one["level"] == "error"}
+    found = {finding["rule"]: finding for finding in told["findings"] if finding["level"] == "error"}
     assert code == (64 if found else 0)
     return found
 
@@ -147,7 +147,7 @@ def test_a_question_that_is_denied_is_told_and_stops_nothing(
 def test_offers_say_where_the_control_plane_of_a_zone_would_stand(here: Account) -> None:
     spec = example_spec(nodes=NODES, training={"global_batch": 256})
     market = look(here, spec, ["p5.48xlarge"], timedelta(hours=2), lambda text: None)
-    notes = {one.zone: one.note for one in market.choices if one.capacity == "on-demand"}
+    notes = {choice.zone: choice.note for choice in market.choices if choice.capacity == "on-demand"}
     assert not market.unanswered and "us-east-1a" in notes and not notes["us-east-1a"]
     for zone, note in notes.items():
         assert ("EKS places none" in note) == (zone == "us-east-1e"), "which is use1-az3"
@@ -237,7 +237,7 @@ def findings_on_quotas(path: Path) -> dict[str, dict[str, Any]]:
     """By field and code."""
     said = io.StringIO()
     check_command(path, json=True, console=Console(file=said), online=True)
-    found = [one for one in json.loads(said.getvalue())["findings"] if one["rule"] == "service-quotas"]
+    found = [finding for finding in json.loads(said.getvalue())["findings"] if finding["rule"] == "service-quotas"]
     return {one["cure"].partition("(")[2].partition(")")[0].split()[1]: one for one in found}
 
 

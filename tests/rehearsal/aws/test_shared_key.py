@@ -49,7 +49,7 @@ class Ground:
         with what the product's own graph gives them."""
         wanted = foundation.foundation_settings(self.store, spec)
         foundation.remember(self.store, wanted)
-        named = {one["AliasName"] for one in self.admin.kms.list_aliases()["Aliases"]}
+        named = {alias["AliasName"] for alias in self.admin.kms.list_aliases()["Aliases"]}
         if wanted.keeping.own_key and KEY_ALIAS not in named:
             key = self.key(key_policy(ACCOUNT, REGION))
             self.admin.kms.create_alias(AliasName=KEY_ALIAS, TargetKeyId=key)

@@ -48,7 +48,7 @@ class Bakery:
         for repository in (REPOSITORY, STEWARD_REPOSITORY):
             self.account.client("ecr").create_repository(repositoryName=repository)
         self.source = self.ec2.run_instances(
-            ImageId=next(one for one in world.backend("ec2").amis if one.startswith("ami-")), MinCount=1, MaxCount=1,
+            ImageId=next(ami for ami in world.backend("ec2").amis if ami.startswith("ami-")), MinCount=1, MaxCount=1,
             InstanceType="m5.large",
         )["Instances"][0]["InstanceId"]  # fmt: skip
 
@@ -103,15 +103,15 @@ class Bakery:
             record.append(StageFinished(stage=Stage.TEARDOWN, seconds=1, outputs={}))
 
     def amis(self) -> set[str]:
-        return {one["ImageId"] for one in self.ec2.describe_images(Owners=["self"])["Images"]}
+        return {image["ImageId"] for image in self.ec2.describe_images(Owners=["self"])["Images"]}
 
     def snapshots(self) -> set[str]:
         tagged = [{"Name": "tag-key", "Values": [INPUTS_TAG]}]
-        return {one["SnapshotId"] for one in self.ec2.describe_snapshots(Filters=tagged)["Snapshots"]}
+        return {snapshot["SnapshotId"] for snapshot in self.ec2.describe_snapshots(Filters=tagged)["Snapshots"]}
 
     def digests(self) -> set[str]:
         registry = Registry(self.account)
-        return {one["imageDigest"] for name in (REPOSITORY, STEWARD_REPOSITORY) for one in registry.images(name)}
+        return {image["imageDigest"] for name in (REPOSITORY, STEWARD_REPOSITORY) for image in registry.images(name)}
 
     def images(self, *, remove: bool = False, older_than: timedelta = timedelta(days=7)) -> dict[str, dict[str, Any]]:
         said = io.StringIO()
@@ -257,5 +257,8 @@ def test_no_age_asked_for_leaves_what_is_used_newest_or_being_baked(bakery: Bake
     assert bakery.record("x").get(manifest_key("0" * 64)) is not None
     assert bakery.record("x").get(node_manifest_key("newest")) is None
     assert bakery.record("x").get(node_manifest_key("young")) is not None
-    assert not {one for name in ("newest of its base",) for one in inventory[name].snapshots} & bakery.snapshots()
+    assert (
+        not {snapshot for name in ("newest of its base",) for snapshot in inventory[name].snapshots}
+        & bakery.snapshots()
+    )
     assert all(not row["removed"] for row in bakery.images().values())

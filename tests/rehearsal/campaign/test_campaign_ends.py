@@ -127,7 +127,7 @@ def gpu_instances(camped: CampaignSite) -> set[str]:
     """Those that bill; what shuts down may be seen for a while."""
     states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     pages = camped.client("ec2").get_paginator("describe_instances").paginate(Filters=states)
-    live = {one["InstanceId"] for page in pages for held in page["Reservations"] for one in held["Instances"]}
+    live = {instance["InstanceId"] for page in pages for held in page["Reservations"] for instance in held["Instances"]}
     return {m.settings["instance_id"] for m in camped.site.alive() if m.settings["capacity"]} & live
 
 
@@ -315,7 +315,7 @@ def test_an_empty_state_while_resources_exist_sweeps_what_is_tagged_and_names_th
         patch.setattr(certify, "SETTLE_S", 0.5)
         with pytest.raises(PermanentError, match=role):
             teardown.run(context)
-    assert volume not in [one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]]
+    assert volume not in [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]]
     iam.delete_role(RoleName=role)
 
 

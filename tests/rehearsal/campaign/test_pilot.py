@@ -58,7 +58,11 @@ def checked(made: StewardSite, context: Context, pods: Pods) -> Iterator[list[in
 
 
 def launched(made: StewardSite) -> set[str]:
-    return {one.settings["instance_id"] for one in made.site.machines if "eks:nodegroup-name" in one.settings["tags"]}
+    return {
+        machine.settings["instance_id"]
+        for machine in made.site.machines
+        if "eks:nodegroup-name" in machine.settings["tags"]
+    }
 
 
 def kinds(context: Context) -> list[str]:
@@ -100,7 +104,7 @@ def test_a_pilot_with_a_fault_of_its_own_is_replaced_and_the_next_one_proves_its
 
     pods.state = state
     verdicts = preflight.run(context).verdicts
-    assert quarantined(pods) == bad and len(bad) == 1 and bad[0] not in [one["node"] for one in verdicts]
+    assert quarantined(pods) == bad and len(bad) == 1 and bad[0] not in [verdict["node"] for verdict in verdicts]
     assert checked == [1, 1, FOUR]
     judged = [event.data["fit"] for event in context.store.events() if event.kind == "node.verdict"]
     assert judged == [False, True, *[True] * FOUR]
@@ -190,7 +194,7 @@ def test_two_pilots_that_get_no_devices_end_the_wait_for_a_third(
     before, nodes, noted = launched(made), made.api.nodes, faults_noted(context)
 
     def bare() -> list[dict[str, Any]]:
-        return [{**one, "status": {**one["status"], "allocatable": {}}} for one in nodes()]
+        return [{**node, "status": {**node["status"], "allocatable": {}}} for node in nodes()]
 
     monkeypatch.setattr(made.api, "nodes", bare)
     monkeypatch.setitem(PATIENCE, Sickness.LATE, timedelta(0))

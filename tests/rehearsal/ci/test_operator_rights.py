@@ -213,8 +213,8 @@ def test_a_block_is_bought_by_its_own_policy_and_by_no_other(founded: CampaignSi
     path = tmp_path / "campaign.yaml"
     path.write_text(yaml.safe_dump(spec))
     _, text = said(offers_command, path, [], False, True)
-    offering = next(one["id"] for one in json.loads(text)["choices"] if one["capacity"] == "capacity-block"
-                    and one["zone"] == camped.spec.zone)  # fmt: skip
+    offering = next(choice["id"] for choice in json.loads(text)["choices"] if choice["capacity"] == "capacity-block"
+                    and choice["zone"] == camped.spec.zone)  # fmt: skip
     with acting(camped, *OPERATOR), pytest.raises(Exception, match="PurchaseCapacityBlock"):
         said(buy_command, path, offering, True, False)
     with acting(camped, *BUYER):

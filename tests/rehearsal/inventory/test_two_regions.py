@@ -68,7 +68,7 @@ def roles(camped: CampaignSite) -> Iterator[Any]:
 
 
 def names_of(camped: CampaignSite) -> set[str]:
-    return {one["RoleName"] for one in camped.client("iam").list_roles()["Roles"]}
+    return {role["RoleName"] for role in camped.client("iam").list_roles()["Roles"]}
 
 
 def marks(campaign: str, region: str | None = None) -> dict[str, str]:
@@ -114,7 +114,9 @@ def test_an_upload_of_the_namesakes_archive_goes_on(camped: CampaignSite) -> Non
         key = f"{home.names.state_prefix}part"
         begun = s3.create_multipart_upload(Bucket=home.buckets.state, Key=key)["UploadId"]
         assert sweep.remove_left(far) == ()
-        assert [one["UploadId"] for one in s3.list_multipart_uploads(Bucket=home.buckets.state)["Uploads"]] == [begun]
+        assert [upload["UploadId"] for upload in s3.list_multipart_uploads(Bucket=home.buckets.state)["Uploads"]] == [
+            begun
+        ]
         assert len(sweep.remove_left(home)) == 1, "at home it bills, and goes"
 
 
@@ -162,7 +164,7 @@ def test_a_role_without_a_region_is_the_records_that_covers_its_birth(camped: Ca
         mine = roles("bivouac-covers-node", **marks("covers"))
         context.store.append(StageFinished(stage=Stage.TEARDOWN, seconds=1.0, outputs={}))
     seen = orphans.look(orphans.keeper(Account(HOME), Progress(Console(file=StringIO()))))
-    assert [one.left.thing.id for one in seen.orphans if one.owner.campaign == "covers"] == [mine]
+    assert [orphan.left.thing.id for orphan in seen.orphans if orphan.owner.campaign == "covers"] == [mine]
 
 
 @pytest.mark.parametrize(

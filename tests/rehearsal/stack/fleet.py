@@ -202,17 +202,17 @@ class Fleet:
         mine = [{"Name": "tag:eks:nodegroup-name", "Values": [Names(case.campaign).gpu_group]}]
         # moto shows a new instance as running for a moment before the emulation takes it in hand: ask for the machine.
         machines = set(self.site.world.machines)
-        found = [one for group in self.clients["ec2"].describe_instances(Filters=mine)["Reservations"]
-                 for one in group["Instances"]]  # fmt: skip
+        found = [instance for group in self.clients["ec2"].describe_instances(Filters=mine)["Reservations"]
+                 for instance in group["Instances"]]  # fmt: skip
         return [one for one in found if one["State"]["Name"] == "running" and one["InstanceId"] in machines]
 
     def check_node(self, case: Case, node: dict[str, Any]) -> None:
-        kinds = sorted(one["InterfaceType"] for one in node["NetworkInterfaces"])
+        kinds = sorted(interface["InterfaceType"] for interface in node["NetworkInterfaces"])
         assert kinds == sorted(one.kind for one in efa_layout(case.item))
         assert node["InstanceType"] == case.item.name and node["Placement"]["AvailabilityZone"] == ZONE
         lifecycle = {Capacity.SPOT: "spot", Capacity.CAPACITY_BLOCK: "capacity-block"}.get(case.capacity)
         assert node.get("InstanceLifecycle") == lifecycle
-        assert all(one["Groups"] and len(one["Groups"]) == 2 for one in node["NetworkInterfaces"])
+        assert all(interface["Groups"] and len(interface["Groups"]) == 2 for interface in node["NetworkInterfaces"])
         if case.reservation is not None:
             ids = [case.reservation]
             (held,) = self.clients["ec2"].describe_capacity_reservations(CapacityReservationIds=ids)[
@@ -223,11 +223,15 @@ class Fleet:
     def gone(self, case: Case) -> list[str]:
         """What is left of a case."""
         names, ec2 = Names(case.campaign), self.clients["ec2"]
-        left = [one for one in self.clients["eks"].list_nodegroups(clusterName="camp")["nodegroups"]
-                if one == names.gpu_group]  # fmt: skip
+        left = [nodegroup for nodegroup in self.clients["eks"].list_nodegroups(clusterName="camp")["nodegroups"]
+                if nodegroup == names.gpu_group]  # fmt: skip
         templates = ec2.describe_launch_templates()["LaunchTemplates"]
-        left += [one["LaunchTemplateName"] for one in templates if one["LaunchTemplateName"] == names.gpu_group]
-        left += [one["GroupName"] for one in self.placement_groups(names)]
+        left += [
+            template["LaunchTemplateName"]
+            for template in templates
+            if template["LaunchTemplateName"] == names.gpu_group
+        ]
+        left += [group["GroupName"] for group in self.placement_groups(names)]
         return left + [one["InstanceId"] for one in self.running(case)]
 
 

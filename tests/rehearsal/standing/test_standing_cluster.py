@@ -178,7 +178,7 @@ def test_the_driver_makes_and_removes_a_campaigns_objects(cluster: Cluster, monk
     gang: Any = tenant.create(from_dict(documents["the gang of the health check"]))
     tenant.apply(from_dict(documents["the steward"]), force=True)
     deployments: list[Any] = list(tenant.list(Deployment))
-    assert [one.metadata.name for one in deployments] == ["steward"]
+    assert [deployment.metadata.name for deployment in deployments] == ["steward"]
     pods = eventually(lambda: list(tenant.list(Pod, labels={"bivouac.dev/campaign": "on-racks"})))
     assert pods[0].spec.nodeSelector in ({"gpu": "h100"}, None)
     attempts.remove(tenant, JobSet, gang.metadata.name)
@@ -331,7 +331,7 @@ def test_check_hears_all_that_the_cluster_would_refuse_and_makes_nothing(
     assert seen.missing_rights == () and seen.volume == ""
     assert seen.nodes is not None and [node.name for node in seen.nodes] == ["rack-1"]
     assert "AWS_SECRET_ACCESS_KEY" in seen.bucket
-    assert len(seen.dry_runs) == 5 and {one.refusal for one in seen.dry_runs} == {""}
+    assert len(seen.dry_runs) == 5 and {dry_run.refusal for dry_run in seen.dry_runs} == {""}
     for kind in (Pod, JobSet, Deployment):
         assert list(tenant.list(kind)) == []
 
@@ -350,7 +350,7 @@ def test_the_command_shows_the_clusters_answers_at_the_fields(
 
 def test_check_hears_that_the_cluster_has_no_jobset(cluster: Cluster) -> None:
     assert cluster.without_jobset is not None
-    refusals = {one.what: one.refusal for one in cluster.without_jobset.dry_runs if one.refusal}
+    refusals = {dry_run.what: dry_run.refusal for dry_run in cluster.without_jobset.dry_runs if dry_run.refusal}
     assert set(refusals) == {"the gang of the health check"}
     assert "jobset.x-k8s.io/v1alpha2 JobSet: " in refusals["the gang of the health check"]
 
@@ -365,7 +365,7 @@ def test_check_hears_of_a_quota_that_others_have_filled(cluster: Cluster, monkey
            "spec": {"containers": [container]}}  # fmt: skip
     cluster.admin.create(from_dict(pod))
     try:
-        refusals = {one.what: one.refusal for one in asked(tenant).dry_runs}
+        refusals = {dry_run.what: dry_run.refusal for dry_run in asked(tenant).dry_runs}
         assert "exceeded quota" in refusals["a pod of the gang"]
         assert refusals["the steward's pod"] == ""
         assert tenant.get(Pod, "greedy").metadata is not None
@@ -385,7 +385,7 @@ def test_check_hears_of_a_name_that_others_hold_and_leaves_it(
         cluster.admin.create(ConfigMap(metadata=metadata, data={"a": "1"}))
     try:
         seen = asked(tenant)
-        assert {(one.kind, one.name, one.campaign) for one in seen.held_names} == {
+        assert {(name.kind, name.name, name.campaign) for name in seen.held_names} == {
             ("ConfigMap", "steward", "elsewhere"), ("ConfigMap", "archive", "")
         }  # fmt: skip
         contents = [tenant.get(ConfigMap, name).data for name in ("steward", "archive", "preflight")]

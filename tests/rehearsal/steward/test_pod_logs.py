@@ -70,9 +70,9 @@ def kill(shipper: LogShipper, monkeypatch: pytest.MonkeyPatch) -> None:
 
     A follower that ends marks its log as read to the end, which a round of shipping under way would then store.
     """
-    for one in shipper._pod_logs():
-        with one._lock:
-            monkeypatch.setattr(one, "due", lambda: False)
+    for pod_log in shipper._pod_logs():
+        with pod_log._lock:
+            monkeypatch.setattr(pod_log, "due", lambda: False)
     shipper._stop.set()
     shipper._flusher.join()
     for follower in shipper._followers.values():

@@ -97,7 +97,7 @@ def test_every_command_that_tells_something_tells_machines_too() -> None:
     without = {
         name
         for name, command in leaves(get_command(app)).items()
-        if "--json" not in [option for one in command.params for option in one.opts]  # type: ignore[attr-defined]
+        if "--json" not in [option for param in command.params for option in param.opts]  # type: ignore[attr-defined]
     }
     assert without == SAYS_NOTHING_TO_MACHINES
 
@@ -154,9 +154,9 @@ def test_amounts_are_numbers_in_json() -> None:
 def test_no_number_is_written_as_a_text(command: list[str]) -> None:
     def texts(value: object, path: str = "") -> list[str]:
         if isinstance(value, dict):
-            return [found for key, one in value.items() for found in texts(one, f"{path}.{key}")]
+            return [text for key, one in value.items() for text in texts(one, f"{path}.{key}")]
         if isinstance(value, list):
-            return [found for one in value for found in texts(one, path)]
+            return [text for one in value for text in texts(one, path)]
         return [path] if isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?", value) else []
 
     shown = CliRunner().invoke(app, [*command, "--json"]).stdout

@@ -48,7 +48,9 @@ def test_what_init_writes_passes_check(tmp_path: Path, options: tuple[str, ...])
     assert code == 0 and f"bivouac plan {path}" in words.replace("\n", ""), words
     seen = checked(path)
     assert seen.spec is not None and seen.spec.campaign == "mine" and not failed(seen.findings), seen.findings
-    assert not [one for one in seen.findings if one.field.startswith("money.deadline")], "it leaves room for the plan"
+    assert not [finding for finding in seen.findings if finding.field.startswith("money.deadline")], (
+        "it leaves room for the plan"
+    )
 
 
 def test_words_that_yaml_reads_as_something_else_stay_what_they_are(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> CampaignStore:
 
 def told(store: CampaignStore, hours: float = 0.0) -> list[Change]:
     now = store.s3.time.wall() + timedelta(hours=hours)
-    return [one.change for one in changes(store.events(), now)]
+    return [change.change for change in changes(store.events(), now)]
 
 
 def failures(store: CampaignStore) -> list[Event]:

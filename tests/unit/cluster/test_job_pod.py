@@ -26,10 +26,10 @@ def shm(spec: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_jobs_own_image_runs_and_the_supervisor_comes_from_ours() -> None:
     spec = pod(image=THEIRS, supervisor_image=IMAGE)
-    assert [one["image"] for one in spec["containers"]] == [THEIRS]
-    assert [one["image"] for one in spec["initContainers"]] == [IMAGE]
-    shared = {one["name"] for one in spec["initContainers"][0]["volumeMounts"]}
-    assert shared <= {one["name"] for one in spec["containers"][0]["volumeMounts"]}
+    assert [container["image"] for container in spec["containers"]] == [THEIRS]
+    assert [container["image"] for container in spec["initContainers"]] == [IMAGE]
+    shared = {mount["name"] for mount in spec["initContainers"][0]["volumeMounts"]}
+    assert shared <= {mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
 
 
 def test_without_resources_a_pod_asks_for_devices_and_room_to_be_placed() -> None:
@@ -102,9 +102,11 @@ def evicted_after_s(spec: dict[str, Any], condition: str) -> float:
     one without `tolerationSeconds` holds for ever."""
     key = f"node.kubernetes.io/{condition}"
     own = [
-        one
-        for one in spec["tolerations"]
-        if one.get("key") == key and one["operator"] == "Exists" and one.get("effect") in (None, "NoExecute")
+        toleration
+        for toleration in spec["tolerations"]
+        if toleration.get("key") == key
+        and toleration["operator"] == "Exists"
+        and toleration.get("effect") in (None, "NoExecute")
     ]
     return min((one.get("tolerationSeconds", float("inf")) for one in own), default=300)
 

@@ -43,7 +43,9 @@ def placed_pod(document: dict[str, Any]) -> dict[str, Any]:
 def test_the_archive_takes_a_nodes_devices_and_writes_to_s3() -> None:
     pod = placed_pod(pods.archive())
     assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "8"}
-    claims = {one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "persistentVolumeClaim" in one}
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume
+    }
     assert claims == {"scratch", "local"}
 
 
@@ -76,7 +78,7 @@ def test_a_gang_by_mpirun_is_placed_once_in_each_of_its_templates() -> None:
     assert set(replicas) == {"Launcher", "Worker"}
     for replica in replicas.values():
         pod = replica["template"]["spec"]
-        folders = {one["subPath"] for one in pod["containers"][0]["volumeMounts"] if one["name"] == "shared"}
+        folders = {mount["subPath"] for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "shared"}
         assert folders == {"bivouac/team-a/example/data", "bivouac/team-a/example/checkpoints"}
         (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         assert [field["values"] for field in term["matchFields"]] == [["rack-1"], ["rack-2"]]

@@ -42,7 +42,7 @@ def test_what_the_steward_and_aws_do_by_themselves_is_no_drift() -> None:
 def test_a_changed_maximum_is_drift_beside_a_changed_size() -> None:
     before, after = ({"scalingConfig": {"desiredSize": n, "maxSize": 3 - n}} for n in (0, 1))
     (row,) = drift_between(state(GROUP, "gpu-nodes", before), state(GROUP, "gpu-nodes", after))
-    assert [(one.path, one.before, one.after) for one in row.changes] == [("scalingConfig.maxSize", 3, 2)]
+    assert [(change.path, change.before, change.after) for change in row.changes] == [("scalingConfig.maxSize", 3, 2)]
 
 
 def test_a_postponement_by_driver_or_steward_is_no_drift_but_the_deadlines_is() -> None:

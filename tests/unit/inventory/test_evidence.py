@@ -233,13 +233,15 @@ NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 def suspects(*things: Thing, before: Mapping[str, frozenset[str]] | None = None, **known: Any) -> list[str]:
     knowledge = Knowledge(NAMES, frozenset({VPC, SUBNET}), before=before or {}, **known)
-    return [str(one) for one in knowledge.suspects({"network interface": things})]
+    return [str(suspect) for suspect in knowledge.suspects({"network interface": things})]
 
 
 def test_nothing_of_the_campaign_s_own_is_a_suspect() -> None:
     inside = [Thing(f"eni-{number}", inside=frozenset({VPC}), created=NOON) for number in range(3)]
     fresh = Thing("eni-9", created=NOON)
-    assert [one.partition(":")[0] for one in suspects(*inside, fresh, began=NOON)] == ["network interface eni-9"]
+    assert [suspect.partition(":")[0] for suspect in suspects(*inside, fresh, began=NOON)] == [
+        "network interface eni-9"
+    ]
 
 
 @pytest.mark.parametrize("owner", [CAMPAIGN_TAG, FOUNDATION_TAG, "eks:cluster-name", "aws:cloudformation:stack-id"])

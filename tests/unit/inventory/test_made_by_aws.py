@@ -56,4 +56,4 @@ def test_it_goes_without_a_question_in_the_campaigns_network_alone(
 def test_a_new_rule_of_a_service_is_no_suspect_and_a_persons_is() -> None:
     made = datetime(2026, 11, 2, tzinfo=UTC)
     rules = [Thing("s3-files", created=made, maker="elasticfilesystem.amazonaws.com"), Thing("theirs", created=made)]
-    assert [one.thing.id for one in KNOWN.suspects({"rule": rules})] == ["theirs"]
+    assert [suspect.thing.id for suspect in KNOWN.suspects({"rule": rules})] == ["theirs"]

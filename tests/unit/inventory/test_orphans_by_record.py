@@ -26,7 +26,7 @@ ROLE = "role"
 def words(account: Account, **asked: Any) -> dict[str, str]:
     """Return campaign -> why it is over, or who cares for it."""
     sight = account.look(**asked)
-    return {owner.campaign: owner.why for owner in (*sight.cared_for, *(one.owner for one in sight.orphans))}
+    return {owner.campaign: owner.why for owner in (*sight.cared_for, *(orphan.owner for orphan in sight.orphans))}
 
 
 def test_a_campaign_is_over_by_its_record_or_by_its_time_alone(account: Account) -> None:
@@ -49,10 +49,10 @@ def test_a_campaign_is_over_by_its_record_or_by_its_time_alone(account: Account)
         "abroad": "its time runs until 2026-11-22 12:02 UTC",
     }
     sight = account.look()
-    dates = {one.left.thing.id: one.expires for one in sight.orphans}
+    dates = {orphan.left.thing.id: orphan.expires for orphan in sight.orphans}
     assert dates == {"vol-ended": FUTURE, "vol-forgotten": PAST}
     assert [owner.campaign for owner in sight.cared_for] == ["abroad", "odd", "runs", "undated", "zoneless"]
-    assert all(one.removable and not one.owner.holds and not one.owner.lost for one in sight.orphans)
+    assert all(orphan.removable and not orphan.owner.holds and not orphan.owner.lost for orphan in sight.orphans)
 
 
 def test_the_latest_date_counts_and_the_moment_itself_is_over(account: Account) -> None:
@@ -86,7 +86,9 @@ def test_only_what_carries_a_tag_and_stays_is_looked_at_and_of_one_campaign_if_a
     arns = [f"arn:aws:x:{REGION}:1:thing/only-{campaign}" for campaign in ("other", "train")]
     assert account.ids() == ["vol-other", "vol-train", *arns], "what a listing shows is shown once"
     assert account.ids(campaign_only="train") == ["vol-train", arns[1]]
-    assert [one.removable for one in account.look().orphans] == [True, True, False, False], "an ARN is for a person"
+    assert [orphan.removable for orphan in account.look().orphans] == [True, True, False, False], (
+        "an ARN is for a person"
+    )
 
 
 def test_they_go_in_the_order_of_removal(account: Account) -> None:
@@ -133,12 +135,12 @@ def test_what_is_not_archived_is_shown_and_held(account: Account) -> None:
     account.stand("file system", "fs-1")
     account.stand("elastic address", "eip-1")
     sight = account.look()
-    assert not any(one.removable for one in sight.orphans), "its cluster and network read it"
-    (holds,) = {one.owner.holds for one in sight.orphans}
+    assert not any(orphan.removable for orphan in sight.orphans), "its cluster and network read it"
+    (holds,) = {orphan.owner.holds for orphan in sight.orphans}
     assert holds.startswith("not archived: 1 attempts, newest checkpoint known: step 40")
-    assert "`bivouac down train` archives" in holds and not any(one.owner.lost for one in sight.orphans)
+    assert "`bivouac down train` archives" in holds and not any(orphan.owner.lost for orphan in sight.orphans)
     store.append(ArchiveVerified(manifest="m", step=40))
-    assert all(one.removable and one.owner.holds == "" for one in account.look().orphans)
+    assert all(orphan.removable and orphan.owner.holds == "" for orphan in account.look().orphans)
 
 
 LOST = "so it may have trained, and no archive of"
@@ -148,18 +150,18 @@ def test_a_record_that_is_missing_proves_nothing_and_what_bills_and_holds_nothin
     account.stand("file system", "fs-1", tags={CAMPAIGN_ID_TAG: "id-1"})
     account.stand("subnet", "subnet-1")
     account.stand("elastic address", "eip-1")
-    rows = {one.left.thing.id: one for one in account.look().orphans}
+    rows = {orphan.left.thing.id: orphan for orphan in account.look().orphans}
     assert {id for id, one in rows.items() if one.removable} == {"eip-1"}
-    assert {one.owner.identity for one in rows.values()} == {"id-1"}, "a network is its neighbours'"
+    assert {row.owner.identity for row in rows.values()} == {"id-1"}, "a network is its neighbours'"
     holds = rows["fs-1"].owner.holds
     assert holds.startswith(f"held: its record is missing, {LOST} id-1 is proven")
     assert "`bivouac sweep train --abandon` gives it up" in holds and rows["fs-1"].owner.lost
     account.archived = {("archive", "train", "id-0"), ("archive", "other", "id-1")}
-    assert not {one.left.thing.id for one in account.look().orphans if one.removable} - {"eip-1"}
+    assert not {orphan.left.thing.id for orphan in account.look().orphans if orphan.removable} - {"eip-1"}
     account.archived = {("archive", "train", "id-1")}
-    assert all(one.removable for one in account.look().orphans), "its archive is proven"
+    assert all(orphan.removable for orphan in account.look().orphans), "its archive is proven"
     account.archived, account.holds = set(), False
-    assert all(one.removable for one in account.look().orphans), "nothing may hold a checkpoint"
+    assert all(orphan.removable for orphan in account.look().orphans), "nothing may hold a checkpoint"
 
 
 def test_without_an_identity_no_archive_can_be_its_own(account: Account) -> None:
@@ -174,7 +176,7 @@ def test_an_earlier_campaign_of_the_name_is_not_judged_by_the_later_ones_record(
     store.append(StageFinished(stage="teardown", seconds=1.0))
     account.stand("file system", "fs-own", tags={CAMPAIGN_ID_TAG: own})
     account.stand("file system", "fs-earlier", tags={CAMPAIGN_ID_TAG: "id-0"})
-    rows = {one.left.thing.id: one for one in account.look().orphans}
+    rows = {orphan.left.thing.id: orphan for orphan in account.look().orphans}
     assert rows["fs-own"].removable and rows["fs-own"].owner.identity == own
     earlier = rows["fs-earlier"]
     assert not earlier.removable and earlier.owner.identity == "id-0" and earlier.owner.lost
@@ -187,7 +189,7 @@ def test_an_identity_that_cannot_be_read_leaves_all_to_a_person(account: Account
     why = words(account)["train"]
     assert "`bivouac sweep train --abandon` gives it up" in why and account.ids() == []
     sight = account.look(abandon=True)
-    assert [one.removable for one in sight.orphans] == [True]
+    assert [orphan.removable for orphan in sight.orphans] == [True]
     assert sight.orphans[0].owner.why == "it is given up by name, with all that it may hold"
 
 

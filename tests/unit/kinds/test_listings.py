@@ -113,9 +113,9 @@ def test_what_went_away_between_list_and_description_blinds_nothing(
         return lambda asked: code if asked[of] == "one" else {"cluster": {"name": "two"}}
 
     rows = listed(kind, Answers(**listing, **{describe: answer("ResourceNotFoundException")}))
-    assert [one.id for one in rows] == ["two"]
+    assert [row.id for row in rows] == ["two"]
     rows = listed(kind, Answers(**listing, **{describe: answer("AccessDeniedException")}))
-    assert [(one.id, bool(one.unread)) for one in rows] == [("one", True), ("two", False)]
+    assert [(row.id, bool(row.unread)) for row in rows] == [("one", True), ("two", False)]
 
 
 UPLOAD = {"Key": "campaigns/train/x", "UploadId": "u"}

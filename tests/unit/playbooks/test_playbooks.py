@@ -115,7 +115,9 @@ def test_a_download_is_held_against_its_sum_and_tried_a_bounded_number_of_times(
         for task in tasks_of(name, "install")
         if "ansible.builtin.yum_repository" in task
     ]
-    assert repositories and all(one["gpgcheck"] is True and one["includepkgs"] for one in repositories)
+    assert repositories and all(
+        repository["gpgcheck"] is True and repository["includepkgs"] for repository in repositories
+    )
 
 
 def pinned(value: Any) -> Iterator[str]:
@@ -331,7 +333,7 @@ def test_a_node_image_takes_the_plugin_under_either_name_and_none_without(tmp_pa
 
 @pytest.mark.parametrize("another_system", [True, False])
 def test_the_packages_of_a_builder_are_not_taken_for_those_of_the_base(another_system: bool, tmp_path: Path) -> None:
-    (task,) = [one for one in tasks_of("trainer_image", "install") if "ansible.builtin.shell" in one]
+    (task,) = [task for task in tasks_of("trainer_image", "install") if "ansible.builtin.shell" in task]
     first = {"first": True}
     given = {"machine": {"dnf": another_system}, "loop": first, "python": sys.executable, "about": str(tmp_path)}
     # Of the task's script the line that lists the base, as Ansible renders it for this builder.

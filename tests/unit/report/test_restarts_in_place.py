@@ -53,10 +53,10 @@ def test_repeated_steps_of_one_attempt_are_compared_and_drawn_once(spec_file: Ca
 
 
 def test_its_time_is_a_start_and_its_repeated_steps_are_redo(report: Report) -> None:
-    (row,) = [one for one in report.interruptions if one.action == "restarted in place"]
+    (row,) = [interruption for interruption in report.interruptions if interruption.action == "restarted in place"]
     assert row.at_s == pytest.approx(DIED_S) and row.seconds == SECONDS
     assert "rank 3" in row.what and "SIGKILL" in row.what
-    spent = {one.cause: one.seconds for one in report.shares}
+    spent = {share.cause: share.seconds for share in report.shares}
     assert spent[TimeCause.REDO] == pytest.approx(10 * STEP_S, abs=0.01)
     assert spent[TimeCause.USEFUL] == pytest.approx(70 * STEP_S, abs=0.5)
     page = render(report)

@@ -54,7 +54,7 @@ def found(standing: Standing) -> Callable[..., dict[str, Finding]]:
         file = standing(changes)
         survey_facts = survey(file.spec)
         findings = check(file, facts(survey_facts) if facts else survey_facts, date(2027, 1, 1))
-        return {f"{one.rule} {one.field}": one for one in findings if one.rule != "data-epochs"}
+        return {f"{finding.rule} {finding.field}": finding for finding in findings if finding.rule != "data-epochs"}
 
     return look
 

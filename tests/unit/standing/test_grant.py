@@ -72,7 +72,7 @@ def test_each_object_has_a_reason_and_only_three_kinds_lie_outside_the_namespace
     text = grant_text(file.spec, file.spec.cluster, Subject())
     documents = list(yaml.safe_load_all(text))
     assert all(part.startswith("\n# ") for part in text.split("\n---")[1:])
-    outside = {one["kind"] for one in documents if one["metadata"].get("namespace") != "team-a"}
+    outside = {document["kind"] for document in documents if document["metadata"].get("namespace") != "team-a"}
     assert outside == {"Namespace", "ClusterRole", "ClusterRoleBinding", "PersistentVolume"}
     for role in of_kind(documents, "ClusterRole"):
         assert [rule["resources"] for rule in role["rules"]] == [["nodes"]]
@@ -280,9 +280,9 @@ def test_a_policy_that_does_not_stand_is_heard_of_by_what_the_server_takes(holds
 
 def test_a_pod_writes_to_folders_of_its_campaign_on_a_claim_that_others_use_too() -> None:
     pod = gang_pod(cluster())
-    claims = {one["name"]: one.get("persistentVolumeClaim", {}).get("claimName") for one in pod["volumes"]}
+    claims = {volume["name"]: volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["volumes"]}
     assert (claims["shared"], claims["local"]) == ("scratch", "local")
-    folders = {one["subPath"] for one in pod["containers"][0]["volumeMounts"] if one["name"] == "shared"}
+    folders = {mount["subPath"] for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "shared"}
     assert folders == {"bivouac/team-a/on-racks/data", "bivouac/team-a/on-racks/checkpoints"}
 
 

@@ -155,7 +155,7 @@ class StewardRun:
         return CampaignStore(self.s3, "state", "story", "reader")
 
     def events(self, kind: str) -> list[Event]:
-        return [one for one in self.store().events() if one.kind == kind]
+        return [event for event in self.store().events() if event.kind == kind]
 
     def state(self) -> CampaignState:
         return self.store().state()

@@ -156,14 +156,19 @@ def test_the_pod_is_one_of_the_job_that_cannot_change_a_checkpoint_or_the_archiv
     assert job["template"]["spec"]["completions"] == 1
     (container,) = (spec := job["template"]["spec"]["template"]["spec"])["containers"]
     assert container["command"] == ["python3", "/bivouac/supervisor.pyz", "evaluate"]
-    assert (spec["serviceAccountName"], [one["name"] for one in spec["initContainers"]]) == ("trainer", ["supervisor"])
-    writes = {one["mountPath"]: one.get("subPath") for one in container["volumeMounts"] if not one.get("readOnly")}
+    assert (spec["serviceAccountName"], [container["name"] for container in spec["initContainers"]]) == (
+        "trainer",
+        ["supervisor"],
+    )
+    writes = {
+        mount["mountPath"]: mount.get("subPath") for mount in container["volumeMounts"] if not mount.get("readOnly")
+    }
     assert writes == {
         "/bivouac-export": "checkpoints/story/export", "/dev/shm": None, "/bivouac": None, "/workspace": None,
     }  # fmt: skip
-    assert {one["mountPath"] for one in container["volumeMounts"]} >= {"/shared-checkpoints", "/data", "/config"}
-    volumes = [one["name"] for one in spec["volumes"]]
-    assert "local" not in volumes and {one["name"] for one in container["volumeMounts"]} == set(volumes)
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} >= {"/shared-checkpoints", "/data", "/config"}
+    volumes = [volume["name"] for volume in spec["volumes"]]
+    assert "local" not in volumes and {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
 
 
 # --- what is recorded ---

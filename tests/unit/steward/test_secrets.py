@@ -130,7 +130,7 @@ def test_what_was_read_is_not_asked_for_again() -> None:
     keeper = Keeper(None, None, refusal("ThrottlingException"))
     values, _ = fetch(keeper, A={"secret": "plain"}, B={"parameter": "/b"}, C={"parameter": "/c"})
     assert set(values) == {"A", "B", "C"}
-    assert [one.get("SecretId") or one["Name"] for one in keeper.calls] == ["plain", "/b", "/c", "/c"]
+    assert [call.get("SecretId") or call["Name"] for call in keeper.calls] == ["plain", "/b", "/c", "/c"]
 
 
 @pytest.fixture

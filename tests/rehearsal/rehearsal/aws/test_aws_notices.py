@@ -36,7 +36,7 @@ def spec(**notify: Any) -> Spec:
 
 def told(world: World, topic: str) -> list[str]:
     """Subjects of what was published."""
-    return [str(one[2]) for one in world.backend("sns").topics[topic].sent_notifications]
+    return [str(notification[2]) for notification in world.backend("sns").topics[topic].sent_notifications]
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_a_new_bucket_shows_the_settings_that_s3_gives_it(
     site: AccountSite, setting: str, shown: dict[str, Any]
 ) -> None:
     s3 = site.client("s3")
-    if "fresh" not in [one["Name"] for one in s3.list_buckets()["Buckets"]]:
+    if "fresh" not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]:
         s3.create_bucket(Bucket="fresh")
     assert read(getattr(s3, f"get_bucket_{setting}")(Bucket="fresh")) == shown
     assert read(s3.get_public_access_block(Bucket="fresh")) == {"PublicAccessBlockConfiguration": CLOSED}

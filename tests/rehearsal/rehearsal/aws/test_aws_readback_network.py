@@ -128,9 +128,9 @@ def test_the_answer_to_several_permissions_names_a_rule_for_each(site: AccountSi
     for direction in ("ingress", "egress"):
         made = getattr(ec2, f"authorize_security_group_{direction}")(GroupId=group, IpPermissions=permissions)
         rules = made["SecurityGroupRules"]
-        assert [one["FromPort"] for one in rules] == [988, 1021]
-        assert all(holds(one, GroupOwnerId=ACCOUNT, Description="inside", CidrIpv4="10.0.0.0/8") for one in rules)
-        ids = [one["SecurityGroupRuleId"] for one in rules]
+        assert [rule["FromPort"] for rule in rules] == [988, 1021]
+        assert all(holds(rule, GroupOwnerId=ACCOUNT, Description="inside", CidrIpv4="10.0.0.0/8") for rule in rules)
+        ids = [rule["SecurityGroupRuleId"] for rule in rules]
         shown = ec2.describe_security_group_rules(SecurityGroupRuleIds=ids)["SecurityGroupRules"]
         assert {one["SecurityGroupRuleId"] for one in shown} == set(ids)
 
@@ -250,7 +250,7 @@ def _grow(site: AccountSite, subnets: list[str]) -> None:
     labels = {"addOrUpdateLabels": {"a": "b"}, "removeLabels": ["c"]}
     where = {"clusterName": "bare", "nodegroupName": "stock"}
     update = eks.update_nodegroup_config(**where, scalingConfig=sizes, labels=labels)["update"]
-    told = {one["type"]: json.loads(one["value"]) for one in update["params"]}
+    told = {param["type"]: json.loads(param["value"]) for param in update["params"]}
     kept = {"LabelsToAdd": {"a": "b"}, "LabelsToRemove": ["c"]}
     assert told == {"MinSize": 0, "MaxSize": 4, "DesiredSize": 0} | kept
     assert eks.describe_nodegroup(**where)["nodegroup"]["scalingConfig"] == sizes

@@ -102,9 +102,10 @@ def test_capacity_can_be_reserved_and_blocks_bought_but_not_cancelled(aws: Accou
     made = aws.ec2.create_capacity_reservation(**request, InstanceCount=2, EndDateType="limited", EndDate=end)
     reservation_id = made["CapacityReservation"]["CapacityReservationId"]
     seen = aws.ec2.describe_capacity_reservations(Filters=[{"Name": "state", "Values": ["active"]}])
-    assert [(one["CapacityReservationId"], one["AvailableInstanceCount"]) for one in seen["CapacityReservations"]] == [
-        (reservation_id, 2)
-    ]
+    assert [
+        (reservation["CapacityReservationId"], reservation["AvailableInstanceCount"])
+        for reservation in seen["CapacityReservations"]
+    ] == [(reservation_id, 2)]
     aws.ec2.modify_capacity_reservation(CapacityReservationId=reservation_id, InstanceCount=1)
     aws.ec2.cancel_capacity_reservation(CapacityReservationId=reservation_id)
     seen = aws.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation_id])["CapacityReservations"]

@@ -60,8 +60,8 @@ def test_a_project_is_read_as_it_was_made_changed_in_place_and_removed(
 
     wider = {**inputs, "buildTimeout": 300, "tags": {**inputs["tags"], "more": "1"}}
     changes, _ = package.diff(replace(there, inputs=wider))
-    assert {one.path for one in changes} == {"buildTimeout", "tags"}
-    assert not any(one.replaces for one in changes)
+    assert {change.path for change in changes} == {"buildTimeout", "tags"}
+    assert not any(change.replaces for change in changes)
     package.update(replace(there, inputs=wider))
     (found,) = aws.codebuild.batch_get_projects(names=["bivouac_closer"])["projects"]
     assert found["timeoutInMinutes"] == 300 and {"key": "more", "value": "1"} in found["tags"]

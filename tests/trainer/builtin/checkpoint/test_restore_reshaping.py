@@ -80,7 +80,7 @@ def test_a_step_of_other_many_ranks_is_reshaped_from_verified_copies(
     assert reshaping.loaded == [(engine, work / "universal")] and engine.checkpoint_engine is not before
     assert there == [True], "all ranks have loaded before it goes"
     assert not work.exists() and tiers.shared.committed() == [manifest], "the nodes' own copies are of other ranks"
-    (told,) = (each for each in events if each["event"] == "reshaped")
+    (told,) = (event for event in events if event["event"] == "reshaped")
     assert (told["step"], told["from_ranks"], told["to_ranks"]) == (20, 3, 1) and 0 <= told["seconds"] < 600
 
 

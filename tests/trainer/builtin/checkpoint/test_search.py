@@ -169,7 +169,7 @@ def test_what_the_node_lacks_comes_from_a_neighbour_and_replaces_what_was_refuse
     there = tmp_path / "there"
     tiers.local.folder(10).rename(there)
     saved([tiers.local], 10)
-    (shard,) = (each for each in manifest.shards if each.file.endswith(MODEL))
+    (shard,) = (shard for shard in manifest.shards if shard.file.endswith(MODEL))
     path = tiers.local.folder(10) / shard.file
     if trouble == "damaged":
         flip(path)
@@ -199,8 +199,8 @@ def test_a_neighbour_that_gives_nothing_sound_is_passed_over_for_the_next_one(
     found = searching(tiers, None, 0, inventory(0), first, second).shards(manifest)
     assert places(found) == ["local"] * 3
     assert len(first.asked) == len(second.asked) == 3
-    assert {each["from_node"] for each in events if each["event"] == "fetched_shard"} == {2}
-    passed = [each["node_asked"] for each in events if each["event"] == "neighbour_without_shard"]
+    assert {event["from_node"] for event in events if event["event"] == "fetched_shard"} == {2}
+    passed = [event["node_asked"] for event in events if event["event"] == "neighbour_without_shard"]
     assert passed == ([1] * 3 if "says" in no else [])
 
 
@@ -224,7 +224,7 @@ def test_a_shard_that_is_sound_nowhere_is_told_for_each_tier_and_not_found(tiers
     found = searching(tiers, None, 0, inventory(0), door).shards(manifest)
     assert [item and item.shard for item in found].count(None) == 1 and len(found) == 3
     assert door.asked == [shard.file], "asked once: after the shared tier's refusal nothing has changed"
-    assert [(each["event"], each["tier"]) for each in events] == [
+    assert [(event["event"], event["tier"]) for event in events] == [
         ("missing_shard", "local"),
         ("refused_shard", "shared"),
     ]
@@ -251,7 +251,7 @@ def test_a_full_node_gives_up_its_older_steps_for_the_shard_that_comes(
     assert places(found) == ["local"] * 3
     # 20 is wanted, 40 is a newer attempt's; 30 was trained after it and comes again.
     assert tiers.local.steps() == [40, 20]
-    (told,) = (each for each in events if each["event"] == "reclaimed")
+    (told,) = (event for event in events if event["event"] == "reclaimed")
     assert (told["dropped"], told["needed_bytes"]) == ([30, 10], manifest.shards[0].size_bytes)
 
 
@@ -267,6 +267,6 @@ def test_the_shared_tier_alone_is_waited_for_up_to_21_seconds(
     monkeypatch.setattr(search, "open_regular", failing)
     assert searching(tiers).shards(one) == [None]
     assert pauses == [1.0, 5.0, 15.0]
-    assert [(each["event"], each["tier"]) for each in events] == [
+    assert [(event["event"], event["tier"]) for event in events] == [
         ("refused_shard", name) for name in ("local", "shared")
     ]

@@ -78,8 +78,8 @@ def test_a_rank_that_hangs_is_named_since_it_alone_left_no_numbers(tmp_path: Pat
     assert ended.culprit is not None and (ended.culprit.ranks, ended.culprit.node) == ((1,), "node-1")
     assert not ended.culprit.proven and "left no record of its exchanges" in ended.culprit.why
     waiting_ranks = {rank: cause.ranks[0] for rank, cause in ended.causes.items()}
-    assert sorted(waiting_ranks) == [0] and all(one.end == "peer-lost" for one in waiting_ranks.values())
-    waited = [group for one in waiting_ranks.values() for group in one.groups.values() if group.timed_out]
+    assert sorted(waiting_ranks) == [0] and all(rank.end == "peer-lost" for rank in waiting_ranks.values())
+    waited = [group for rank in waiting_ranks.values() for group in rank.groups.values() if group.timed_out]
     assert waited and all(group.timeout_s == SHORT_S for group in waited)
 
 
@@ -112,4 +112,4 @@ def test_a_cut_network_accuses_no_rank(tmp_path: Path) -> None:
     assert {cause.reason for cause in ended.causes.values()} == {"peer-lost"}
     assert ended.culprit.ranks == () and ended.culprit.node is None
     assert "every rank had entered exchange 4" in ended.culprit.why and "node-0 and node-1" in ended.culprit.why
-    assert all(one.end != Sign.DIED for cause in ended.causes.values() for one in cause.ranks)
+    assert all(rank.end != Sign.DIED for cause in ended.causes.values() for rank in cause.ranks)

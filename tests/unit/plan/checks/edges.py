@@ -52,7 +52,7 @@ def taking(seconds: int, more: int = 0) -> Any:
     stages = {name: {"stage": name, "seconds": Decimal(s), "longest": Decimal(s)} for name, s in parts.items()}
     stages["provision"]["longest"] = Decimal(20 + more)
     stages["bake"]["longest"] = None
-    return estimated(stages=tuple(SimpleNamespace(**one) for one in stages.values()))
+    return estimated(stages=tuple(SimpleNamespace(**stage) for stage in stages.values()))
 
 
 def unknown(facts: Facts) -> Facts:

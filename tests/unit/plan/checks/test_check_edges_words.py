@@ -60,7 +60,7 @@ def test_a_finding_points_at_its_field_s_line_and_else_at_the_file_s_first(
 def test_a_file_that_cannot_be_read_at_all_is_told_at_its_first_line() -> None:
     problems = [SimpleNamespace(line=line, field="", message="is no YAML", seen="x", cure="y") for line in (None, 7)]
     refusal: Any = SimpleNamespace(path=Path("spec.yaml"), problems=problems)
-    assert [one.line for one in shape_findings(refusal)] == [1, 7]
+    assert [finding.line for finding in shape_findings(refusal)] == [1, 7]
 
 
 def test_an_unknown_type_is_told_with_the_three_nearest_of_the_catalogue_or_with_all(case: Callable[..., Case]) -> None:

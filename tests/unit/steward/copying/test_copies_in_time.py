@@ -56,11 +56,11 @@ class Cluster:
 
 
 def gang_ends(story: StewardRun, code: int = 70, reason: str = "") -> None:
-    for one in story.cluster.pods.values():
-        assert one.status is not None
-        one.status.phase = "Failed"
+    for pod in story.cluster.pods.values():
+        assert pod.status is not None
+        pod.status.phase = "Failed"
         told = f'{{"reason": "{reason}", "detail": "it ended"}}'
-        one.status.containerStatuses = [ended(code, told if reason else "")]
+        pod.status.containerStatuses = [ended(code, told if reason else "")]
 
 
 def test_the_newest_committed_step_is_copied_each_hour_beside_the_training(story: StewardRun, tier: Path) -> None:

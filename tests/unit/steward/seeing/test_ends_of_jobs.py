@@ -42,7 +42,7 @@ def after(story: StewardRun, minutes: float, *acts: Callable[[], None]) -> Calla
 
 def told(story: StewardRun) -> list[str]:
     events = story.store().events()
-    return [notice(one, "story", "r", "nothing").text for one in changes(events, story.time.wall())]
+    return [notice(change, "story", "r", "nothing").text for change in changes(events, story.time.wall())]
 
 
 def test_a_job_that_ends_well_far_from_its_estimate_is_done_and_said(story: StewardRun) -> None:

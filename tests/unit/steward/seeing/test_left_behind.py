@@ -99,9 +99,9 @@ def test_a_file_system_that_hangs_is_unknown(tier: Path, monkeypatch: pytest.Mon
 def steward_of(story: StewardRun, *attempts: dict[str, Any], workload: bool = True, tier: str = "shared") -> Any:
     story.run(0.01)
     assert story.steward is not None
-    for one in attempts:
-        story.store().append(AttemptLaunched(attempt=one["attempt"], committed_step=-1, jobset="j"))
-        story.store().append(AttemptEnded(failure="user", detail="", committed_at_end=-1, **one))
+    for attempt in attempts:
+        story.store().append(AttemptLaunched(attempt=attempt["attempt"], committed_step=-1, jobset="j"))
+        story.store().append(AttemptEnded(failure="user", detail="", committed_at_end=-1, **attempt))
     runtime = SimpleNamespace(is_built_in=not workload, on_disks=tier == "local")
     story.steward.config = story.steward.config.model_copy(update={"spec": SimpleNamespace(runtime=runtime)})
     return story.steward

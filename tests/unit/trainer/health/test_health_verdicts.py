@@ -70,7 +70,9 @@ def test_a_sound_node_passes_every_probe() -> None:
 @TABLE.cases
 def test_each_fault_of_a_gpu_fails_its_own_probe_and_no_other(old: str, new: str, probe: str, word: str) -> None:
     assert old in QUERY
-    bad = [one for one in verdicts(tools(QUERY.replace(old, new))).values() if one.verdict is not Verdict.PASS]
+    bad = [
+        verdict for verdict in verdicts(tools(QUERY.replace(old, new))).values() if verdict.verdict is not Verdict.PASS
+    ]
     assert [one.name for one in bad] == [probe] and word in bad[0].seen, bad
     assert bad[0].verdict is Verdict.FAIL and bad[0].cure
 
@@ -138,10 +140,10 @@ def test_link_errors_are_judged_by_their_rate_on_working_links_and_old_ones_only
 
 def test_every_verdict_has_a_threshold_or_a_state_with_a_source() -> None:
     table = thresholds()
-    judged = {name for one in table.numbers.values() for name in one.probe.split(", ")} | set(table.states)
+    judged = {name for number in table.numbers.values() for name in number.probe.split(", ")} | set(table.states)
     names = {name for name in verdicts(tools(), "535.54") if not name.startswith("version ")}
     assert names <= judged, names - judged
-    assert all(one.source for one in table.numbers.values()) and all(table.states.values())
+    assert all(number.source for number in table.numbers.values()) and all(table.states.values())
 
 
 def test_another_driver_than_the_baked_one_is_told_with_the_file_that_decides() -> None:

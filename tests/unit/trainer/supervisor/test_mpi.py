@@ -226,7 +226,7 @@ def test_two_supervisors_carry_a_job_of_mpirun_and_the_one_whose_rank_fails_says
     nodes = [camp.start(1, "anything", steps=9, rank=rank, env=own) for rank in range(2)]
     said = [node.communicate(timeout=HUNG_S)[0] for node in nodes]
     assert [node.returncode for node in nodes] == ends, said
-    assert "rank 1 on node 1" in said[1] and [one["step"] for one in events(said[0], "step")] == [9]
+    assert "rank 1 on node 1" in said[1] and [event["step"] for event in events(said[0], "step")] == [9]
     if any(ends):
         assert [camp.ended(rank).reason for rank in range(2)] == ["peer-lost", "user"]
         assert camp.ended(1).exit_code == ExitCode.USER

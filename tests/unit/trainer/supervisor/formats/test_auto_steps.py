@@ -134,7 +134,9 @@ def test_a_step_that_nothing_names_is_larger_than_all_before_though_none_is_seal
     for name, heard in (("a", 10), ("b", 20), ("c", 15)):
         job.at(heard)
         put(job.folder / name / "weights.bin", "no zip"), put(job.folder / name / "DONE", "")
-        steps += [one.step for one in job.recogniser.finished_checkpoints("marker", job.folder, 1, -1)][-1:]
+        steps += [checkpoint.step for checkpoint in job.recogniser.finished_checkpoints("marker", job.folder, 1, -1)][
+            -1:
+        ]
     assert steps == [10, 20, 21]
 
 
