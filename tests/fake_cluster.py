@@ -47,8 +47,8 @@ class FakeCluster:
     def list(self, kind: Any, namespace: str = "", labels: dict[str, str] | None = None) -> list[Any]:
         self._weather()
         kinds: dict[Any, dict[str, Any]] = {Node: self.nodes, Pod: self.pods, JobSet: self.jobs}
-        wanted = (labels or {}).items()
-        return [one for one in kinds[kind].values() if wanted <= ((one.metadata and one.metadata.labels) or {}).items()]
+        items = (labels or {}).items()
+        return [one for one in kinds[kind].values() if items <= ((one.metadata and one.metadata.labels) or {}).items()]
 
     def get(self, kind: Any, name: str, namespace: str = "") -> Any:
         self._weather()

@@ -46,8 +46,8 @@ def actions(pattern: str) -> list[str]:
 
 
 def _details(action: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = REFERENCE.actions.get_action_details(*action.split(":"))
-    return found
+    details: Mapping[str, Any] = REFERENCE.actions.get_action_details(*action.split(":"))
+    return details
 
 
 def forms(action: str, required: bool = False) -> dict[str, str]:

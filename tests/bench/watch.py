@@ -105,13 +105,13 @@ class Score:
 
 
 def episodes(alarms: list[int]) -> list[int]:
-    found: list[int] = []
+    steps: list[int] = []
     last = -TOGETHER
     for step in alarms:
         if step - last >= TOGETHER:
-            found.append(step)
+            steps.append(step)
         last = step
-    return found
+    return steps
 
 
 def score(into: Score, alarms: list[int], fault: str | None, onset: int, damage: int | None) -> None:

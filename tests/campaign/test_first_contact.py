@@ -45,17 +45,17 @@ def test_what_aws_shows_after_a_contact_agrees_with_its_certificate(detach: bool
         end = first_contact(contact, lambda planned, most: float(planned) < float(most))
         seen, certificate = comparison.left_over(contact.aws, contact.name, comparison.LISTED_S), contact.certificate()
         transcript.close()
-        told = transcript.path.read_text()
+        text = transcript.path.read_text()
         if detach:
             assert ENDED in contact.said and not [line for line in contact.said if line.startswith("$ bivouac down")]
             assert [event["data"]["why"] for event in rehearsal.events() if event["kind"] == "closing"] == [
                 "the steward is done"
             ]
         else:
-            assert any(line.startswith(KILLED) for line in contact.said) and end["attempts"] >= 2, told
-        assert end["certificate"]["clean"] and end["archive"], told
+            assert any(line.startswith(KILLED) for line in contact.said) and end["attempts"] >= 2, text
+        assert end["certificate"]["clean"] and end["archive"], text
         assert not comparison.disagreements(certificate, seen) and not seen[0].could_not_look
-        assert not holds(told, rehearsal.spec["account"]) and str(tmp_path) not in told
+        assert not holds(text, rehearsal.spec["account"]) and str(tmp_path) not in text
 
 
 @pytest.mark.nightly

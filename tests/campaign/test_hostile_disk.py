@@ -69,12 +69,16 @@ def test_a_full_results_folder_keeps_what_it_has_and_says_what_it_could_not_take
     script = f'mount -t tmpfs -o {options} tmpfs /mnt && exec {sys.executable} -c "$1" {what}'
     done = private(script, FOLDERS)
     assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
-    assert seen["whole"] and not seen["kept"] and seen["small"] == "{}"
-    assert len(seen["said"]) == 1 and "report.html" in seen["said"][0] and "state bucket keeps it" in seen["said"][0]
-    assert seen["odd"] == [], "no half of a page, and no temporary file"
-    assert "BIVOUAC_RESULTS" in seen["refused"]
-    assert not seen["elsewhere"].startswith("/mnt"), "a teardown goes on elsewhere"
+    document = json.loads(done.stdout)
+    assert document["whole"] and not document["kept"] and document["small"] == "{}"
+    assert (
+        len(document["said"]) == 1
+        and "report.html" in document["said"][0]
+        and "state bucket keeps it" in document["said"][0]
+    )
+    assert document["odd"] == [], "no half of a page, and no temporary file"
+    assert "BIVOUAC_RESULTS" in document["refused"]
+    assert not document["elsewhere"].startswith("/mnt"), "a teardown goes on elsewhere"
 
 
 def test_a_read_only_home_is_refused_with_the_variable_that_names_another_place() -> None:

@@ -128,8 +128,8 @@ def the_record(rehearsal: Rehearsal) -> None:
 
 
 def logs(rehearsal: Rehearsal) -> None:
-    shown = inside(rehearsal, "logs", rehearsal.name, "--rank", "0", "--raw").stdout.decode().splitlines()
-    told = [json.loads(line)["step"] for line in shown if line.startswith('{"event": "step"')]
-    assert told[:3] == [1, 2, 3] and told == list(range(1, len(told) + 1))
+    lines = inside(rehearsal, "logs", rehearsal.name, "--rank", "0", "--raw").stdout.decode().splitlines()
+    steps = [json.loads(line)["step"] for line in lines if line.startswith('{"event": "step"')]
+    assert steps[:3] == [1, 2, 3] and steps == list(range(1, len(steps) + 1))
     fresh = inside(rehearsal, "logs", rehearsal.name, "--rank", "0", "--raw", "--since", "1s").stdout.decode()
     assert '"step": 1,' not in fresh

@@ -21,8 +21,8 @@ def test_the_shipped_spec_is_rehearsed_as_it_is_and_its_page_says_what_that_show
     with rehearsing(tmp_path, {"campaign": "p5-32-nodes-dry"}) as rehearsal:
         done = rehearsal.run("rehearse", str(REAL), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
-        ended = json.loads(done.stdout)
-        assert ended["outcome"] == "done"
+        document = json.loads(done.stdout)
+        assert document["outcome"] == "done"
         events = rehearsal.events()
         assert [event["data"]["clean"] for event in events if event["kind"] == "certified"] == [True]
         assert max(event["data"]["attempt"] for event in events if event["kind"] == "attempt.running") == 2

@@ -78,8 +78,8 @@ def certificate(context: Context) -> set[str]:
 def ground_of(one: CampaignSite) -> dict[str, Any]:
     """The foundation of the account, made once: what a bake tells of it."""
     with one.opened() as context:
-        made = foundation(context).model_dump(mode="json")
-    return {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, "foundation": made}
+        document = foundation(context).model_dump(mode="json")
+    return {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, "foundation": document}
 
 
 def one_case(one: CampaignSite, baked: dict[str, Any], before: Fault, after: Fault) -> dict[str, Any]:

@@ -109,25 +109,25 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="taken, and without meaning here")
     parser.add_argument("--count", type=int, default=len(CASES))
     parser.add_argument("--only", default="", help="cases with this in their name")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rows, begun = list[dict[str, Any]](), time.monotonic()
-    cases = [one for one in CASES if asked.only in one[0]]
-    for number in range(min(asked.count, len(cases)) if asked.only else asked.count):
+    cases = [one for one in CASES if options.only in one[0]]
+    for number in range(min(options.count, len(cases)) if options.only else options.count):
         name, hold_for, case = cases[number % len(cases)]
         row: dict[str, Any] = {"case": name, "failure": None}
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="hold-") as folder, environ_restored():
             root, slipped = cloned(Path(folder) / "clone")
-            held = Rehearsal(Path(folder), SPEC | {"campaign": f"held{number}", "hold_for": hold_for}, root)
-            os.environ["BIVOUAC_CACHE"] = str(held.cache)  # this process looks into the site too, and strikes it
+            rehearsal = Rehearsal(Path(folder), SPEC | {"campaign": f"held{number}", "hold_for": hold_for}, root)
+            os.environ["BIVOUAC_CACHE"] = str(rehearsal.cache)  # this process looks into the site too, and strikes it
             try:
-                row |= case(held, slipped)
+                row |= case(rehearsal, slipped)
             except Exception as error:
                 row["failure"] = f"{type(error).__name__}: {error}"[:1500]
                 RESULTS.parent.mkdir(parents=True, exist_ok=True)
-                RESULTS.with_name(f"hold-{number}.log").write_text(held.log())
+                RESULTS.with_name(f"hold-{number}.log").write_text(rehearsal.log())
             finally:
-                held.strike()
+                rehearsal.strike()
         row["seconds"] = round(time.monotonic() - started, 1)
         rows.append(row)
         print(f"{name:20} {row['seconds']:6.1f} s  {row['failure'] or 'ok'}", flush=True)

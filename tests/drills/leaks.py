@@ -266,14 +266,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     begun, failed, rows = time.monotonic(), 0, list[dict[str, Any]]()
-    draw = random.Random(asked.seed)
+    draw = random.Random(options.seed)
     certify.SETTLE_S = 2.0
     with tempfile.TemporaryDirectory() as folder, environment(Path(folder)) as (ground, context):
         done = 0
-        while done < asked.count:
-            leaks = round_of(ground, draw, done, min(PER_ROUND, asked.count - done))
+        while done < options.count:
+            leaks = round_of(ground, draw, done, min(PER_ROUND, options.count - done))
             for leak, why in run_round(ground, context, leaks):
                 beside = leak.how in BESIDES
                 done, failed = done + (not beside), failed + (why is not None)
@@ -282,7 +282,7 @@ def main() -> int:
                     print(f"{done:4} {leak.plant.kind:22} {leak.how:14} {why or 'ok'}", flush=True)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=1))
-    print(f"drill leaks: {asked.count} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
+    print(f"drill leaks: {options.count} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
     return 1 if failed else 0
 
 

@@ -73,8 +73,14 @@ class Account:
         if self.ground is None:
             self.ground = self.open.enter_context(camp(self.folder / str(number)))
             with self.ground.opened() as context:
-                made = foundation(context).model_dump(mode="json")
-            self.baked = {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, "foundation": made}
+                document = foundation(context).model_dump(mode="json")
+            self.baked = {
+                "image": "base@sha256:0",
+                "code": "c",
+                "manifest": "none",
+                "baked": False,
+                "foundation": document,
+            }
         one = CampaignSite(self.ground.site, self.ground.folder / "cases" / str(number), {"campaign": f"drill{number}"})
         with one.opened() as context:
             context.store.append(StageStarted(stage=Stage.BAKE))

@@ -35,8 +35,8 @@ def test_a_campaign_has_the_charts_that_its_spec_asks_for(campaign: Graph, full:
 
 def test_a_pinned_add_on_has_its_build_and_another_kubernetes_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     pins = {"1.36": "v1.23.1-eksbuild.1", "1.35": "v1.22.0-eksbuild.1"}
-    known = catalogue.addons()
-    pinned = tuple(one.model_copy(update={"versions": pins if one.name == "vpc-cni" else {}}) for one in known)
+    addons = catalogue.addons()
+    pinned = tuple(one.model_copy(update={"versions": pins if one.name == "vpc-cni" else {}}) for one in addons)
     monkeypatch.setattr(catalogue, "addons", lambda: pinned)
     for version, pin in pins.items():
         graph = campaign_graph(example_spec(kubernetes=version))

@@ -27,8 +27,8 @@ def placed() -> Graph:
 
 def test_nothing_of_a_network_is_made_but_the_campaigns_own_groups(placed: Graph, campaign: Graph) -> None:
     assert not placed.of("Vpc") and not [str(node) for kind in OF_A_NETWORK for node in placed.of(kind)]
-    made = {kind for kind in OF_A_NETWORK if campaign.of(kind)}
-    assert made >= {"Vpc", "Subnet", "NatGateway", "VpcEndpoint"}, "without a given VPC they are"
+    kinds = {kind for kind in OF_A_NETWORK if campaign.of(kind)}
+    assert kinds >= {"Vpc", "Subnet", "NatGateway", "VpcEndpoint"}, "without a given VPC they are"
     groups = {node.name: node.inputs["vpcId"] for node in placed.of("SecurityGroup")}
     assert groups == {"nodes": VPC, "lustre": VPC}
     rest = {str(node) for node in campaign.custom if node.type.rpartition(":")[2] not in OF_A_NETWORK}

@@ -118,5 +118,5 @@ def test_every_type_of_the_programs_is_in_the_reviewed_table_and_survives_a_kill
     used = {n.type for graph in (full, nat, foundation) for n in graph.custom if n.type.startswith("aws:")}
     assert len(used) >= 38
     assert used <= set(RESOURCES), used - set(RESOURCES)
-    lost = [kind for kind in map(kind_of_type, used) if not (kind.find or kind.remake or kind.made_over)]
-    assert not lost, f"a killed engine would leave a second one: {lost}"
+    kinds = [kind for kind in map(kind_of_type, used) if not (kind.find or kind.remake or kind.made_over)]
+    assert not kinds, f"a killed engine would leave a second one: {kinds}"

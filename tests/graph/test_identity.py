@@ -230,9 +230,9 @@ def entries(operator: str) -> dict[str, tuple[str, Any]]:
     people = [(ADA, "admin"), (BOB, "operator"), (EVE, "viewer")]
     spec = example_spec(access=[{"principal": principal, "role": role} for principal, role in people])
     graph = campaign_graph(spec, operator_arn=operator)
-    made = {node.inputs["principalArn"]: node.name for node in graph.of("AccessEntry")}
+    names = {node.inputs["principalArn"]: node.name for node in graph.of("AccessEntry")}
     bound = {node.inputs["principalArn"]: node for node in graph.of("AccessPolicyAssociation")}
-    assert made.keys() == bound.keys() and len(made) == len(graph.of("AccessEntry"))
+    assert names.keys() == bound.keys() and len(names) == len(graph.of("AccessEntry"))
     return {
         who: (node.inputs["policyArn"].removeprefix(POLICY), node.inputs["accessScope"]) for who, node in bound.items()
     }

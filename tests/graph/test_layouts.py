@@ -118,8 +118,8 @@ def test_a_group_that_would_go_on_to_buy_on_demand_is_told(monkeypatch: pytest.M
     graph = campaign_graph(spec).asked
     assert not broken(findings(graph, spec))
     (template,) = [one for one in graph.of("LaunchTemplate") if one.name == "gpu-nodes"]
-    asked = template.inputs["capacityReservationSpecification"]
-    monkeypatch.delitem(asked, "capacityReservationPreference")
+    specification = template.inputs["capacityReservationSpecification"]
+    monkeypatch.delitem(specification, "capacityReservationPreference")
     assert any("on demand once it is full" in finding.seen for finding in findings(graph, spec))
 
 

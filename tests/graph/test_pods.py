@@ -104,8 +104,8 @@ def test_secrets_lie_in_the_pods_memory_where_one_container_writes_and_the_job_r
     assert mounts["secrets", "config"] == ("/config", True)
     assert writers["secrets"]["command"] == ["python", "-m", "infra.steward.secrets"]
     assert writers["secrets"]["image"] == IMAGE
-    told = {one["name"] for one in writers["secrets"]["env"]}
-    assert {"BIVOUAC_ATTEMPT", "BIVOUAC_NODE_NAME"} <= told, "its last words name them"
+    names = {one["name"] for one in writers["secrets"]["env"]}
+    assert {"BIVOUAC_ATTEMPT", "BIVOUAC_NODE_NAME"} <= names, "its last words name them"
     (plain,) = pods_of(gang(supervisor_image=IMAGE))
     assert [container["name"] for container in plain["initContainers"]] == ["supervisor"]
     assert "secrets" not in {volume["name"] for volume in plain["volumes"]}
@@ -168,6 +168,6 @@ def test_a_pod_of_the_stack_that_is_not_confined_is_told(whole: Graph, path: str
 
 def test_a_right_to_make_pods_that_may_come_before_its_bounds_is_told(whole: Graph) -> None:
     free = damaged(whole, "RoleBinding steward", None, depends=frozenset(), refers={})
-    told = [finding.message for finding in findings(free, SPEC) if finding.level is Level.ERROR]
-    assert told and all("before its bounds" in message for message in told if "bounds" in message)
-    assert any("before its bounds" in message for message in told)
+    messages = [finding.message for finding in findings(free, SPEC) if finding.level is Level.ERROR]
+    assert messages and all("before its bounds" in message for message in messages if "bounds" in message)
+    assert any("before its bounds" in message for message in messages)

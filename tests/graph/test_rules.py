@@ -209,8 +209,8 @@ def test_a_broken_graph_is_told_by_its_rule(
 
 def test_edges_that_are_missing_are_told(whole: Graph) -> None:
     alone: dict[str, Any] = {"depends": frozenset(), "refers": {}}
-    told = {finding.rule for finding in findings(damaged(whole, "NodeGroup gpu-nodes", None, **alone), SPEC)}
-    assert {"cni-deletion-order", "deadline-guard", "one-zone"} <= told
+    rules = {finding.rule for finding in findings(damaged(whole, "NodeGroup gpu-nodes", None, **alone), SPEC)}
+    assert {"cni-deletion-order", "deadline-guard", "one-zone"} <= rules
     free = damaged(whole, "ServiceAccount trainer", None, deleted_with="")
     assert "no-unmanaged-resources" in {finding.rule for finding in findings(free, SPEC)}
     strange = damaged(whole, "Vpc vpc", None, provider="urn:pulumi:x::y::pulumi:providers:aws::default::1")

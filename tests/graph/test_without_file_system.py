@@ -72,8 +72,8 @@ def statements(graph: Graph, role: str) -> list[dict[str, Any]]:
 
 
 def allowed(graph: Graph, role: str, action: str) -> set[str]:
-    found = (statement["Resource"] for statement in statements(graph, role) if action in statement["Action"])
-    return {arn for arns in found for arn in arns}
+    resources = (statement["Resource"] for statement in statements(graph, role) if action in statement["Action"])
+    return {arn for arns in resources for arn in arns}
 
 
 def test_the_ranks_may_write_the_campaigns_copies_and_read_the_data_and_nothing_else(graph: Graph) -> None:

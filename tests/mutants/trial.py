@@ -59,8 +59,8 @@ class Chosen:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self.names is not None:
-            wanted = set(self.names)
-            items[:] = [item for item in items if item.nodeid in wanted]
+            names = set(self.names)
+            items[:] = [item for item in items if item.nodeid in names]
             order: dict[str, int] = {}
             for name in self.names:
                 order.setdefault(name.partition("::")[0], len(order))
@@ -151,13 +151,13 @@ def attempt(name: str, path: Path, mutant: Mutant, seen: Seen) -> tuple[str, str
     child = _fork(run, log)
     ended = _wait(child, asleep_s)
     _end(child)
-    said = log.read_text(errors="replace")
+    text = log.read_text(errors="replace")
     log.unlink()
     if ended == 0:
         return SURVIVED, f"{len(chosen)} tests pass"
     if ended is None or ended in (-signal.SIGXCPU, -signal.SIGKILL):
         return ENDLESS, ""
-    failed = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    failed = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return KILLED, failed[0][:160] if failed else f"exit code {ended}"
 
 

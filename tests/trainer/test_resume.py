@@ -173,8 +173,8 @@ def test_what_two_ranks_saved_one_rank_goes_on_with_at_the_same_evaluation_loss(
     assert resized.agents[0].returncode == 0, resized.log(0).read_text()
     assert resized.events("restored")[0]["step"] == 60
     assert [(e["from_ranks"], e["to_ranks"]) for e in resized.events("reshaped")] == [(2, 1)]
-    kept = Tier("shared", resized.world.shared / "tiny")
-    assert [not unsound_shards(manifest, kept.folder(60)) for manifest in kept.committed() if manifest.step == 60] == [
+    tier = Tier("shared", resized.world.shared / "tiny")
+    assert [not unsound_shards(manifest, tier.folder(60)) for manifest in tier.committed() if manifest.step == 60] == [
         True
     ]
     losses = [attempt.losses()[61] for attempt in (resized, same)]

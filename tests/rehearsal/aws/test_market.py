@@ -120,8 +120,8 @@ def command(here: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> A
 
 def purchases(world: World) -> list[dict[str, Any]]:
     ec2 = Account_(world, *world.operator_key).ec2
-    found = ec2.describe_capacity_reservations(Filters=[{"Name": "tag-key", "Values": ["bivouac:block-for"]}])
-    return list(found["CapacityReservations"])
+    reservations = ec2.describe_capacity_reservations(Filters=[{"Name": "tag-key", "Values": ["bivouac:block-for"]}])
+    return list(reservations["CapacityReservations"])
 
 
 def first_offering(here: Account, changes: dict[str, Any] = BLOCK) -> str:

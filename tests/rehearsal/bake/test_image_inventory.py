@@ -79,7 +79,7 @@ class Bakery:
         """Leave a trainer image and the steward image beside it; return the first one's digest."""
         digest = self.pushed(HOST_TAG, inputs, REPOSITORY)
         self.stewards[digest] = steward = self.pushed(SLIM_TAG, inputs, STEWARD_REPOSITORY)
-        known = ImageManifest(
+        image_manifest = ImageManifest(
             image=f"{REPOSITORY}@{digest}", inputs_digest=inputs, base=f"{BASES_REPOSITORY}:{base}",
             base_digest="sha256:0", base_packages={}, layer_packages={},
             steward=StewardImage(
@@ -87,7 +87,7 @@ class Bakery:
                 bytes=1,
             ),
         )  # fmt: skip
-        self.s3.put_object(Bucket=self.bucket, Key=manifest_key(inputs), Body=known.model_dump_json())
+        self.s3.put_object(Bucket=self.bucket, Key=manifest_key(inputs), Body=image_manifest.model_dump_json())
         return digest
 
     def campaign(self, name: str, image: NodeImage, trainer: str, over: bool) -> None:
@@ -114,10 +114,10 @@ class Bakery:
         return {image["imageDigest"] for name in (REPOSITORY, STEWARD_REPOSITORY) for image in registry.images(name)}
 
     def images(self, *, remove: bool = False, older_than: timedelta = timedelta(days=7)) -> dict[str, dict[str, Any]]:
-        said = io.StringIO()
-        code = images_command(self.world.region, 1, older_than, remove, True, True, Console(file=said, width=200))
+        stream = io.StringIO()
+        code = images_command(self.world.region, 1, older_than, remove, True, True, Console(file=stream, width=200))
         assert code == 0
-        return {row["id"]: row for row in json.loads(said.getvalue())}
+        return {row["id"]: row for row in json.loads(stream.getvalue())}
 
     def site(self, route: str, **asked: Any) -> dict[str, Any]:
         with urlopen(f"{self.world.endpoint_url}/_site/{route}", data=json.dumps(asked).encode()) as answer:
@@ -184,10 +184,10 @@ def test_every_image_says_what_it_is_kept_for_and_what_it_costs(bakery: Bakery, 
 def test_the_releases_that_aws_has_published_since_the_pinned_one_are_told(
     bakery: Bakery, inventory: dict[str, Any]
 ) -> None:
-    said = io.StringIO()
-    images_command(bakery.world.region, 1, timedelta(days=7), False, False, False, Console(file=said, width=300))
+    stream = io.StringIO()
+    images_command(bakery.world.region, 1, timedelta(days=7), False, False, False, Console(file=stream, width=300))
     pinned = f"{base_release()} (base.release in images/versions.yaml)"
-    assert f"EKS's release {pinned}; newer ones: v{NEWEST}\n" in said.getvalue()
+    assert f"EKS's release {pinned}; newer ones: v{NEWEST}\n" in stream.getvalue()
     assert all(row["newer_releases"] == [f"v{NEWEST}"] for row in bakery.images().values())
 
 
@@ -248,9 +248,9 @@ def test_only_what_nobody_uses_goes_and_what_a_broken_removal_left_goes_the_next
 
 def test_no_age_asked_for_leaves_what_is_used_newest_or_being_baked(bakery: Bakery, inventory: dict[str, Any]) -> None:
     bakery.images(remove=True, older_than=timedelta(0))
-    left = {name for name, one in inventory.items() if getattr(one, "ami", one) in bakery.amis() | bakery.digests()}
+    names = {name for name, one in inventory.items() if getattr(one, "ami", one) in bakery.amis() | bakery.digests()}
     gone = {"of a dead campaign", "newest of its base", "trainer of a dead campaign"}
-    assert left == set(inventory) - {*gone, "steward of trainer of a dead campaign"}
+    assert names == set(inventory) - {*gone, "steward of trainer of a dead campaign"}
     assert bakery.record("x").get(manifest_key("3" * 64)) is not None, (
         "a steward image takes no trainer's manifest along"
     )

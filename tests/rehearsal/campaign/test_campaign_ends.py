@@ -255,16 +255,18 @@ def test_a_teardown_destroys_what_it_can_names_the_rest_and_can_be_entered_again
     ec2 = camped.client("ec2")
     tagged = [{"Name": "tag:bivouac:campaign", "Values": [camped.names.campaign]}]
     subnet = ec2.describe_subnets(Filters=tagged)["Subnets"][0]["SubnetId"]
-    made = ec2.create_network_interface(SubnetId=subnet, Description="ELB app/theirs/0123")["NetworkInterface"]
+    interface = ec2.create_network_interface(SubnetId=subnet, Description="ELB app/theirs/0123")["NetworkInterface"]
     camped.ask("faults", add=[{"action": "DeleteRole", "code": "AccessDenied", "status": 403, "times": None}])
     with pytest.raises(PermanentError, match="is not torn down") as refused:
         teardown.run(context)
     camped.ask("faults", clear=True)
     text = str(refused.value)
-    assert f"network interface {made['NetworkInterfaceId']} in {subnet}: of the load balancer app/theirs/0123" in text
+    assert (
+        f"network interface {interface['NetworkInterfaceId']} in {subnet}: of the load balancer app/theirs/0123" in text
+    )
     assert "AccessDenied" in text and "DependencyViolation" in text and "bivouac down drilled" in text
     assert not camped.client("eks").list_clusters()["clusters"], "what could go has gone, with its bill"
-    ec2.delete_network_interface(NetworkInterfaceId=made["NetworkInterfaceId"])
+    ec2.delete_network_interface(NetworkInterfaceId=interface["NetworkInterfaceId"])
     assert teardown.run(context).resources > 0
     assert teardown.run(context).resources == 0, "entered again, it finds nothing to do"
     assert certify.look_through(context.account, context.names, "", context.spec.account, ()).found == ()

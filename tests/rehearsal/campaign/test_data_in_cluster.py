@@ -150,8 +150,8 @@ def groups(camped: CampaignSite) -> set[str]:
 
 
 def links(camped: CampaignSite) -> list[str]:
-    found = camped.client("fsx").describe_data_repository_associations()["Associations"]
-    return [one["DataRepositoryPath"] for one in found]
+    associations = camped.client("fsx").describe_data_repository_associations()["Associations"]
+    return [one["DataRepositoryPath"] for one in associations]
 
 
 def of_kind(context: Context, *kinds: str) -> list[dict[str, Any]]:

@@ -113,8 +113,8 @@ def test_a_pilot_with_a_fault_of_its_own_is_replaced_and_the_next_one_proves_its
 def faults_noted(context: Context) -> dict[str, str]:
     """Instance -> reason, of all faults that campaigns of this name have noted in this account."""
     store = context.store
-    known = read_faults(store.s3, store.bucket, datetime.now(UTC)).faults
-    return {str(fault.instance): fault.reason for fault in known if fault.campaign == context.spec.campaign}
+    faults = read_faults(store.s3, store.bucket, datetime.now(UTC)).faults
+    return {str(fault.instance): fault.reason for fault in faults if fault.campaign == context.spec.campaign}
 
 
 def test_a_pilot_that_failed_by_itself_is_noted_for_later_campaigns(

@@ -40,9 +40,9 @@ def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSi
 def asked(camped: CampaignSite) -> dict[str, Any]:
     """The schedule's request, in CodeBuild's own spelling."""
     schedule = camped.client("scheduler").get_schedule(Name=camped.names.closer_schedule)
-    given = json.loads(schedule["Target"]["Input"])
-    variables = [{key.lower(): value for key, value in one.items()} for one in given["EnvironmentVariablesOverride"]]
-    return {"projectName": given["ProjectName"], "environmentVariablesOverride": variables}
+    document = json.loads(schedule["Target"]["Input"])
+    variables = [{key.lower(): value for key, value in one.items()} for one in document["EnvironmentVariablesOverride"]]
+    return {"projectName": document["ProjectName"], "environmentVariablesOverride": variables}
 
 
 def built(camped: CampaignSite) -> tuple[str, str]:

@@ -57,8 +57,8 @@ def test_awss_own_parameters_are_nobodys_leak(planted: tuple[Environment, Contex
     ground, context = planted
     ssm = ground.client("ssm")
     ssm.get_parameter(Name=BUILDER_IMAGE)
-    listed = [parameter["Name"] for parameter in ssm.describe_parameters()["Parameters"]]
-    assert any(name.startswith("/aws/service/") for name in listed), "the emulation no longer lists them"
+    names = [parameter["Name"] for parameter in ssm.describe_parameters()["Parameters"]]
+    assert any(name.startswith("/aws/service/") for name in names), "the emulation no longer lists them"
     assert not [line for line in look(ground, context).suspects if "/aws/service/" in line]
 
 

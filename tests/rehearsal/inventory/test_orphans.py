@@ -101,23 +101,23 @@ def test_only_dead_campaigns_are_swept_and_only_what_carries_their_tag(camped: C
     begun(camped, living, "forgotten")
     dead = {volume(camped, "ended", FUTURE), volume(camped, "forgotten", PAST)}
     kept = {volume(camped, "drilled", PAST), volume(camped, "elsewhere", FUTURE), volume(camped, "unknown", None)}
-    named = camped.client("ec2").create_volume(
+    volume_id = camped.client("ec2").create_volume(
         AvailabilityZone="us-east-1a",
         Size=1,
         TagSpecifications=[{"ResourceType": "volume", "Tags": [{"Key": "Name", "Value": "bivouac-forgotten-gpu"}]}],
     )["VolumeId"]
     code, text = command(camped)
-    shown = json.loads(text)
-    assert code == 74 and {orphan["id"] for orphan in shown["orphans"]} == dead and volumes(camped) >= dead | kept
-    assert {orphan["campaign"]: orphan["why"] for orphan in shown["orphans"]} == {
+    document = json.loads(text)
+    assert code == 74 and {orphan["id"] for orphan in document["orphans"]} == dead and volumes(camped) >= dead | kept
+    assert {orphan["campaign"]: orphan["why"] for orphan in document["orphans"]} == {
         "ended": "its record says that it was torn down",
         "forgotten": "its time ran out 2026-01-01 00:00 UTC and nobody looks after it",
     }
-    assert set(shown["left_alone"]) == {"drilled", "elsewhere", "unknown"}
-    assert "its driver lives" in shown["left_alone"]["drilled"], "whatever the clock says"
+    assert set(document["left_alone"]) == {"drilled", "elsewhere", "unknown"}
+    assert "its driver lives" in document["left_alone"]["drilled"], "whatever the clock says"
     code, text = command(camped, yes=True)
     assert code == 0 and len(json.loads(text)["removed"]) == 2
-    assert not volumes(camped) & dead and volumes(camped) >= kept | {named}
+    assert not volumes(camped) & dead and volumes(camped) >= kept | {volume_id}
 
 
 @pytest.mark.nightly
@@ -191,8 +191,8 @@ def lustre(camped: CampaignSite, campaign: str, expires: str, identity: str = ""
 
 
 def systems(camped: CampaignSite) -> dict[str, str]:
-    found = camped.client("fsx").describe_file_systems()["FileSystems"]
-    return {one["FileSystemId"]: one["Lifecycle"] for one in found if one["Lifecycle"] != "DELETING"}
+    file_systems = camped.client("fsx").describe_file_systems()["FileSystems"]
+    return {one["FileSystemId"]: one["Lifecycle"] for one in file_systems if one["Lifecycle"] != "DELETING"}
 
 
 def test_checkpoints_that_are_nowhere_else_are_shown_with_their_price_and_not_swept(

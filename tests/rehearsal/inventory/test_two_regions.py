@@ -112,10 +112,10 @@ def test_an_upload_of_the_namesakes_archive_goes_on(camped: CampaignSite) -> Non
     s3 = camped.client("s3")
     with driven(camped, "upload", HOME) as home, driven(camped, "upload", FAR) as far:
         key = f"{home.names.state_prefix}part"
-        begun = s3.create_multipart_upload(Bucket=home.buckets.state, Key=key)["UploadId"]
+        upload_id = s3.create_multipart_upload(Bucket=home.buckets.state, Key=key)["UploadId"]
         assert sweep.remove_left(far) == ()
         assert [upload["UploadId"] for upload in s3.list_multipart_uploads(Bucket=home.buckets.state)["Uploads"]] == [
-            begun
+            upload_id
         ]
         assert len(sweep.remove_left(home)) == 1, "at home it bills, and goes"
 
@@ -148,9 +148,9 @@ def test_orphans_are_judged_where_they_belong(camped: CampaignSite, roles: Any) 
         CampaignStore(Account(FAR).client("s3"), bucket, "recorded", "test").append(StageStarted(stage="bake"))
         out = StringIO()
         assert orphans_command(FAR, True, True, Console(file=out, width=200)) == 0
-        told = json.loads(out.getvalue())
-        assert told["removed"] == [f"role {mine}"] and {living, untold, early} <= names_of(camped)
-        why = {one["id"]: one["why"] for one in told["elsewhere"]}
+        document = json.loads(out.getvalue())
+        assert document["removed"] == [f"role {mine}"] and {living, untold, early} <= names_of(camped)
+        why = {one["id"]: one["why"] for one in document["elsewhere"]}
         assert f"it is of {HOME}" in why[living] and f"--region {HOME}" in why[living]
         assert "neither a tag nor a record tells its region" in why[untold] and early in why
         assert store.region == HOME

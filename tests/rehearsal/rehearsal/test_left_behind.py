@@ -137,5 +137,5 @@ def test_doctor_names_the_limit_of_namespaces(monkeypatch: pytest.MonkeyPatch) -
 
 def test_doctor_names_a_package_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.0.1")
-    found = {finding.subject: finding for finding in doctor._packages()}
-    assert "make setup" in found["pulumi"].cure and "pulumi" in found and not found["pulumi"].ok
+    findings = {finding.subject: finding for finding in doctor._packages()}
+    assert "make setup" in findings["pulumi"].cure and "pulumi" in findings and not findings["pulumi"].ok

@@ -90,8 +90,8 @@ def test_what_a_driver_killed_while_pitching_leaves_is_removed_by_down_and_the_n
     name, spec = world["BIVOUAC_SITE_NAME"], spec_in(tmp_path)
     folder = handle.site_dir(name)
     killed_while(lambda: handle.supervisors(folder), spec, world)
-    left = handle.supervisors(folder)
-    assert left and not (folder / "site.json").exists(), "a site nobody has written down goes on"
+    supervisors = handle.supervisors(folder)
+    assert supervisors and not (folder / "site.json").exists(), "a site nobody has written down goes on"
     done = subprocess.run(
         [*BIVOUAC, "down", "begun", "--yes"], env=world, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S
     )

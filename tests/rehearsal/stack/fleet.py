@@ -142,8 +142,8 @@ class Fleet:
         case.reservation = case.asked = str(made["CapacityReservation"]["CapacityReservationId"])
         if case.named == "group":
             case.asked = ARN.format(case.campaign)
-            known = self.ask("blocks")["groups"]
-            self.ask("blocks", groups={**known, case.asked: [case.reservation]})
+            groups = self.ask("blocks")["groups"]
+            self.ask("blocks", groups={**groups, case.asked: [case.reservation]})
         elif case.named == "open":
             case.asked = "open"
 
@@ -183,8 +183,8 @@ class Fleet:
         assert bool(self.placement_groups(names)) == placed
 
     def placement_groups(self, names: Names) -> list[Any]:
-        found = self.clients["ec2"].describe_placement_groups()["PlacementGroups"]
-        return [one for one in found if one["GroupName"] == names.placement_group]
+        groups = self.clients["ec2"].describe_placement_groups()["PlacementGroups"]
+        return [one for one in groups if one["GroupName"] == names.placement_group]
 
     def launch(self, case: Case) -> dict[str, Any]:
         """One node, as preflight asks for it: EC2 takes the whole template or refuses it."""
@@ -202,9 +202,9 @@ class Fleet:
         mine = [{"Name": "tag:eks:nodegroup-name", "Values": [Names(case.campaign).gpu_group]}]
         # moto shows a new instance as running for a moment before the emulation takes it in hand: ask for the machine.
         machines = set(self.site.world.machines)
-        found = [instance for group in self.clients["ec2"].describe_instances(Filters=mine)["Reservations"]
+        instances = [instance for group in self.clients["ec2"].describe_instances(Filters=mine)["Reservations"]
                  for instance in group["Instances"]]  # fmt: skip
-        return [one for one in found if one["State"]["Name"] == "running" and one["InstanceId"] in machines]
+        return [one for one in instances if one["State"]["Name"] == "running" and one["InstanceId"] in machines]
 
     def check_node(self, case: Case, node: dict[str, Any]) -> None:
         kinds = sorted(interface["InterfaceType"] for interface in node["NetworkInterfaces"])

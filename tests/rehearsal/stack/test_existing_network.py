@@ -160,6 +160,6 @@ def test_a_teardown_ends_the_campaigns_things_and_leaves_the_network_to_its_owne
 
 
 def told(context: Context) -> dict[str, Any]:
-    found = context.state().certificate
-    assert found is not None
-    return dict(found)
+    certificate = context.state().certificate
+    assert certificate is not None
+    return dict(certificate)

@@ -133,11 +133,11 @@ def test_each_kind_that_a_killed_engine_made_is_found_by_what_its_state_holds(
 
 
 def test_what_lives_and_only_the_tagging_service_lists_is_found(camped: CampaignSite, context: Context) -> None:
-    seen = list(survey.tagged_things(context.account))
-    kinds = {one.id.split(":")[2] + "/" + one.id.split(":", 5)[5].split("/")[0] for one in seen}
+    tagged_things = list(survey.tagged_things(context.account))
+    kinds = {one.id.split(":")[2] + "/" + one.id.split(":", 5)[5].split("/")[0] for one in tagged_things}
     eks = ("nodegroup", "addon", "access-entry", "podidentityassociation")
     assert {f"eks/{kind}" for kind in eks} | {"ec2/security-group-rule", "fsx/association"} <= kinds
-    assert not [one for one in seen if one.doubt and "bivouac:campaign" in one.tags]
+    assert not [one for one in tagged_things if one.doubt and "bivouac:campaign" in one.tags]
 
 
 def test_the_archive_locks_and_moves_what_comes_into_it(camped: CampaignSite, context: Context) -> None:
@@ -163,9 +163,9 @@ def test_add_ons_and_charts_are_those_of_the_spec_and_pods_claim_all_efa_devices
     camped: CampaignSite, context: Context
 ) -> None:
     eks, objects = camped.client("eks"), camped.plane().api.objects
-    made = eks.list_addons(clusterName=camped.names.cluster)["addons"]
-    assert set(made) == ADD_ONS
-    states = {eks.describe_addon(clusterName=camped.names.cluster, addonName=one)["addon"]["status"] for one in made}
+    addons = eks.list_addons(clusterName=camped.names.cluster)["addons"]
+    assert set(addons) == ADD_ONS
+    states = {eks.describe_addon(clusterName=camped.names.cluster, addonName=one)["addon"]["status"] for one in addons}
     assert states == {"ACTIVE"}
     kinds = [document for document in objects.values()]
     releases = {kind["metadata"]["labels"]["name"] for kind in kinds
@@ -245,11 +245,11 @@ def test_what_may_change_changes_in_place_and_nothing_is_replaced(camped: Campai
     later = settings.deadline + timedelta(hours=1)
     changed = settings.model_copy(update={"spec": Spec.model_validate(document), "deadline": later})
     opened = Engine(context, context.results / "pulumi").stack(context.names.stack, changed.to_config())
-    done: dict[str, int] = {
+    counts: dict[str, int] = {
         kind: count for kind, count in (opened.up().summary.resource_changes or {}).items() if count
     }
     # The later deadline is in everything's tags; the chart goes with its namespace.
-    assert set(done) == {"same", "update", "delete"} and done["delete"] == 2 and done["update"] > 25, done
+    assert set(counts) == {"same", "update", "delete"} and counts["delete"] == 2 and counts["update"] > 25, counts
     (system,) = camped.client("fsx").describe_file_systems()["FileSystems"]
     assert system["LustreConfiguration"]["MetadataConfiguration"]["Iops"] == 12000
     assert system["LustreConfiguration"]["DataCompressionType"] == "NONE"
@@ -304,9 +304,9 @@ def test_the_builds_of_add_ons_are_compared_with_what_eks_offers(
     eks, out = camped.client("eks"), StringIO()
     build = eks.describe_addon_versions(addonName="vpc-cni")["addons"][0]["addonVersions"][0]["addonVersion"]
     pins = {"vpc-cni": build, "coredns": "v0.0.1-eksbuild.1"}
-    known = catalogue.addons()
+    addons = catalogue.addons()
     pinned = tuple(
-        one.model_copy(update={"versions": {"1.36": pins[one.name]} if one.name in pins else {}}) for one in known
+        one.model_copy(update={"versions": {"1.36": pins[one.name]} if one.name in pins else {}}) for one in addons
     )
     monkeypatch.setattr(catalogue, "addons", lambda: pinned)
     assert addons_command("1.36", camped.world.region, False, Console(file=out, width=200)) == 2

@@ -267,12 +267,12 @@ def test_a_slow_cable_between_switches_refuses_no_campaign_and_hides_no_nodes_ow
             return Output(0, "\n".join(slow_lines), "")
 
         hosts = {f"pod-{host}": host for host in SMALL.names()}
-        told = {probe.name: probe for probe in campaign_probes(run, hosts)}["infiniband_links"]
+        links = {probe.name: probe for probe in campaign_probes(run, hosts)}["infiniband_links"]
         by_hand = failures(list(gang_probes(run, SMALL.names())))
 
     assert by_hand.keys() == {"infiniband_links"} and "spine-01" in by_hand["infiniband_links"].seen
-    assert told.verdict is (Verdict.FAIL if own else Verdict.BLIND) and "spine-01" in told.seen
-    assert told.blamed_nodes == (("pod-node-003",) if own else None)
+    assert links.verdict is (Verdict.FAIL if own else Verdict.BLIND) and "spine-01" in links.seen
+    assert links.blamed_nodes == (("pod-node-003",) if own else None)
 
 
 def test_new_errors_of_a_port_are_refused_and_old_ones_are_told(

@@ -136,15 +136,15 @@ def test_a_burst_that_is_full_hides_no_later_one() -> None:
 def test_an_end_without_room_is_the_storages(
     blocks: int, inodes: int, of: int, full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    paths: list[str] = []
 
     def statvfs(path: str) -> SimpleNamespace:
-        asked.append(path)
+        paths.append(path)
         return SimpleNamespace(f_bavail=blocks, f_blocks=2560, f_frsize=4096, f_files=of, f_favail=inodes)
 
     monkeypatch.setattr(ends.os, "statvfs", statvfs)
     end = ends.failure_end(1, words("bye"), (tmp_path / "not/there",))
-    assert end.code == (ends.STORAGE if full else ends.INTERNAL) and set(asked) == {str(tmp_path)}
+    assert end.code == (ends.STORAGE if full else ends.INTERNAL) and set(paths) == {str(tmp_path)}
     room = f"{tmp_path / 'not/there'} has 1.0 of 10.0 MiB free, and {inodes} inodes"
     assert (f"the job exited with 1 where no room is left: {room}; it said last: bye" == end.detail) is full
     for number, told in ((28, True), (122, True), (13, False)):

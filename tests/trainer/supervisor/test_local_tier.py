@@ -135,8 +135,8 @@ def test_all_nodes_seal_and_each_tier_keeps_its_number_in_the_form_that_every_li
     assert [row.here for row in list_folder(camp.tier, "shared", "tiny")] == [6, 6]
     assert [list_folder(camp.disk(rank), "local", "tiny")[0].here for rank in (0, 1)] == [4, 2]
     assert [camp.ended(rank).committed_step for rank in (0, 1)] == [3, 3]
-    left = {path.name for path in (camp.tier / "parts/attempt-0001").iterdir()}
-    assert left == {"node-0000.json", "node-0001.json", "over.json"}, "notes of steps are gone"
+    names = {path.name for path in (camp.tier / "parts/attempt-0001").iterdir()}
+    assert names == {"node-0000.json", "node-0001.json", "over.json"}, "notes of steps are gone"
 
 
 def test_a_node_that_comes_without_its_disk_is_made_whole_and_the_other_reads_its_own(camp: Camp) -> None:

@@ -82,10 +82,10 @@ def leaves(command: object, path: str = "") -> dict[str, object]:
 
 
 def test_help_lists_the_commands_in_the_order_of_a_campaigns_life() -> None:
-    shown = CliRunner().invoke(app, ["--help"]).stdout
+    stdout = CliRunner().invoke(app, ["--help"]).stdout
     seen: dict[str, list[str]] = {}
     panel = ""
-    for line in shown.splitlines():
+    for line in stdout.splitlines():
         if title := re.match(r"╭─ ([A-Z][A-Za-z ]*?) ─", line):
             panel = title[1]
         elif (row := re.match(r"│ ([a-z]+)  ", line)) and panel != "Options":
@@ -159,8 +159,8 @@ def test_no_number_is_written_as_a_text(command: list[str]) -> None:
             return [text for one in value for text in texts(one, path)]
         return [path] if isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?", value) else []
 
-    shown = CliRunner().invoke(app, [*command, "--json"]).stdout
-    assert json.loads(shown) and texts(json.loads(shown)) == []
+    stdout = CliRunner().invoke(app, [*command, "--json"]).stdout
+    assert json.loads(stdout) and texts(json.loads(stdout)) == []
 
 
 @TABLE.cases
@@ -170,9 +170,9 @@ def test_only_what_may_leave_something_standing_advises_down_when_it_is_interrup
     monkeypatch.setattr(sys, "argv", ["bivouac", *line.split()])
     with pytest.raises(SystemExit) as ended:
         main._tell_interrupted()
-    said = capsys.readouterr().err
-    assert ended.value.code == 130 and said.startswith("interrupted")
-    assert ("run the same command again" in said) is again and ("bivouac down" in said) is down
+    errors = capsys.readouterr().err
+    assert ended.value.code == 130 and errors.startswith("interrupted")
+    assert ("run the same command again" in errors) is again and ("bivouac down" in errors) is down
 
 
 @pytest.mark.parametrize("module", ["infra.cli.main", "infra.rehearsal.site.campaigns"])

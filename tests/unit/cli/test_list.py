@@ -84,10 +84,10 @@ def test_the_accounts_campaigns_have_owner_stage_and_bill_and_unreadable_ones_hi
     s3.put_object(Bucket=where, Key="campaigns/broken/spec.json", Body=b"{}")
     s3.put_object(Bucket=where, Key="campaigns/garbled/spec.json", Body=b"\xff[")
     s3.put_object(Bucket=where, Key=f"campaigns/{spec.campaign}/events/other/000000.json", Body=b"\xff[")
-    found = {str(campaign["campaign"]): campaign for campaign in listed()["campaigns"]}
-    assert set(found) == {"tried", "broken", "garbled", spec.campaign}
-    assert all("its record cannot be read" in str(found[name]["stage"]) for name in ("broken", "garbled"))
-    told = found[spec.campaign]
+    campaigns = {str(campaign["campaign"]): campaign for campaign in listed()["campaigns"]}
+    assert set(campaigns) == {"tried", "broken", "garbled", spec.campaign}
+    assert all("its record cannot be read" in str(campaigns[name]["stage"]) for name in ("broken", "garbled"))
+    told = campaigns[spec.campaign]
     assert (told["owner"], told["stage"]) == (spec.owner, "in provision") and isinstance(told["spent_usd"], float)
 
 

@@ -77,8 +77,8 @@ def test_a_job_in_its_nodes_network_has_a_policy_in_the_place_of_pod_security() 
 
 def test_every_pod_with_an_account_of_ours_is_judged_with_all_its_containers() -> None:
     for one in MADE.values():
-        named = {variable["name"]: variable["expression"] for variable in one["spec"]["variables"]}
-        assert named["containers"] == "variables.specs.map(s, s.containers + s.?initContainers.orValue([]))"
+        expressions = {variable["name"]: variable["expression"] for variable in one["spec"]["variables"]}
+        assert expressions["containers"] == "variables.specs.map(s, s.containers + s.?initContainers.orValue([]))"
     (specs, _) = MADE["pods"]["spec"]["variables"]
     assert all(f"'{account}'" in specs["expression"] for account in ("archive", "steward", "trainer"))
     scopes = ("variables.specs.all(s, ", "variables.containers.all(some, some.all(c, ")

@@ -21,8 +21,8 @@ THEIRS = "nvcr.io/nvidia/pytorch@sha256:" + "1" * 64
 
 
 def replicas(**changes: Any) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = mpi_gang(**changes)["spec"]["mpiReplicaSpecs"]
-    return found
+    specs: dict[str, dict[str, Any]] = mpi_gang(**changes)["spec"]["mpiReplicaSpecs"]
+    return specs
 
 
 def environment(pod: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def test_where_no_attempt_is_an_mpi_job_no_pod_of_ours_mounts_a_secret() -> None
 
 def test_the_stewards_mpi_jobs_are_judged_by_the_pods_of_launcher_and_workers() -> None:
     steward = policies("bivouac-mpi", "r/bivouac/trainer", mpi="mpi")["steward"]["spec"]
-    asked = [rule for rule in steward["matchConstraints"]["resourceRules"] if "mpijobs" in rule["resources"]]
-    assert [(one["apiGroups"], one["operations"]) for one in asked] == [(["kubeflow.org"], ["CREATE", "UPDATE"])]
+    rules = [rule for rule in steward["matchConstraints"]["resourceRules"] if "mpijobs" in rule["resources"]]
+    assert [(one["apiGroups"], one["operations"]) for one in rules] == [(["kubeflow.org"], ["CREATE", "UPDATE"])]
     specs = next(variable["expression"] for variable in steward["variables"] if variable["name"] == "specs")
     assert "object.spec.mpiReplicaSpecs[kind].template.spec" in specs

@@ -66,8 +66,8 @@ def test_a_job_leaves_a_dead_node_by_itself_and_comes_to_none_that_is_left_out(d
 
 @pytest.mark.parametrize("document", [pods.archive(), pods.gang()])
 def test_the_folder_of_a_node_is_the_namespaces_own(document: dict[str, Any]) -> None:
-    made = placed(document, CLUSTER)["spec"]
-    template = made["template"] if "template" in made else made["replicatedJobs"][0]["template"]["spec"]["template"]
+    spec = placed(document, CLUSTER)["spec"]
+    template = spec["template"] if "template" in spec else spec["replicatedJobs"][0]["template"]["spec"]["template"]
     containers = [*template["spec"]["containers"], *template["spec"].get("initContainers", ())]
     mounts = [mount for container in containers for mount in container["volumeMounts"] if mount["name"] == "local"]
     assert mounts and {mount["subPath"] for mount in mounts} == {"team-a"}
@@ -100,10 +100,10 @@ def nodes_with(**changes: Any) -> BorrowedNodes:
         asked.append(labels)
         return [from_dict(document)]
 
-    made = BorrowedNodes(SimpleNamespace(list=listed), CLUSTER, "on-racks", 4)  # type: ignore[arg-type]
-    made.facts()
+    borrowed_nodes = BorrowedNodes(SimpleNamespace(list=listed), CLUSTER, "on-racks", 4)  # type: ignore[arg-type]
+    borrowed_nodes.facts()
     assert asked == [{"gpu": "h100"}]
-    return made
+    return borrowed_nodes
 
 
 _EKS = {f"topology.k8s.aws/network-node-layer-{layer}": f"nn-{layer}" for layer in (1, 2, 3)}

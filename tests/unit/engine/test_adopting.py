@@ -201,9 +201,11 @@ def test_rules_that_a_killed_engine_left_go_and_are_made_anew_each_under_the_lea
             operation(VPC, "v"), operation(RULE, "in", a=1), operation(ROUTE, "out", b=2), operation(NAT, "n", c=3),
         ]
     }  # fmt: skip
-    told = list[Exception]()
-    removed = remove_rules(ACCOUNT, deployment, lambda: seen.append("guard"), lambda pending, error: told.append(error))
-    assert removed == ["Route"] and told == [denied]
+    errors = list[Exception]()
+    removed = remove_rules(
+        ACCOUNT, deployment, lambda: seen.append("guard"), lambda pending, error: errors.append(error)
+    )
+    assert removed == ["Route"] and errors == [denied]
     assert seen == ["guard", {"a": 1}, "guard", {"b": 2}, "guard", {"c": 3}]
 
 

@@ -90,12 +90,12 @@ def test_a_reason_is_there_for_whatever_stays(account: Account) -> None:
 def test_a_keeper_has_the_credentials_account_and_refuses_one_whose_records_vanished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = list[tuple[Any, ...]]()
-    monkeypatch.setattr(orphans, "refuse_vanished", lambda *key: asked.append(key))
+    keys = list[tuple[Any, ...]]()
+    monkeypatch.setattr(orphans, "refuse_vanished", lambda *key: keys.append(key))
     identity = {"Account": "123456789012"}
     fake: Any = SimpleNamespace(identity=lambda: identity, region="us-east-1", client=lambda service: FakeS3)
     keeper = orphans.keeper(fake, SilentProgress())  # type: ignore[arg-type]
-    assert asked == [(fake, keeper.bucket, "123456789012")] and "123456789012" in keeper.bucket != keeper.archive
+    assert keys == [(fake, keeper.bucket, "123456789012")] and "123456789012" in keeper.bucket != keeper.archive
     assert keeper.store("train").campaign == "train" and keeper.store("train").bucket == keeper.bucket
 
     def vanished(*_: object) -> None:

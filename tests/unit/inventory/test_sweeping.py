@@ -187,8 +187,8 @@ def test_a_look_shows_what_is_left_in_the_order_of_removal_with_what_blinds_it(m
     monkeypatch.setattr(
         sweep, "survey_all", lambda account, kinds: (seen, {"role": "Throttling: no", "bucket": "first"})
     )
-    known = Knowledge(Names("train"), began=datetime(2026, 11, 1, tzinfo=UTC))
-    monkeypatch.setattr(sweep, "knowledge", lambda store, names: known)
+    knowledge = Knowledge(Names("train"), began=datetime(2026, 11, 1, tzinfo=UTC))
+    monkeypatch.setattr(sweep, "knowledge", lambda store, names: knowledge)
     context: Any = SimpleNamespace(store=None, names=None, account=None, identity="id-1")
     sight = sweep.look(context)
     assert [(one.kind, one.thing.id, one.foreign, one.removable) for one in sight.left] == [

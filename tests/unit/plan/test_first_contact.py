@@ -64,5 +64,5 @@ def test_whoever_copies_it_has_placeholders_to_replace_and_passes_every_rule(tmp
     del document["network"]
     path = tmp_path / "open.yaml"
     path.write_text(yaml.safe_dump(document))
-    refused = [finding for finding in checked(path).findings if finding.level is Level.ERROR]
-    assert [one.field for one in refused] == ["network.api_allowed_cidrs"] and "0.0.0.0/0" in refused[0].cure
+    findings = [finding for finding in checked(path).findings if finding.level is Level.ERROR]
+    assert [one.field for one in findings] == ["network.api_allowed_cidrs"] and "0.0.0.0/0" in findings[0].cure

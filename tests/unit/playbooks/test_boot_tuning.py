@@ -41,8 +41,8 @@ def booted(work: Path, failing: str = "") -> tuple[Path, list[str], str]:
 
 def files_below(root: Path) -> dict[str, tuple[str, int]]:
     """Path -> content and mode."""
-    found = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
-    return {f"/{path.relative_to(root)}": (path.read_text(), path.stat().st_mode & 0o777) for path in found}
+    paths = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
+    return {f"/{path.relative_to(root)}": (path.read_text(), path.stat().st_mode & 0o777) for path in paths}
 
 
 def test_every_file_of_the_roles_is_there_but_the_check_of_a_bake(tmp_path: Path) -> None:

@@ -133,8 +133,8 @@ def pinned(value: Any) -> Iterator[str]:
 
 
 def test_no_version_of_the_images_stands_anywhere_else() -> None:
-    wanted = {text for text in pinned(VERSIONS) if re.search(r"\d", text)}
-    assert {"580.159.03", "1.49.0", "2.5.1", "v20260728"} <= wanted
+    texts = {text for text in pinned(VERSIONS) if re.search(r"\d", text)}
+    assert {"580.159.03", "1.49.0", "2.5.1", "v20260728"} <= texts
     places = [path for top in ("playbooks", "infra") for path in (ROOT / top).rglob("*") if path.is_file()]
     places += [path for path in (ROOT / "images").iterdir() if path.name != "versions.yaml" and path.is_file()]
     assert len(places) > 200
@@ -142,7 +142,7 @@ def test_no_version_of_the_images_stands_anywhere_else() -> None:
         f"{path.relative_to(ROOT)}: {text}"
         for path in places
         if path.suffix not in (".pyc", ".sum", ".mod")
-        for text in wanted
+        for text in texts
         if re.search(rf"(?<![\w.]){re.escape(text)}(?![\w.])", path.read_text(errors="replace"))
     ]
     assert found == []
@@ -223,8 +223,8 @@ def test_a_kernel_must_load_what_the_image_is_for_and_gdrcopy_only_where_it_is_a
 def test_the_driver_of_the_base_is_held_against_versions_yaml(tmp_path: Path) -> None:
     machine = {"driver": "999.1", "dnf": True, "packages": {}}
     heard = apply([role("nvidia_driver", "validate")], tmp_path / "work", {"machine": machine})
-    wanted = VERSIONS["nvidia_driver"]["version"]
-    assert heard.failure is not None and f"seen: 999.1, wanted {wanted}" in heard.failure
+    version = VERSIONS["nvidia_driver"]["version"]
+    assert heard.failure is not None and f"seen: 999.1, wanted {version}" in heard.failure
 
 
 @pytest.mark.nightly
@@ -343,5 +343,5 @@ def test_the_packages_of_a_builder_are_not_taken_for_those_of_the_base(another_s
     text = Environment().from_string(text.replace("{{ trainer_image_python }}", "{{ python }}")).render(given)
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    listed = json.loads((tmp_path / "base-packages.json").read_text())
-    assert (listed == []) is another_system
+    document = json.loads((tmp_path / "base-packages.json").read_text())
+    assert (document == []) is another_system

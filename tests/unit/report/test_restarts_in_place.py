@@ -24,8 +24,8 @@ DIED_S, SECONDS = 120.0, 6.5
 def restarted() -> ToldRecord:
     """Steps 1 to 60 from second 80 on; a process dies, and the same pods go on from step 50."""
     story = until_training()
-    ended = story.steps(1, 1, 60, 80.0)
-    assert ended < DIED_S
+    steps = story.steps(1, 1, 60, 80.0)
+    assert steps < DIED_S
     data = {"attempt": 1, "generation": 1, "step": 51, "culprit": 3, "of_node": NODES[1], "seconds": SECONDS}
     begun = DIED_S + SECONDS - STEP_S
     again = until_training()

@@ -90,8 +90,8 @@ def test_a_gang_that_may_be_smaller_is_rehearsed_as_one_of_this_machine(nodes: i
     found = derived(content, nodes=nodes)
     file = made(found)
     assert (file.spec.nodes.count, file.spec.recovery.min_nodes) == (nodes, 1)
-    told = {row.field for row in found.differences}
-    assert {"recovery.min_nodes", "recovery.spare_timeout"} <= told
+    fields = {row.field for row in found.differences}
+    assert {"recovery.min_nodes", "recovery.spare_timeout"} <= fields
     wrong = [row for row in check(file, survey(file.spec), date(2026, 11, 21)) if row.field == "recovery.min_nodes"]
     assert not failed(tuple(wrong)), wrong
 
@@ -106,8 +106,8 @@ def test_every_field_is_that_of_aws_or_a_named_difference(made: Any) -> None:
     assert content == before, "the given document stays"
     real, here = flat(content), flat(found.document)
     changed = {name for name in {**real, **here} if real.get(name) != here.get(name)}
-    named = {difference.field for difference in found.differences}
-    assert {name for name in changed if not any(name == one or name.startswith(f"{one}.") for one in named)} == set()
+    fields = {difference.field for difference in found.differences}
+    assert {name for name in changed if not any(name == one or name.startswith(f"{one}.") for one in fields)} == set()
     assert all(difference.why for difference in found.differences)
     spec = made(found).spec
     assert (spec.region, spec.zone, spec.second_zone) == ("us-east-1", "us-east-1b", None)
@@ -138,9 +138,9 @@ def test_capacity_that_was_bought_stays_of_its_kind_and_name(bought: dict[str, A
     assert str(nodes.block_fee_usd or "") == bought.get("block_fee_usd", "") and nodes.block_end is None
     facts = survey(file.spec)
     assert not failed(check(file, facts, facts.prices.as_of)), "a block that is over on AWS is none here"
-    named = {difference.field for difference in found.differences}
-    assert "nodes.reservation_id" in named and ("nodes.block_end" in named) is ("block_end" in bought)
-    assert "nodes.capacity" not in named and "- `nodes.capacity`" in notes("p5en", found, 0)
+    fields = {difference.field for difference in found.differences}
+    assert "nodes.reservation_id" in fields and ("nodes.block_end" in fields) is ("block_end" in bought)
+    assert "nodes.capacity" not in fields and "- `nodes.capacity`" in notes("p5en", found, 0)
 
 
 def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:

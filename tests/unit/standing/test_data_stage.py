@@ -71,8 +71,8 @@ def test_every_file_of_the_folder_is_listed_with_its_digest(standing: Standing, 
     folder.mkdir()
     (folder / "manifest.json").write_bytes(b"{}")
     (folder / ".lock").touch()
-    made: Any = SimpleNamespace(folder=folder)
-    assert data.listed(spec, made) == (file_of(b"{}", "manifest.json"),)
+    namespace: Any = SimpleNamespace(folder=folder)
+    assert data.listed(spec, namespace) == (file_of(b"{}", "manifest.json"),)
 
 
 def test_the_datas_job_writes_to_its_own_folder_of_the_claim_alone(standing: Standing) -> None:
@@ -179,7 +179,7 @@ def test_new_code_of_a_relaunch_comes_beside_the_first(standing: Standing, tmp_p
     context.cluster_client = api.client
     data.lay(context, [tmp_path / "source-2.tar"], "d1")
     assert sent == ["bivouac/datasets/d1/source-2.tar"]
-    told = json.loads(api.objects["v1", "configmaps", SPACE, "data"]["data"]["bring.json"])
-    listing = json.loads(context.store.get(told["listing"]))
+    document = json.loads(api.objects["v1", "configmaps", SPACE, "data"]["data"]["bring.json"])
+    listing = json.loads(context.store.get(document["listing"]))
     assert [file["name"] for file in listing["files"]] == ["source-2.tar"]
     assert target.renewal(spec) is standing_stages.RENEWAL

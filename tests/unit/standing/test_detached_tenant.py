@@ -63,6 +63,6 @@ def test_it_leaves_once_training_runs_and_says_that_a_person_must_come_back(
 
     record = Record(spec, make_plan(spec, survey(spec)), tuple(store.events()), datetime.now(UTC))
     facts, state = facts_by(record, {}, {})
-    shown = StringIO()
-    status._show(facts, state, False, Console(file=shown, width=300))
-    assert "the steward carries on, then nobody tears down and certifies" in shown.getvalue()
+    stream = StringIO()
+    status._show(facts, state, False, Console(file=stream, width=300))
+    assert "the steward carries on, then nobody tears down and certifies" in stream.getvalue()

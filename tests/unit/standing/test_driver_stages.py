@@ -114,18 +114,18 @@ def test_images_are_the_specs_and_the_record_has_their_manifest(standing: Standi
 def test_a_node_is_judged_without_what_only_awss_nodes_have(standing: Standing) -> None:
     spec = standing().spec
     assert spec is not None and spec.cluster is not None
-    wanted = health.expectation_of(spec, spec.cluster, "https://minio.example.org")
-    assert (wanted.accelerators, wanted.efa_devices) == (8, 0) and "efa" not in wanted.versions
-    assert wanted.gpudirect and wanted.rdma and wanted.time_source == "https://minio.example.org"
+    expectation = health.expectation_of(spec, spec.cluster, "https://minio.example.org")
+    assert (expectation.accelerators, expectation.efa_devices) == (8, 0) and "efa" not in expectation.versions
+    assert expectation.gpudirect and expectation.rdma and expectation.time_source == "https://minio.example.org"
     spec = standing({"cluster.nodes.devices": {"nvidia.com/gpu": 8}, "cluster.s3.ca": "/etc/ca.pem"}).spec
     assert spec is not None and spec.cluster is not None
-    wanted = health.expectation_of(spec, spec.cluster, "https://minio.example.org")
-    assert not wanted.gpudirect and not wanted.rdma and wanted.time_source is None
-    assert (wanted.adapters, wanted.one_leaf) == (0, False)
+    expectation = health.expectation_of(spec, spec.cluster, "https://minio.example.org")
+    assert not expectation.gpudirect and not expectation.rdma and expectation.time_source is None
+    assert (expectation.adapters, expectation.one_leaf) == (0, False)
     spec = standing({"cluster.fabric": {"adapters": 8, "one_leaf": True}}).spec
     assert spec is not None and spec.cluster is not None
-    wanted = health.expectation_of(spec, spec.cluster, "https://minio.example.org")
-    assert (wanted.adapters, wanted.one_leaf) == (8, True)
+    expectation = health.expectation_of(spec, spec.cluster, "https://minio.example.org")
+    assert (expectation.adapters, expectation.one_leaf) == (8, True)
 
 
 def test_a_node_that_the_health_check_leaves_out_is_recorded_once_for_later_drivers(

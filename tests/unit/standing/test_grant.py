@@ -261,10 +261,10 @@ def test_what_baseline_forbids_is_granted_with_its_price_and_a_policy_for_the_re
 def test_a_policy_that_does_not_stand_is_heard_of_by_what_the_server_takes(holds: bool, standing: Standing) -> None:
     spec = standing({"cluster.fabric": {"ipc_lock": True}}).spec
     assert spec.cluster is not None
-    sent: list[Any] = []
+    pods: list[Any] = []
 
     def create(pod: Any) -> None:
-        sent.append(pod)
+        pods.append(pod)
         if holds:
             response = httpx2.Response(422, json={"message": "no host namespace", "code": 422})
             raise ApiError(response=response)
@@ -272,10 +272,10 @@ def test_a_policy_that_does_not_stand_is_heard_of_by_what_the_server_takes(holds
     server: Any = SimpleNamespace(create=create)
     answer = look._policy_gap(server, spec, spec.cluster, openings(spec, spec.cluster))
     assert answer == ("" if holds else "a pod of account trainer with hostPID")
-    assert [(pod.spec.serviceAccountName, pod.spec.hostPID) for pod in sent] == [("trainer", True)]
+    assert [(pod.spec.serviceAccountName, pod.spec.hostPID) for pod in pods] == [("trainer", True)]
     closed = standing().spec
     assert closed.cluster is not None
-    assert look._policy_gap(server, closed, closed.cluster, ()) == "" and len(sent) == 1
+    assert look._policy_gap(server, closed, closed.cluster, ()) == "" and len(pods) == 1
 
 
 def test_a_pod_writes_to_folders_of_its_campaign_on_a_claim_that_others_use_too() -> None:

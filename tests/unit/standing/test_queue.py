@@ -113,8 +113,8 @@ def test_the_grant_of_a_queue_lets_one_look_and_change_nothing(standing: Standin
 )
 def test_what_a_queue_lacks_becomes_a_finding(queue: SeenQueue, detail: str, cure: str, found: Found) -> None:
     fit = tuple(SeenNode(name=f"rack-{number}", obstacle="") for number in range(4))
-    seen = SeenCluster(user="ada", nodes=fit, queue=queue)
-    (finding,) = found(facts=lambda facts: facts.model_copy(update={"cluster": seen})).values()
+    seen_cluster = SeenCluster(user="ada", nodes=fit, queue=queue)
+    (finding,) = found(facts=lambda facts: facts.model_copy(update={"cluster": seen_cluster})).values()
     assert (finding.rule, finding.field) == ("open-queue", "cluster.queue")
     assert detail in finding.seen and cure in finding.cure
     # Kueue may pass over a resource, and its own configuration no tenant can read.

@@ -43,11 +43,11 @@ def s3(time: Time) -> FakeS3:
 
 @pytest.fixture
 def api() -> Iterator[TenantApi]:
-    made = TenantApi(rack("rack-1"), rack("rack-2"), rack("other", labels={"gpu": "a100"}))
+    tenant_api = TenantApi(rack("rack-1"), rack("rack-2"), rack("other", labels={"gpu": "a100"}))
     quota = {"hard": {"pods": "18", "requests.nvidia.com/gpu": "32"}, "used": {"pods": "1"}}
-    made.add("v1", "resourcequotas", {"metadata": {"name": "bivouac", "uid": "q"}, "status": quota})
-    yield made
-    made.stop()
+    tenant_api.add("v1", "resourcequotas", {"metadata": {"name": "bivouac", "uid": "q"}, "status": quota})
+    yield tenant_api
+    tenant_api.stop()
 
 
 @pytest.fixture

@@ -215,19 +215,19 @@ def prepared(patch: pytest.MonkeyPatch, folder: Path) -> StewardRun:
     is undone."""
     time = Time()
     cluster = FakeCluster(nodes={f"node-{index}": gpu_node(index) for index in range(PODS)})
-    made = StewardRun(time, FakeS3(time), cluster, FakeAws(cluster), {0: 0, 1: 0})
+    steward_run = StewardRun(time, FakeS3(time), cluster, FakeAws(cluster), {0: 0, 1: 0})
     patch.setattr(lease_module, "_monotonic", time)
     patch.setattr(Lease, "_renew", lambda self: None)
-    patch.setattr(observe, "_probe", made.probe)
+    patch.setattr(observe, "_probe", steward_run.probe)
     # A thread for every look waits for a processor, where others want it, longer than the look takes.
     patch.setattr(observe, "ThreadPoolExecutor", lambda *_, **__: SimpleNamespace(map=map))
     patch.setattr(BoundedLook, "within", lambda self, seconds: self._ask())
     patch.setattr(committed, "SHARED_CHECKPOINTS", str(folder))
     patch.setattr(archiving, "record", lambda steward: None)
     patch.setattr(attempt, "keep_stacks", lambda *_: ())
-    store = CampaignStore(made.s3, "state", "story", "driver", now=time.wall)
+    store = CampaignStore(steward_run.s3, "state", "story", "driver", now=time.wall)
     store.append(StageStarted(stage="preflight"))
-    return made
+    return steward_run
 
 
 @pytest.fixture

@@ -120,11 +120,11 @@ def test_what_the_pod_told_is_its_judgement_good_or_bad(phase: str, said: str, e
 
 
 def test_a_pod_that_ends_without_a_word_is_tried_again_and_not_for_ever(ended: Ended) -> None:
-    lost = ended.shows("Failed", None, 137, why="Evicted")
-    ended.turns = [lost, ended.shows("Running"), ended.shows("Succeeded", TOLD)]
+    shows = ended.shows("Failed", None, 137, why="Evicted")
+    ended.turns = [shows, ended.shows("Running"), ended.shows("Succeeded", TOLD)]
     assert ended.judge() == Judged(sha256=GAUGE) and ended.launched == ["story-judge1", "story-judge2"]
     ended.client.jobs.clear(), ended.client.pods.clear()
-    ended.turns = [lost, lost, ended.shows("Failed", '{"detail": "no folder for the run"}', 74)]
+    ended.turns = [shows, shows, ended.shows("Failed", '{"detail": "no folder for the run"}', 74)]
     assert ended.judge() == Judged(unjudged="its pod ended 3 times without a word of its own: no folder for the run")
 
 

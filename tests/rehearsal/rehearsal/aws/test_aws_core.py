@@ -108,11 +108,11 @@ def test_a_terminated_instance_is_replaced_unasked_and_its_node_deleted(
     )
     until(lambda: not of_group(site, "sys"))
     assert describe(site, "sys")["scalingConfig"]["desiredSize"] == 0
-    told = [
+    descriptions = [
         activity["Description"]
         for activity in autoscaling.describe_scaling_activities(AutoScalingGroupName=group)["Activities"]
     ]
-    assert told[0] == f"Terminating EC2 instance: {new.settings['instance_id']}"
+    assert descriptions[0] == f"Terminating EC2 instance: {new.settings['instance_id']}"
     delete_group(site, "sys")
 
 
@@ -169,8 +169,8 @@ def test_a_launch_that_is_refused_is_told_and_tried_again(
     assert issue["code"] == "AsgInstanceLaunchFailures"
     assert "InsufficientInstanceCapacity - no m6i.large in us-east-1a" in issue["message"]
     group = describe(site, "none")["resources"]["autoScalingGroups"][0]["name"]
-    told = site.client("autoscaling").describe_scaling_activities(AutoScalingGroupName=group)["Activities"]
-    assert any(one["StatusCode"] == "Failed" for one in told)
+    activities = site.client("autoscaling").describe_scaling_activities(AutoScalingGroupName=group)["Activities"]
+    assert any(one["StatusCode"] == "Failed" for one in activities)
     until(lambda: of_group(site, "none"))
     delete_group(site, "none")
 

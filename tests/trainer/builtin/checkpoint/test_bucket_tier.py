@@ -172,8 +172,8 @@ def test_a_node_that_dies_during_an_upload_leaves_the_checkpoint_before_the_newe
             at = self._address(name)
             # The other rank's file lies there first: a lost peer may end it in the middle of its own upload.
             waiting.until(lambda: WHOLE in keys(self._s3, camp.url), "the other rank's file")
-            begun = self._s3.create_multipart_upload(**at)["UploadId"]
-            self._s3.upload_part(**at, UploadId=begun, PartNumber=1, Body=source.read_bytes()[:100])
+            upload_id = self._s3.create_multipart_upload(**at)["UploadId"]
+            self._s3.upload_part(**at, UploadId=upload_id, PartNumber=1, Body=source.read_bytes()[:100])
             os.kill(os.getpid(), signal.SIGKILL)
 
         if rank == 1:
@@ -191,8 +191,8 @@ def test_a_node_that_dies_during_an_upload_leaves_the_checkpoint_before_the_newe
 
     assert camp.restored(3) == [(30, True), (30, True)] and steps(camp.shared) == [40, 30]
     assert not s3.list_multipart_uploads(Bucket=BUCKET, Prefix=folder).get("Uploads")
-    left = [name for name in keys(s3, camp.url, versions=True) if name.startswith("step-00000040/attempt-")]
-    assert left and all(name.startswith("step-00000040/attempt-0003/") for name in left)
+    names = [name for name in keys(s3, camp.url, versions=True) if name.startswith("step-00000040/attempt-")]
+    assert names and all(name.startswith("step-00000040/attempt-0003/") for name in names)
 
 
 def test_a_shard_that_changed_on_its_way_is_not_published(camp: BucketCamp) -> None:

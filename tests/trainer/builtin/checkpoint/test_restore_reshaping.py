@@ -119,11 +119,11 @@ def test_a_shard_that_changed_since_it_was_verified_is_not_reshaped(
 ) -> None:
     manifest = saved([tiers.shared], 20, ranks=3)
     gang = Told.of(0, 0, 1)
-    found = [item for item in Search(gang, tiers, Neighbours(0), 2).all_shards(manifest) if item]
+    items = [item for item in Search(gang, tiers, Neighbours(0), 2).all_shards(manifest) if item]
     flip(tiers.shared.folder(20) / manifest.shards[-1].file)
     with pytest.raises(StorageError, match="changed after it was verified"):
         restore._reshape(
-            TinyEngine(gang), manifest, found, Search(gang, tiers, Neighbours(0), 2), Layout(gang.world_size)
+            TinyEngine(gang), manifest, items, Search(gang, tiers, Neighbours(0), 2), Layout(gang.world_size)
         )
     assert reshaping.converted == {} and reshaping.loaded == []
 

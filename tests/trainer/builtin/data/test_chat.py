@@ -47,13 +47,13 @@ def samples_of(out: Path, manifest: DataManifest) -> set[tuple[int, ...]]:
     end, found = manifest.end_of_document, list[tuple[int, ...]]()
     for part in ("train", "validation"):
         for sequence in stored(out, manifest, part).reshape(-1, CONTEXT + 1).tolist():
-            held: list[int] = []
+            tokens: list[int] = []
             for token in sequence:
-                held.append(token)
+                tokens.append(token)
                 if token in (end, ~end):
-                    found.append(tuple(held))
-                    held = []
-            assert not held, "a sample goes on in the next sequence"
+                    found.append(tuple(tokens))
+                    tokens = []
+            assert not tokens, "a sample goes on in the next sequence"
     return {one for one in found if len(one) > 1}
 
 
@@ -202,6 +202,6 @@ def test_the_manifest_of_text_says_nothing_of_samples(tmp_path: Path) -> None:
         sources=(Source(location=str(tmp_path / "text")),), parameters=Parameters(held_out=0.2, seed=1), vocabulary=260
     )
     make(plain, tmp_path / "out", quiet, 1)
-    told = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
-    assert told["format"] == 2 and not {"chat", "counted_tokens"} & {*told, *told["parameters"]}
-    assert "cut" not in told["sources"][0]
+    document = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
+    assert document["format"] == 2 and not {"chat", "counted_tokens"} & {*document, *document["parameters"]}
+    assert "cut" not in document["sources"][0]

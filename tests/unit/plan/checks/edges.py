@@ -26,10 +26,10 @@ def cases(spec_file: Callable[..., Any]) -> Callable[..., Case]:
         today: date = FRESH,
     ) -> Case:
         spec = spec_file(changes).spec
-        made = Case(spec, facts(survey(spec)), today)
+        case = Case(spec, facts(survey(spec)), today)
         if estimate is not None:
-            made.__dict__["estimate"] = estimate
-        return made
+            case.__dict__["estimate"] = estimate
+        return case
 
     return make
 

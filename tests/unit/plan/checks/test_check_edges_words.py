@@ -120,9 +120,9 @@ def test_a_bucket_s_name_has_at_most_63_characters(case: Callable[..., Case]) ->
     base = case()
     for length in range(9, 60):
         made = Case(base.spec.model_copy(update={"region": "r" * length}), base.facts, FRESH)
-        told = [draft for draft in placement.aws_name_length(made) if "makes a bucket's" in draft.message]
-        if told:
-            assert max(len(draft.seen) for draft in told) == 64 and length > 9
+        drafts = [draft for draft in placement.aws_name_length(made) if "makes a bucket's" in draft.message]
+        if drafts:
+            assert max(len(draft.seen) for draft in drafts) == 64 and length > 9
             return
     pytest.fail("no name of a bucket is too long")
 

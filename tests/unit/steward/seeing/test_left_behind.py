@@ -118,8 +118,8 @@ def test_what_a_node_told_of_its_disk_and_nobody_brought_is_not_nothing(story: S
     steward = steward_of(story, tier="local")
     steward.committed.left_behind = lambda attempt, local: EMPTY
     assert Steward._left_behind(steward) == EMPTY
-    told = SimpleNamespace(unrecognised=Unrecognised(files=1, bytes=1))
-    steward.observer.statuses = {"pod-1": told}
+    namespace = SimpleNamespace(unrecognised=Unrecognised(files=1, bytes=1))
+    steward.observer.statuses = {"pod-1": namespace}
     assert Steward._left_behind(steward) is None
 
 

@@ -68,8 +68,8 @@ def test_the_nodes_that_bill_are_those_seen_last(world: ObservedGang) -> None:
 
 def test_a_node_is_told_with_what_ails_it_and_for_how_long(world: ObservedGang) -> None:
     fault = Ailment(words="AcceleratedHardwareReady is False", sickness=Sickness.FAULT, bars=False)
-    held = Ailment(words="cordoned by somebody else", sickness=Sickness.HELD)
-    changes = {"ready": None, "instance_state": "impaired", "ailments": (held,)}
+    ailment = Ailment(words="cordoned by somebody else", sickness=Sickness.HELD)
+    changes = {"ready": None, "instance_state": "impaired", "ailments": (ailment,)}
     world.nodes = [node(0, ailments=(fault,)), node(1, **changes)]
     world.look()
     first, second = world.look(40).nodes

@@ -24,10 +24,10 @@ def sample(name: str) -> str:
 
 
 def test_every_sample_names_its_source() -> None:
-    told = yaml.safe_load(sample("SOURCES.yaml"))
+    document = yaml.safe_load(sample("SOURCES.yaml"))
     there = {str(path.relative_to(SAMPLES)) for path in SAMPLES.rglob("*.*") if path.name != "SOURCES.yaml"}
-    assert set(told) == there
-    assert all(one["kind"] in ("real", "documented", "format") and len(one["source"]) > 15 for one in told.values())
+    assert set(document) == there
+    assert all(one["kind"] in ("real", "documented", "format") and len(one["source"]) > 15 for one in document.values())
 
 
 def test_nvidia_smi_tells_an_a100_apart_field_by_field() -> None:

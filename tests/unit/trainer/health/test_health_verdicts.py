@@ -98,8 +98,8 @@ def test_a_link_is_narrow_by_what_the_type_wires_and_not_by_what_the_card_could(
     wired = gpu_expectation(catalogue.instance_type(instance_type))
     assert wired is not None
     query = QUERY.replace("<current_link_width>16x", f"<current_link_width>{lanes}x")
-    seen = {one.name: one for one in gpus.query_probes(parse_query(query), wired, limits())}["clock_limits"]
-    assert seen.ok == (not fault) and fault in seen.seen
+    clock_limits = {one.name: one for one in gpus.query_probes(parse_query(query), wired, limits())}["clock_limits"]
+    assert clock_limits.ok == (not fault) and fault in clock_limits.seen
 
 
 def test_an_l40s_is_no_l4() -> None:
@@ -111,8 +111,8 @@ def test_an_l40s_is_no_l4() -> None:
 def test_fatal_xids_end_a_node_and_an_applications_error_is_only_told() -> None:
     fatal = verdicts(tools(log=FIRST_LINE + sample("kernel_log/xid-119-gsp.txt")))["xid"]
     assert fatal.verdict is Verdict.FAIL and fatal.seen.count("Xid 119") == 1, "each once"
-    told = verdicts(tools(log=FIRST_LINE + sample("kernel_log/xid-31-43-94.txt")))["xid"]
-    assert told.ok and "not fatal: Xid 31" in told.seen
+    xid = verdicts(tools(log=FIRST_LINE + sample("kernel_log/xid-31-43-94.txt")))["xid"]
+    assert xid.ok and "not fatal: Xid 31" in xid.seen
 
 
 def test_a_missing_link_names_its_gpu() -> None:

@@ -23,8 +23,8 @@ def test_the_ranks_files_of_a_step_are_one_checkpoint(job: WatchedJob) -> None:
     for step in (10, 20):
         for rank in (0, 1):
             saved(job.folder / f"model_ckpt_{step}_{rank}.pt")
-    found = list(job.recogniser.finished_checkpoints("auto", job.folder, 2, -1))
-    assert [(one.step, sorted(path.name for path in one.tops)) for one in found] == [
+    checkpoints = list(job.recogniser.finished_checkpoints("auto", job.folder, 2, -1))
+    assert [(one.step, sorted(path.name for path in one.tops)) for one in checkpoints] == [
         (10, ["model_ckpt_10_0.pt", "model_ckpt_10_1.pt"]), (20, ["model_ckpt_20_0.pt", "model_ckpt_20_1.pt"]),
     ]  # fmt: skip
 
