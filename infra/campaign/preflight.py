@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import yaml
 from lightkube import Client
 
 from infra.campaign import basics, launch_budget, pilot
@@ -32,9 +31,9 @@ from infra.cluster.kubernetes import OF_WORLD
 from infra.cluster.nodes import GpuNodes
 from infra.cluster.standing.borrowed import GangNodes
 from infra.errors import PermanentError
-from infra.folders import asset
 from infra.plan import catalogue
 from infra.plan.catalogue.expectations import gpu_expectation, least_versions
+from infra.plan.catalogue.reading import image_versions
 from infra.plan.catalogue.thresholds import number
 from infra.record.events import Stage
 from infra.record.payloads.attempts import NodeVerdict
@@ -85,7 +84,7 @@ def run(context: Context) -> PreflightOutput:
     spec = context.spec
     client = context.cluster_client()
     nodes = GpuNodes(context.account, client, context.names, context.guard)
-    expectation = expectation_of(spec, context.account.client("s3").meta.endpoint_url, read_versions())
+    expectation = expectation_of(spec, context.account.client("s3").meta.endpoint_url, image_versions())
     if spec.storage.shared is None:
         expectation = in_s3(spec, expectation, context.identity, ProvisionOutput.of(context.outputs).data_digest)
     if is_late(context):
@@ -220,7 +219,6 @@ def _between_nodes(result: GangCheck) -> list[Mapping[str, Any]]:
     return [row for row in probes if not row["ok"] and row["looked"] and row["blamed_nodes"] == [] and row["cure"]]
 
 
-VERSIONS = asset("images/versions.yaml")
 _THROUGHPUT_MIB = 4096
 _TIB_GIB = 1024
 _BAKED: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -297,7 +295,3 @@ def baked_versions(document: Mapping[str, Any]) -> dict[str, str]:
         if value is not None and (version := re.search(r"\d+(\.\d+)+", str(value))):
             versions[component] = version.group()
     return versions
-
-
-def read_versions() -> dict[str, Any]:
-    return dict(yaml.safe_load(VERSIONS.read_text()) or {})

@@ -29,7 +29,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from infra.data import pip_for_image
-from infra.data.tar import write_tar
+from infra.data.source import write_tar
 from infra.errors import UserError
 from infra.folders import asset, cache_root
 from infra.spec.campaign import Workload

@@ -26,9 +26,8 @@ from trainer.builtin.checkpoint.restore import choose_start, load_start
 from trainer.builtin.checkpoint.tiers import AnyTiers, campaign_tiers, tiers_in_s3
 from trainer.builtin.config import config_digest, load_config
 from trainer.builtin.data.cache import Cache
-from trainer.builtin.data.feed import Feed, Share
+from trainer.builtin.data.feed import Feed, Share, placement_for
 from trainer.builtin.data.ledger import DataLedger
-from trainer.builtin.data.page_locked import placement_for
 from trainer.builtin.data.reader import Reader, check_vocabulary, read_manifest, verify_shards
 from trainer.builtin.data.staging import Stager
 from trainer.builtin.engine import build_engine, import_deepspeed, initialize_distributed

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from infra.campaign import pilot, preflight
-from infra.campaign.preflight import expectation_of, read_versions
+from infra.campaign.preflight import expectation_of
 from infra.cluster.fitness import PATIENCE, Sickness
 from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
+from infra.plan.catalogue.reading import image_versions
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Stage
@@ -249,7 +250,7 @@ def test_no_pilot_is_due_twice_for_one_image_or_after_all_were_asked_for(
     made: StewardSite, context: Context, checked: list[int]
 ) -> None:
     nodes = GpuNodes(context.account, made.client(Fuse()), context.names, context.guard)
-    expectation = expectation_of(context.spec, None, read_versions())
+    expectation = expectation_of(context.spec, None, image_versions())
     assert pilot.is_due(context, nodes, expectation)
     context.store.append(PilotProven(node="n", instance="i", digest=pilot._digest(context, expectation)))
     assert not pilot.is_due(context, nodes, expectation)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from infra.campaign.preflight import baked_versions, expectation_of, read_versions, shared_floor_mb_s
+from infra.campaign.preflight import baked_versions, expectation_of, shared_floor_mb_s
 from infra.plan.catalogue import instance_type, instance_types
 from infra.plan.catalogue.expectations import gpu_expectation
-from infra.plan.catalogue.reading import read
+from infra.plan.catalogue.reading import image_versions, read
 from tests.example import example_spec
 
 BAKED = {
@@ -76,7 +76,7 @@ def test_no_node_is_asked_for_more_than_fsx_promises_a_client_or_a_write() -> No
 
 def test_only_what_the_file_of_versions_names_is_held_against_anything() -> None:
     assert baked_versions({}) == {} and baked_versions({"trainer_image": {"packages": []}}) == {}
-    assert set(baked_versions(read_versions())) == {"driver", "efa"}
+    assert set(baked_versions(image_versions())) == {"driver", "efa"}
 
 
 @pytest.mark.parametrize("item", instance_types(), ids=lambda item: item.name)
