@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
-import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from shutil import copyfile
-from typing import IO, Any
+from typing import Any
 
 from infra.aws.account import Account
 from infra.data import requirements
-from infra.data.requirements import ImagePython
+from infra.data.requirements import ImagePython, write_tar
 from infra.errors import UserError
 from infra.folders import cache_root, keep
 from infra.plan.source_files import source_files
@@ -29,21 +27,6 @@ from trainer.contract.workload import INIT_FOLDER, requirements_name, source_nam
 MOST_BYTES = 4 * 2**30
 """They pass the driver's network at each new campaign; more belongs in S3."""
 _LEFT_OUT = {".git", ".cache"}
-
-
-def write_tar(root: Path, names: Iterable[str], stream: IO[bytes]) -> None:
-    """Write files and links below `root`, the same bytes for the same content: without what differs between machines,
-    which is times, owners and most mode bits."""
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name in names:
-            path, entry = root / name, tarfile.TarInfo(name)
-            if path.is_symlink():
-                entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
-                tar.addfile(entry)
-                continue
-            with path.open("rb") as content:
-                entry.size, entry.mode = path.stat().st_size, 0o755 if os.access(path, os.X_OK) else 0o644
-                tar.addfile(entry, content)
 
 
 class WeightFile(Frozen, extra="ignore"):
