@@ -75,7 +75,7 @@ class GangRelease:
             return
         self._next = time.monotonic() + AGAIN_S
         try:
-            if self._give_back() and self._is_one_left():
+            if self._give_back() and (sum(launch.state in BILLS for launch in self._nodes.launched()) <= 1):
                 config = self._steward.config
                 group, node_count = self._steward.names.gpu_group, config.spec.nodes.count
                 self._steward.store.append(ArchiveBegun(group=group, nodes=1, of=node_count, released=len(self._given)))
@@ -102,9 +102,6 @@ class GangRelease:
             self._nodes.set_desired(1)
         self._lowered = True
         return True
-
-    def _is_one_left(self) -> bool:
-        return sum(launch.state in BILLS for launch in self._nodes.launched()) <= 1
 
 
 def record(steward: Parts) -> None:

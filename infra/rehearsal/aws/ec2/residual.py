@@ -50,7 +50,7 @@ class Dependencies(ServicePart):
             return
         if group.name == "default":
             raise AwsError("CannotDelete", "the specified group: default name: default cannot be deleted by a user")
-        users = [eni.id for eni in list(self.ec2.enis.values()) if group.id in _group_ids(eni)]
+        users = [eni.id for eni in list(self.ec2.enis.values()) if group.id in {group.id for group in eni.group_set}]
         if users or any(True for _ in self._references(group.id)):
             raise violation(f"resource {group.id} has a dependent object")
 
@@ -104,10 +104,6 @@ def _check_before(world: World, name: str, check: Callable[[Callable[..., Any]],
 
     checked.__qualname__ = f"checked.{name}"
     return checked
-
-
-def _group_ids(eni: NetworkInterface) -> set[str]:
-    return {group.id for group in eni.group_set}
 
 
 class Lifecycles(ServicePart):
