@@ -19,12 +19,20 @@ from lightkube.types import CascadeType
 
 from infra.archive.settings import ArchiveConfig
 from infra.cluster import attempts
-from infra.cluster.confinement import NOBODY, READS_ALL, ROOT, container_context, environment, pod_context
+from infra.cluster.confinement import (
+    NOBODY,
+    READS_ALL,
+    ROOT,
+    batch_job,
+    container_context,
+    environment,
+    one_time_pod,
+)
 from infra.cluster.gang import CAMPAIGN_LABEL, on_gpu_nodes, volumes
 from infra.cluster.kubernetes import create, is_gone
 from infra.errors import PermanentError
 from infra.spec.campaign import Spec
-from infra.spec.names import ARCHIVE_ACCOUNT, ARCHIVE_COMMAND, ARCHIVE_ROOM, NAMESPACE
+from infra.spec.names import ARCHIVE_ACCOUNT, ARCHIVE_COMMAND, ARCHIVE_ROOM
 from trainer.contract import SHARED_CHECKPOINTS
 
 NAME = "archive"
@@ -87,22 +95,8 @@ def manifest(config: ArchiveConfig, image: str, accelerators: int) -> dict[str, 
         "securityContext": container_context(runAsUser=ROOT, runAsGroup=ROOT, runAsNonRoot=False),
         "volumeMounts": [mount for mount in mounts if mount["name"] == "local"],
     }
-    pod = {
-        **on_gpu_nodes(),
-        "restartPolicy": "Never",
-        "serviceAccountName": ARCHIVE_ACCOUNT,
-        "automountServiceAccountToken": False,
-        "securityContext": pod_context(user),
-        "volumes": pod_volumes,
-        "initContainers": [room],
-        "containers": [container],
-    }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": labels},
-        "spec": {"backoffLimit": TRIES - 1, "template": {"metadata": {"labels": labels}, "spec": pod}},
-    }
+    pod = one_time_pod(ARCHIVE_ACCOUNT, user, pod_volumes, container, **on_gpu_nodes(), initContainers=[room])
+    return batch_job(NAME, labels, pod, backoffLimit=TRIES - 1)
 
 
 def run(

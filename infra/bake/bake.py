@@ -212,12 +212,12 @@ def our_images(
     manifest_known = None if body is None else ImageManifest.model_validate_json(body)
     if manifest_known is not None and not force and _still_there(registry, manifest_known):
         context.progress.note(f"trainer image of the same inputs exists, {inputs[:12]}: nothing to bake")
-        return _outputs_of(key, manifest_known, baked=False)
+        return _outputs_of(key, manifest_known, is_baked=False)
     context.progress.step("wheel")
-    packed = package()
+    package_files = package()
     variables = {
-        "trainer_image_wheel": str(packed.wheel),
-        "trainer_image_tools": str(packed.tools),
+        "trainer_image_wheel": str(package_files.wheel),
+        "trainer_image_tools": str(package_files.tools),
         "trainer_image_layers": layers(bases),
         "trainer_image_tag": inputs,
         "trainer_image_region": context.spec.region,
@@ -225,7 +225,7 @@ def our_images(
     machine = context.account.client("ssm").get_parameter(Name=BUILDER_IMAGE)["Parameter"]["Value"]
     _, schedule = context.names.builder_schedules
     with builder(context, place, machine, schedule) as machine_builder:
-        facts = play(context, machine_builder, "trainer_image", variables, packed.work)
+        facts = play(context, machine_builder, "trainer_image", variables, package_files.work)
     digests = facts["pushed"]
     manifest = ImageManifest(
         image=_reference(context, REPOSITORY, digests),
@@ -247,7 +247,7 @@ def our_images(
     context.progress.note(f"trainer image {manifest.image}")
     size = digests[STEWARD_REPOSITORY]["bytes"] / 10**6
     context.progress.note(f"steward image {_of_steward(manifest)}, {size:.0f} MB packed")
-    return _outputs_of(key, manifest, baked=True)
+    return _outputs_of(key, manifest, is_baked=True)
 
 
 def layers(bases: Bases) -> list[dict[str, Any]]:
@@ -265,10 +265,10 @@ def _reference(context: Context, repository: str, digests: dict[str, Any]) -> st
     return f"{url}@{digests[repository]['digest']}"
 
 
-def _outputs_of(key: str, manifest: ImageManifest, *, baked: bool) -> BakeOutput:
+def _outputs_of(key: str, manifest: ImageManifest, *, is_baked: bool) -> BakeOutput:
     """Return the part of the bake's outputs about these images."""
     steward, code = _of_steward(manifest), manifest.inputs_digest
-    return BakeOutput(manifest=key, image=manifest.image, steward_image=steward, code=code, baked=baked)
+    return BakeOutput(manifest=key, image=manifest.image, steward_image=steward, code=code, baked=is_baked)
 
 
 def _of_steward(manifest: ImageManifest) -> str:

@@ -123,8 +123,8 @@ def _of_stage(state: CampaignState, payload: Payload, time: datetime) -> Mapping
         case stages.StageFinished(stage=stage, outputs=outputs):
             bake_flag = {"bake_again": False} if stage is Stage.BAKE else {}
             data_flag = {"data_begun_at": None} if stage is Stage.PROVISION else {}
-            finished = state.finished_stages | {stage: outputs}
-            end = {"running_stage": None, "finished_stages": finished, **bake_flag, **data_flag}
+            finished_stages = state.finished_stages | {stage: outputs}
+            end = {"running_stage": None, "finished_stages": finished_stages, **bake_flag, **data_flag}
             if isinstance(outputs, ProvisionOutput):
                 return {**end, "file_system": outputs.outputs.get("file_system_id")}
             return end

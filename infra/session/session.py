@@ -85,10 +85,10 @@ class Session:
 def open_session(spec: Spec, writer: str) -> Session:
     """Return a session without writing or taking a lease; raise `UserError` for foreign credentials, or for a cluster
     that does not know the login."""
-    account, who = open_account(spec)
+    account, identity = open_account(spec)
     folder = f"{spec.bucket_root}campaigns/{spec.campaign}"
     store = CampaignStore(account.client("s3"), spec.buckets.state, spec.campaign, writer, folder)
-    return Session(spec, account, who, spec.buckets, store, driver_lease(store, account))
+    return Session(spec, account, identity, spec.buckets, store, driver_lease(store, account))
 
 
 def driver_lease(store: CampaignStore, account: Account) -> Lease:

@@ -214,7 +214,12 @@ class Spec(Section):
     @property
     def runtime(self) -> Workload | BuiltIn:
         """Properties of the job's pods on the target: the workload's, or the built-in trainer's of the same names."""
-        return BuiltIn() if self.workload is None else self.workload.on(self.target)
+        return self.file_runtime.on(self.target)
+
+    @property
+    def file_runtime(self) -> Workload | BuiltIn:
+        """`runtime` as the file has it, before what differs on the target."""
+        return self.workload or BuiltIn()
 
     @property
     def secrets(self) -> dict[str, SecretSource]:

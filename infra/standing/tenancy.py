@@ -48,12 +48,12 @@ def held_names(client: Client, spec: Spec, cluster: StandingCluster) -> tuple[He
 def refuse_held(client: Client, spec: Spec, cluster: StandingCluster) -> None:
     """Raise `UserError` before anything is made or removed where another campaign's objects, or somebody else's, have
     the names of ours."""
-    if held := held_names(client, spec, cluster):
+    if taken_names := held_names(client, spec, cluster):
         raise UserError(
             "the namespace has objects of others under the campaign's names",
             seen="; ".join(
                 f"{row.kind} {row.name} of {f'campaign {row.campaign}' if row.campaign else 'somebody else'}"
-                for row in held
+                for row in taken_names
             ),
             cure="give the campaign a namespace of its own, or wait until the other campaign is over",
         )

@@ -167,8 +167,8 @@ class Job(Running):
         """Run the job to its end; return how it ended. Nothing that it started is left."""
         if not self._unpack_all():
             return self._signal_end() if self.stopping else self.unfit
-        if (unstaged := self._stage()) is not None:
-            return unstaged
+        if (staging_end := self._stage()) is not None:
+            return staging_end
         try:
             resume = self.sealing.resume()
         except NoSoundSeal as error:

@@ -83,8 +83,8 @@ class Running:
 
     def full_status(self) -> dict[str, Any]:
         """Return the status with what is known of the node."""
-        more = {"readings": self.readings.full(), "notice": notice()}
-        return {**self.status(), **{name: value for name, value in more.items() if value}}
+        further_fields = {"readings": self.readings.full(), "notice": notice()}
+        return {**self.status(), **{name: value for name, value in further_fields.items() if value}}
 
     def answer(self, path: str) -> serving.Answer | None:
         """Return the answer to a path that not every job has; None for an unknown one."""

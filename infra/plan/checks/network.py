@@ -173,8 +173,8 @@ def existing_network_egress(case: Case) -> Iterator[Draft]:
     if spec.network.egress is Egress.NAT:
         return
     cure = "make interface endpoints with private DNS for them, or write egress: nat where there is a default route"
-    if needed := [service for service in lacking if service not in _WITHOUT]:
-        yield error("network.egress", "the VPC lacks endpoints that nodes need", seen=", ".join(needed), cure=cure)
+    if needs := [service for service in lacking if service not in _WITHOUT]:
+        yield error("network.egress", "the VPC lacks endpoints that nodes need", seen=", ".join(needs), cure=cure)
     for service in lacking:
         if service in _WITHOUT:
             yield warning("network.egress", _WITHOUT[service], seen=f"no endpoint for {service}", cure=cure)

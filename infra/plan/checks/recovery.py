@@ -63,10 +63,9 @@ def plausible_step_time(case: Case) -> Iterator[Draft]:
     mfu = None if world is None else work.implied_mfu(case.spec, case.facts, world)
     if mfu is not None and mfu > PLAUSIBLE_MFU:
         draft = error if mfu > 1 else warning
-        field = "workload.estimates.step_seconds" if case.spec.workload else "training.step_seconds_estimate"
         message = "claims more than the accelerators can do: clock and cost will be too low"
         cure = f"write {step * mfu / 0.4:.3g}, an MFU of 40 %"
-        yield draft(field, message, seen=f"{step:g} s, an MFU of {mfu:.0%}", cure=cure)
+        yield draft(case.job.step_time_field, message, seen=f"{step:g} s, an MFU of {mfu:.0%}", cure=cure)
 
 
 def loss_limits(case: Case) -> Iterator[Draft]:
@@ -103,10 +102,10 @@ def fault_range(case: Case) -> Iterator[Draft]:
         if fault.after_step >= spec.job.steps:
             cure = f"write less than {spec.job.steps}"
             yield error(f"{place}.after_step", "training is over by then", seen=fault.after_step, cure=cure)
-        ends = [other for other in faults if other.ends_campaign and other.after_step < fault.after_step]
+        ends = [item for item in faults if item.ends_campaign and item.after_step < fault.after_step]
         if ends and fault.in_training:
-            seen = f"{ends[0].fault} ends it after step {ends[0].after_step}"
-            yield error(f"{place}.after_step", "the campaign is over by then", seen=seen, cure="leave one of them out")
+            fact = f"{ends[0].fault} ends it after step {ends[0].after_step}"
+            yield error(f"{place}.after_step", "the campaign is over by then", seen=fact, cure="leave one of them out")
     kill_count = sum(fault.lost_nodes for fault in faults)
     if kill_count > spec.recovery.node_replacements:
         detail = f"{kill_count} faults, {spec.recovery.node_replacements} replacements"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -224,13 +224,6 @@ class EcrRegistry:
             "layers": layers,
         }
         self.put_image({"repositoryName": repository.name, "imageManifest": json.dumps(manifest), "imageTag": tag})
-
-    def get_authorization_token(self, params: Parameters) -> dict[str, Any]:
-        expires = datetime.now(UTC) + timedelta(hours=12)
-        proxy = f"https://{self.world.account}.dkr.ecr.{self.world.region}.amazonaws.com"
-        # There is no docker endpoint: in a rehearsal images move only by the operations above.
-        token = {"authorizationToken": "QVdTOm5vLWRvY2tlcg==", "expiresAt": expires, "proxyEndpoint": proxy}
-        return {"authorizationData": [token]}
 
 
 def install(world: World) -> None:

@@ -190,10 +190,10 @@ class KueueChart(ControllerChart):
 
     def definitions(self) -> Iterator[dict[str, Any]]:
         """Yield the CRDs, converted by the controller where the module's Kustomize patches say so."""
-        converted = {"localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters"}
+        converted_plurals = {"localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters"}
         for file in sorted((self._manifests / "crd/bases").glob("*.yaml")):
             definition = parse(file.read_text())
-            if definition["spec"]["names"]["plural"] in converted:
+            if definition["spec"]["names"]["plural"] in converted_plurals:
                 hook = {"clientConfig": self.client_config("/convert"), "conversionReviewVersions": ["v1"]}
                 definition["spec"]["conversion"] = {"strategy": "Webhook", "webhook": hook}
             yield definition

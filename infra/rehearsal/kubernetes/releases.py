@@ -127,14 +127,14 @@ class ReleaseController:
             self._changed.set()  # whatever came between two watches
 
     def _reconcile(self, client: Client) -> None:
-        deployed = self._deployed_releases(client)
-        for key in set(self._states) - {(release.namespace, release.name) for release in deployed}:
+        releases = self._deployed_releases(client)
+        for key in set(self._states) - {(release.namespace, release.name) for release in releases}:
             release, _ = self._states.pop(key)
             self._log.info("release %s/%s is gone", *key)
             if self._installed.get(release.chart) == release:
                 self._charts[release.chart].remove()
                 del self._installed[release.chart]
-        for release in deployed:
+        for release in releases:
             self._bring_up(client, release)
 
     def _bring_up(self, client: Client, release: HelmRelease) -> None:

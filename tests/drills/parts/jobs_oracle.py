@@ -142,9 +142,9 @@ class Judge:
             return
         self.insist(not alarms, f"{where}: a false alarm: {alarms[:1]}")
         if steps and lines:
-            begun = lines[0]["step"]
+            step = lines[0]["step"]
             most = self.plan["steps"] + 1
-            self.insist(begun <= steps[0] and steps[-1] < most, f"{where}: went on from {begun}, told {steps}")
+            self.insist(step <= steps[0] and steps[-1] < most, f"{where}: went on from {step}, told {steps}")
 
     def end(self, attempt: Attempt) -> None:
         """Judge the last attempt's end."""
@@ -166,7 +166,7 @@ class Judge:
             return "nothing"
         step, content = saves[-1]["step"], attempt.unrecognised
         sealed = {step_in(one): number for number, one in attempt.sealed.items()}
-        refused = attempt.events("not_sealed")
+        events = attempt.events("not_sealed")
         entries = list(content["entries"]) if content else []
         self.insist(content is not None and content["ended"], "what is unrecognised at the end is not told")
         untold = [name for name in self.beside(0) if not _covers(entries, name)]
@@ -195,8 +195,8 @@ class Judge:
         told = all(_covers(entries, name) for name in saves[-1]["root"].split())
         # A job that fails just after a save may have been about to write more of it: that is told, and held.
         enough = told and self.plan["ending"] == "fails"
-        self.insist(enough, f"step {step} is not sealed, only {sealed}; {refused[:1]}; {unrecognised}")
-        return "told" if told or refused else "lost"
+        self.insist(enough, f"step {step} is not sealed, only {sealed}; {events[:1]}; {unrecognised}")
+        return "told" if told or events else "lost"
 
     def came_back(self, again: Ledger, attempt: int) -> None:
         """Judge what another attempt found on a disk that has the sealed steps alone."""

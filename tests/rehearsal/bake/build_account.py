@@ -139,7 +139,7 @@ def nothing_is_left(context: Context) -> bool:
     account, names = context.account, context.names
 
     def gone() -> bool:
-        schedules = [one["Name"] for one in account.client("scheduler").list_schedules()["Schedules"]]
+        schedules = [schedule["Name"] for schedule in account.client("scheduler").list_schedules()["Schedules"]]
         return not builder.living_builders(account, names) and not {*names.builder_schedules} & {*schedules}
 
     eventually(gone)

@@ -187,8 +187,8 @@ def test_what_a_module_says_comes_whole_however_long_it_is(
         with run_builder(context, build_network, base) as built:
             heard = playbook.run(path, playbook.inventory(context, built, "node_image"), {}, Path(work) / "play")
             # By the names that mktemp gives: the repository itself may lie below /tmp, and is seen there.
-            left = world.machines[built.id].run("find /tmp -maxdepth 1 -name 'tmp.*'", timeout_s=20).stdout
-        assert heard.failure is None and left.strip() == ""
+            stdout = world.machines[built.id].run("find /tmp -maxdepth 1 -name 'tmp.*'", timeout_s=20).stdout
+        assert heard.failure is None and stdout.strip() == ""
         assert nothing_is_left(context)
 
 

@@ -32,7 +32,7 @@ def test_a_builders_disk_is_larger_than_its_images_own_and_ends_with_it(
     context: Any = SimpleNamespace(
         spec=spec, account=here, names=Names(spec), deadline=DEADLINE, identity="abc", progress=None
     )
-    image = next(one for one in world.backend("ec2").amis if one.startswith("ami-"))
+    image = next(ami for ami in world.backend("ec2").amis if ami.startswith("ami-"))
     instance = builder._launch(context, where, image, datetime.now(UTC) + timedelta(hours=1))
     by_builder = [{"Name": "attachment.instance-id", "Values": [instance]}]
     (disk,) = aws.ec2.describe_volumes(Filters=by_builder)["Volumes"]

@@ -263,7 +263,7 @@ def test_every_line_of_a_shipped_campaigns_plan_is_what_paper_says(campaigns: Pa
     assert {one.name: str(one.value) for one in plan.cadence} == cadence
     assert {one.stage: str(one.seconds) for one in plan.clock} == clock
     assert {one.name: (str(one.usd_per_hour), str(one.hours), str(one.usd)) for one in plan.cost} == cost
-    assert {one.name: (one.checkpoint_bytes, one.needed_bytes, one.capacity_bytes) for one in plan.tiers} == tiers
+    assert {tier.name: (tier.checkpoint_bytes, tier.needed_bytes, tier.capacity_bytes) for tier in plan.tiers} == tiers
     assert {key: str(getattr(plan.totals, key).value) for key in type(plan.totals).model_fields} == totals
     assert [one.name for one in plan.cost if one.gpu] == ["GPU nodes"] and not plan.unpriced
 

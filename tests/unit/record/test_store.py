@@ -232,16 +232,16 @@ def test_another_spec_under_a_name_in_use_is_refused_by_the_fields_that_differ(s
 
 def lose_one_answer(s3: Any) -> list[int]:
     """The next PUT reaches S3, its answer is lost, and the client sends it again, as botocore does by itself."""
-    lost: list[int] = []
+    status_codes: list[int] = []
 
     def answer_lost(response: Any, **_: Any) -> float | None:
-        if not lost:
-            lost.append(response[0].status_code)
+        if not status_codes:
+            status_codes.append(response[0].status_code)
             return 0.0
         return None
 
     s3.meta.events.register_first("needs-retry.s3.PutObject", answer_lost)
-    return lost
+    return status_codes
 
 
 def test_an_event_whose_answer_was_lost_is_written_once(s3: Any) -> None:

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from images import build_args
-from infra.campaign.preflight import baked_versions, expectation_of, read_versions
+from infra.campaign.preflight import baked_versions, expectation_of
 from infra.campaign.verdicts import judge, of_all
 from infra.plan.catalogue import instance_type, limits
 from infra.plan.catalogue.expectations import gpu_expectation, least_versions
-from infra.plan.catalogue.reading import read
+from infra.plan.catalogue.reading import image_versions, read
 from tests.example import example_spec
 from tests.root import ROOT
 from tests.unit.campaign.test_gang_verdicts import FACTS, probe, report
@@ -80,9 +80,9 @@ OWN = "ami-0123456789abcdef0"
 def test_baked_versions_are_demanded_of_our_bake_and_a_fit_of_nccl_and_cuda_elsewhere(
     nodes: str, driver: str | None, module: str | None, wrong: list[str], tmp_path: Path
 ) -> None:
-    asked = expectation_of(example_spec(image={"base": "bivouac/base:host", "nodes": nodes}), None, read_versions())
+    asked = expectation_of(example_spec(image={"base": "bivouac/base:host", "nodes": nodes}), None, image_versions())
     asked = asked.model_copy(update={"throughput_mib": 0})  # no minute of writing to this machine's disk
-    baked = baked_versions(read_versions())
+    baked = baked_versions(image_versions())
     query = sample("nvidia_smi/a100-sxm4-80gb.xml").replace("535.54.03", driver or baked["driver"])
 
     def tools(*command: str, timeout_s: float = 0) -> Output:

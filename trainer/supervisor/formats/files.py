@@ -113,7 +113,7 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     if "tensorflow" in kinds:
         yield from tensorflow_candidates(view)
     by_number: dict[tuple[int, ...], list[str]] = {}
-    beside: dict[tuple[int, ...], list[str]] = {}
+    companions: dict[tuple[int, ...], list[str]] = {}
     digit_names = digit_files(view)
     single_names: list[str] = []
     marks = {name[: -len(end)] for end in (".done", ".DONE") for name in view.entries.files if name.endswith(end)}
@@ -133,13 +133,13 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
                 names_step = content.names_number(path, number.value)  # such as `G_1000.pth`
                 is_state_of_step = is_named or is_torn or names_step
                 key = (number.value, *other_numbers(_first_rank_name(name, view), number.value))
-                (by_number if is_state_of_step else beside).setdefault(key, []).append(name)
+                (by_number if is_state_of_step else companions).setdefault(key, []).append(name)
             elif OF_STATE.search(name):
                 single_names.append(name)
     counts_saves = _counts_saves(view, by_number)
     for key, names in by_number.items():
         value = key[0]
-        names += beside.get(key, [])  # such as `opt000030.pt` beside `model000030.pt`
+        names += companions.get(key, [])  # such as `opt000030.pt` beside `model000030.pt`
         if len(names) > 1:  # what else belongs to them, such as `meta_000030.json`
             json_names = (name for name in view.entries.files if name.endswith(".json"))
             names += [name for name in sorted(json_names) if (number := number_of(name)) and number.value == value]
@@ -161,7 +161,7 @@ def _counts_saves(view: View, by_number: dict[tuple[int, ...], list[str]]) -> bo
     if view.ranks != 1 or len(numbers) < 3 or numbers != list(range(len(numbers))):
         return False
     times = [max((view.path / name).stat().st_mtime for name in names) for _, names in sorted(by_number.items())]
-    return all(before < after for before, after in zip(times, times[1:]))
+    return all(earlier_time < later_time for earlier_time, later_time in zip(times, times[1:]))
 
 
 def _first_rank_name(name: str, view: View) -> str:

@@ -109,8 +109,8 @@ def test_a_link_to_a_shard_that_the_shared_tier_lost_is_replaced_by_a_copy(
     flip(rank.tiers.shared.folder(10) / name)
     rank.commit(20)
     (newest, _) = rank.tiers.shared.committed()
-    wanted = {shard.file: shard.sha256 for shard in newest.shards}
-    assert digest_of(rank.tiers.shared.folder(20) / name) == wanted[name]
+    digests = {shard.file: shard.sha256 for shard in newest.shards}
+    assert digest_of(rank.tiers.shared.folder(20) / name) == digests[name]
 
 
 def test_a_shard_whose_twin_has_gone_from_the_shared_tier_is_copied(make: MakeRank) -> None:

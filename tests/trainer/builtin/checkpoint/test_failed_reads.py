@@ -19,6 +19,7 @@ import torch
 from tests.drills.parts.storage_gang import PipeGang
 from tests.manifests import manifest_of, shard_at
 from trainer.buckets.sources import BucketSource
+from trainer.builtin.assembly import Supply
 from trainer.builtin.checkpoint import restore, search
 from trainer.builtin.checkpoint.neighbour import Neighbours
 from trainer.builtin.checkpoint.search import Search
@@ -27,7 +28,6 @@ from trainer.builtin.config import load_config
 from trainer.builtin.data.held_out import open_held_out
 from trainer.builtin.data.prepare.vocabulary import given_tokenizer
 from trainer.builtin.data.reader import TokenRow, load_manifest, verify_shards
-from trainer.builtin.data.supply import Supply
 from trainer.builtin.gang import Gang
 from trainer.client.bivouac_data.reader import folder_opener
 from trainer.contract import DATA_MANIFEST_NAME, TOKENIZER_NAME, ExitCode, Layout, TrainConfig, attempt_folder

@@ -129,7 +129,7 @@ def test_a_termination_message_fits_the_kubelets_limit_with_eight_ranks_and_long
         assert len(message.encode()) <= TERMINATION_LIMIT_BYTES
         assert Termination.model_validate_json(message).reason == "peer-lost"
     kept = Termination.model_validate_json(message).ranks
-    assert [one.rank for one in kept] == [one.rank for one in ranks] and kept[0].groups == groups
+    assert [one.rank for one in kept] == [rank.rank for rank in ranks] and kept[0].groups == groups
 
 
 def test_a_message_of_an_older_trainer_is_read() -> None:

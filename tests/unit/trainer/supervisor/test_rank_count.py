@@ -45,7 +45,7 @@ def test_a_checkpoint_that_lacks_a_ranks_random_state_is_not_sealed(tmp_path: Pa
     job = start(camp, "01", "waits")
     until(lambda: seal.committed(camp.tier), "a step is sealed")
     job.terminate()
-    assert [one["step"] for one in events(job.communicate()[0], "committed")] == [20], (
+    assert [event["step"] for event in events(job.communicate()[0], "committed")] == [20], (
         "10 came first, and was not whole"
     )
     manifest = parse_manifest((camp.tier / "step-00000020/manifest.json").read_bytes())
