@@ -34,6 +34,8 @@ from trainer.supervisor.formats.tree import listing
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
 _OF_EXPORT = re.compile(r"config.*\.json$|\.index\.json$|^tokenizer|^vocab|^special_tokens|^merges|^chat_template")
 """What belongs to weights that `save_pretrained` has written."""
+_OF_MERGE = re.compile(r"_temp(?:_[0-9a-f]{32})?$")
+"""A folder of TensorFlow's in which each device has written its part, as a checkpoint looks that is whole."""
 _RANDOM = ("random_states", "rng_state")
 
 
@@ -97,6 +99,9 @@ def _index_lead_s(index: Path, data: Sequence[Path]) -> float:
 def tensorflow_candidates(view: View) -> Iterator[Candidate]:
     """`ckpt-3.index`, and the data files that its name counts. The number is more often that of the save. An index that
     is not younger than its data may be that of the last save under this name, or of a node with another clock."""
+    if not view.top and _OF_MERGE.search(view.path.name) and view.matching("part-?????-of-?????.*"):
+        yield Candidate("tensorflow", view.path, partial(bool, False))
+        return
     for index in view.matching("*.index"):
         stem = index.name[: -len(".index")]
         data = [path for path in view.matching(f"{glob.escape(stem)}.data-?????-of-?????")]

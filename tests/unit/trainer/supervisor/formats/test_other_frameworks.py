@@ -144,6 +144,14 @@ def test_each_save_of_a_framework_is_one_checkpoint_with_the_step_of_the_job(
         job.committed = step
 
 
+@pytest.mark.parametrize("write", [vits, hifigan, tacotron, flax, kohya, stable_baselines])
+def test_a_step_that_name_or_content_tell_is_taken_whatever_the_job_has_told(
+    write: Callable[[Path, int, int], None], job: WatchedJob
+) -> None:
+    job.at(54), job.folder.mkdir(), write(job.folder, 50, 5)
+    assert [step for step, _ in job.look()] == [50]
+
+
 @pytest.mark.parametrize("write", SERIES)
 def test_what_a_framework_has_saved_later_goes_at_a_restart_and_nothing_else(
     write: Callable[[Path, int, int], None], tmp_path: Path
@@ -179,6 +187,22 @@ def test_a_checkpoint_of_tensorflow_waits_for_all_of_its_files_and_the_end_of_it
     assert job.look() == []
     put(job.folder / "ckpt-1.data-00001-of-00002", b"y")
     assert [root for _, root in job.look()] == ["."]
+
+
+@pytest.mark.parametrize("folder", ["ckpt-2_temp", "ckpt-2_temp_0123456789abcdef0123456789abcdef"])
+def test_a_devices_part_of_tensorflows_save_is_no_checkpoint_and_goes_at_a_restart(
+    folder: str, job: WatchedJob
+) -> None:
+    _tensorflow(job.folder, "ckpt-1")
+    sealed_at = time.time() - 1.0
+    put(job.folder / folder / "part-00000-of-00002.data-00000-of-00001")
+    put(job.folder / folder / "part-00000-of-00002.index", b"table" * 9 + END_OF_TABLE)
+    job.recogniser.ended = True
+    job.at(10)
+    assert len(job.look()) == 1
+    restored = tuple(sorted(job.folder.glob("ckpt-1.*")))
+    forget_later("auto", job.folder, Finished(10, job.folder, restored), sealed_at)
+    assert {path.name for path in job.folder.iterdir()} == {*(path.name for path in restored), "checkpoint"}
 
 
 def test_an_index_of_something_else_is_no_checkpoint(job: WatchedJob) -> None:
