@@ -12,7 +12,6 @@ from typing import Any
 
 from lightkube import Client
 from lightkube.codecs import from_dict
-from lightkube.core.exceptions import ApiError
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 from lightkube.types import CascadeType
@@ -29,7 +28,7 @@ from infra.cluster.confinement import (
     one_time_pod,
 )
 from infra.cluster.gang import CAMPAIGN_LABEL, on_gpu_nodes, volumes
-from infra.cluster.kubernetes import create, is_gone
+from infra.cluster.kubernetes import create, or_none
 from infra.errors import PermanentError
 from infra.spec.campaign import Spec
 from infra.spec.names import ARCHIVE_ACCOUNT, ARCHIVE_COMMAND, ARCHIVE_ROOM
@@ -153,21 +152,14 @@ def _forget_failed(client: Client, pause: Callable[[], None]) -> None:
 
 
 def remove(client: Client, name: str = NAME) -> None:
-    try:
-        client.delete(Job, name, cascade=CascadeType.BACKGROUND)
-    except ApiError as error:
-        if not is_gone(error):
-            raise
+    or_none(lambda: client.delete(Job, name, cascade=CascadeType.BACKGROUND))
 
 
 def status_of(client: Client, name: str) -> dict[str, int]:
     """Return a Job's counts; empty if there is none."""
-    try:
-        job = client.get(Job, name)
-    except ApiError as error:
-        if is_gone(error):
-            return {}
-        raise
+    job = or_none(lambda: client.get(Job, name))
+    if job is None:
+        return {}
     status = job.status
     return {
         "leaving": int(job.metadata is not None and job.metadata.deletionTimestamp is not None),

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from lightkube import Client
-from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import NodeCondition, Taint
 from lightkube.resources.core_v1 import Node, Pod
 
 from infra.aws.account import Account
+from infra.cluster.attempts import remove_now
 from infra.cluster.fitness import Ailment, NodeFacts, Sickness
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
-from infra.cluster.kubernetes import is_gone
 from infra.cluster.nodes import NETWORK_LABELS, GpuNodes, Guard, Launched
 from infra.spec.campaign import Spec
 from infra.spec.names import GPU_TAINT_KEY, Names
@@ -152,7 +151,7 @@ class BorrowedNodes:
                 self._unattended.remove(node)
             for pod in pods:
                 if pod.metadata is not None and pod.metadata.deletionTimestamp is not None:
-                    _delete_now(self.client, str(pod.metadata.name))
+                    remove_now(self.client, str(pod.metadata.name))
 
     def desired(self) -> int:
         """Return the number of nodes that the gang needs: it always wants as many."""
@@ -198,14 +197,6 @@ def nodes_of(spec: Spec, account: Account, client: Client, names: Names, guard: 
 
 def _of_gang(pod: Pod) -> bool:
     return pod.metadata is not None and ATTEMPT_LABEL in (pod.metadata.labels or {})
-
-
-def _delete_now(client: Client, pod: str) -> None:
-    try:
-        client.delete(Pod, pod, grace_period=0)
-    except ApiError as error:
-        if not is_gone(error):
-            raise
 
 
 def obstacles(node: Node, cluster: StandingCluster) -> Iterator[str]:

@@ -24,8 +24,8 @@ from infra.record.events import Stage
 from infra.record.holder import Holder
 from infra.record.payloads.stages import StageFinished
 from infra.record.store import CampaignStore
-from infra.rehearsal.aws.base_images import HOST_TAG, SLIM_TAG
-from infra.rehearsal.aws.base_images import REPOSITORY as BASES_REPOSITORY
+from infra.rehearsal.aws.ecr import HOST_TAG, SLIM_TAG
+from infra.rehearsal.aws.ecr import REPOSITORY as BASES_REPOSITORY
 from infra.rehearsal.aws.ssm_parameters import NEWEST
 from infra.session import session
 from infra.spec.names import FOUNDATION_TAG, INPUTS_TAG, MANIFEST_TAG, REPOSITORY, STEWARD_REPOSITORY, buckets

@@ -23,7 +23,7 @@ from tests.root import ROOT
 from tests.unit.campaign.test_gang_verdicts import FACTS, probe, report
 from tests.unit.trainer.health.test_health_parsers import sample
 from trainer.contract import Expectation, HealthReport, Probe, Verdict
-from trainer.health import fabrics, throughput
+from trainer.health import fabrics, probes
 from trainer.health.diagnostic import diagnose
 from trainer.health.looking import CannotLook, Output, look
 from trainer.health.parsers.fabric import parse_nccl
@@ -235,17 +235,17 @@ def test_throughput_is_measured_with_many_calls_under_way(tmp_path: Path, monkey
 
         return call
 
-    monkeypatch.setattr(throughput.os, "write", slow(os.write))
-    monkeypatch.setattr(throughput.os, "readv", slow(os.readv))
-    seen = throughput.measure(tmp_path, 64)
+    monkeypatch.setattr(probes.os, "write", slow(os.write))
+    monkeypatch.setattr(probes.os, "readv", slow(os.readv))
+    seen = probes.measure(tmp_path, 64)
     assert seen.mib == 64 and seen.write_mb_s > 0 and seen.read_mb_s > 0 and not list(tmp_path.iterdir())
 
 
 def test_a_tier_that_hardly_moves_is_measured_for_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throughput, "_LONGEST_S", 0.0)
-    seen = throughput.measure(tmp_path, 512)
+    monkeypatch.setattr(probes, "_LONGEST_S", 0.0)
+    seen = probes.measure(tmp_path, 512)
     assert seen.mib == 16 * 8, "one call of each stream"
     assert not list(tmp_path.iterdir())
 

@@ -26,7 +26,7 @@ from trainer.health.looking import CannotLook, Output, look
 from trainer.health.parsers import dcgm
 from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.parsers.nvidia_smi import parse_query
-from trainer.health.throughput import measure, throughput_probes
+from trainer.health.probes import measure, throughput_probes
 
 TABLE = Table(__file__)
 
