@@ -156,9 +156,8 @@ P5EN_COST: Lines = {
     "system node": ("0.1008", "11.1022", "1.12"),
     "builder": ("0.1008", "0.5", "0.05"),
     "EKS control plane": ("0.1", "11.1022", "1.11"),
-    # autoscaling, ec2, ecr.api, ecr.dkr, eks, eks-auth, fsx, logs, monitoring, scheduler, sns, ssm, ssmmessages, sts:
-    # 14 x 0.01
-    "interface endpoints": ("0.14", "11.1022", "1.55"),
+    # autoscaling, ec2, ecr.api, ecr.dkr, eks, eks-auth, fsx, logs, monitoring, scheduler, sns, ssm, ssmmessages, sts
+    "interface endpoints": ("0.14", "11.1022", "1.55"),  # 14 x 0.01
     "FSx for Lustre": ("3.945205", "11.1022", "43.80"),  # 4,800 x 0.600 / 730
     "S3 archive": ("0", "0", "4.11"),  # 178.552 GB x 0.023
     "S3 interval copies": ("0", "10.0728", "0.23"),  # 714.208 GB x 10.0728 h / 730 x 0.023

@@ -4,7 +4,7 @@ campaign with Prometheus and Alertmanager and one without, of which each is the 
 Processor time is that of all processes of command and site. On a machine with other work it says more than the clock:
 what a rehearsal computes does not depend on what else runs.
 
-    python -m tests.bench.monitored [--pairs 2]
+    python -m tests.bench.monitoring.rehearsed [--pairs 2]
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.campaign.rehearsal import Rehearsal
 from tests.results import results_of
 from trainer.supervisor.family import adopt
 
-RESULTS = results_of("bench", "monitored")
+RESULTS = results_of("bench", "monitoring-rehearsed")
 LIMIT = 1.1
 _ENDS_WITHIN_S = 60.0
 
