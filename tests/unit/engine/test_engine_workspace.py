@@ -37,7 +37,7 @@ def test_a_stack_that_is_stored_is_opened_without_the_cli_and_another_is_made(tm
     assert command.starts == [["stack", "init", "campaign-train"]]
 
 
-def test_a_configuration_is_written_beside_what_opens_the_secrets_and_replaces_another(tmp_path: Path) -> None:
+def test_a_configuration_replaces_an_older_one_and_leaves_what_opens_the_secrets(tmp_path: Path) -> None:
     file = tmp_path / "Pulumi.campaign-train.yaml"
     file.write_text("encryptionsalt: v1:abc\nconfig:\n  bivouac:old: left\n")
     stored, command = workspace(tmp_path, exists=True)
