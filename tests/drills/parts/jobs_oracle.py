@@ -188,6 +188,7 @@ class Judge:
             }
             wanted = Counter(files.values())
             held = Counter(hashlib.sha256(each).hexdigest() for each in attempt.sealed[sealed[step]].contents)
+            self.older(attempt, entries)
             lacking = (wanted - held).total()
             self.insist(not lacking, f"{lacking} files of step {step} are not sealed")
             return "sealed"
@@ -197,6 +198,14 @@ class Judge:
         enough = told and self.plan["ending"] == "fails"
         self.insist(enough, f"step {step} is not sealed, only {sealed}; {refused[:1]}; {unrecognised}")
         return "told" if told or refused else "lost"
+
+    def older(self, attempt: Attempt, entries: Iterable[str]) -> None:
+        """Judge what is told of checkpoints that the sealed one has overtaken: they would hold a teardown."""
+        left = self.ledger.left(attempt.number + 1).items() if self.plan["nodes"] == 1 else ()
+        paths = [(self.history.folders[0], root.split()) for root, _ in left]
+        there = [names for folder, names in paths if all((folder / name).exists() for name in names)]
+        held = [names for names in there if any(_covers(entries, name) for name in names)]
+        self.insist(not held, f"checkpoints of the job are called unrecognised: {held}")
 
     def came_back(self, again: Ledger, attempt: int) -> None:
         """Judge what another attempt found on a disk that has the sealed steps alone."""
