@@ -151,7 +151,8 @@ class Judge:
         end, where = attempt.end, f"attempt {attempt.number}"
         unsealed = self.ledger.of("never sealed", attempt.number)
         if unsealed:
-            return self.faults.append(f"{where}: step {unsealed[0]['step']} was finished, and never sealed")
+            reasons = attempt.events("not_sealed")[:2]
+            return self.faults.append(f"{where}: step {unsealed[0]['step']} was finished, and never sealed: {reasons}")
         if self.plan["ending"] == "fails":
             self.insist(end.exit_code == 70 and "the loss is not finite" in end.detail, f"{where} ended as {end}")
             return
