@@ -8,6 +8,7 @@ import os
 import re
 import threading
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any, Iterable, Mapping
@@ -20,7 +21,7 @@ from trainer.supervisor.place import Place
 from trainer.supervisor.progress.record import Progress
 from trainer.supervisor.running import Running
 from trainer.supervisor.sealing import local as sealing
-from trainer.supervisor.sealing.shared import NoSoundSeal
+from trainer.supervisor.sealing.shared import AGAIN_S, NoSoundSeal
 
 _LOOK_S, _RARELY = 1.0, 5
 """All processes are read in one look of five: that costs more than all else here."""
@@ -318,8 +319,13 @@ class Job(Running):
     def _seal_while_it_runs(self) -> None:
         family.give_way()
         while not self._over.wait(_LOOK_S):
-            self._seal_finished()
-            self.progress.keep(self.committed_step)
+            try:
+                self._seal_finished()
+                self.progress.keep(self.committed_step)
+            except Exception as error:  # a look that fails must not be the last one
+                traceback.print_exc()
+                self.emit("not_sealed", step=self.committed_step, why=f"{type(error).__name__}: {error}"[:500])
+                self._over.wait(AGAIN_S)
 
     def _seal_finished(self) -> None:
         self.sealing.look()

@@ -151,7 +151,8 @@ class Judge:
         end, where = attempt.end, f"attempt {attempt.number}"
         unsealed = self.ledger.of("never sealed", attempt.number)
         if unsealed:
-            return self.faults.append(f"{where}: step {unsealed[0]['step']} was finished, and never sealed")
+            reasons = attempt.events("not_sealed")[:2]
+            return self.faults.append(f"{where}: step {unsealed[0]['step']} was finished, and never sealed: {reasons}")
         if self.plan["ending"] == "fails":
             self.insist(end.exit_code == 70 and "the loss is not finite" in end.detail, f"{where} ended as {end}")
             return
@@ -188,6 +189,7 @@ class Judge:
             }
             wanted = Counter(files.values())
             held = Counter(hashlib.sha256(each).hexdigest() for each in attempt.sealed[sealed[step]].contents)
+            self.older(attempt, entries)
             lacking = (wanted - held).total()
             self.insist(not lacking, f"{lacking} files of step {step} are not sealed")
             return "sealed"
@@ -197,6 +199,14 @@ class Judge:
         enough = told and self.plan["ending"] == "fails"
         self.insist(enough, f"step {step} is not sealed, only {sealed}; {events[:1]}; {unrecognised}")
         return "told" if told or events else "lost"
+
+    def older(self, attempt: Attempt, entries: Iterable[str]) -> None:
+        """Judge what is told of checkpoints that the sealed one has overtaken: they would hold a teardown."""
+        left = self.ledger.left(attempt.number + 1).items() if self.plan["nodes"] == 1 else ()
+        paths = [(self.history.folders[0], root.split()) for root, _ in left]
+        there = [names for folder, names in paths if all((folder / name).exists() for name in names)]
+        held = [names for names in there if any(_covers(entries, name) for name in names)]
+        self.insist(not held, f"checkpoints of the job are called unrecognised: {held}")
 
     def came_back(self, again: Ledger, attempt: int) -> None:
         """Judge what another attempt found on a disk that has the sealed steps alone."""

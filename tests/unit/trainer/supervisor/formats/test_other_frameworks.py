@@ -352,3 +352,10 @@ def test_tensorflows_tracker_is_accounted_for(tmp_path: Path) -> None:
 def test_a_file_without_an_ending_that_begins_like_no_state_is_none(start: bytes, job: WatchedJob) -> None:
     put(job.folder / "checkpoint_10", start)
     assert job.look() == []
+
+
+def test_the_jobs_own_folder_is_no_folder_of_tensorflows_parts_whatever_its_name(tmp_path: Path) -> None:
+    job = WatchedJob(tmp_path / "own_temp")
+    _tensorflow(job.folder, "part-00000-of-00002")
+    job.recogniser.ended = True
+    assert [root for _, root in job.look()] == ["."]

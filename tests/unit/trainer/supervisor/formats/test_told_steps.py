@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -51,3 +52,19 @@ def test_a_job_of_very_quick_steps_has_reached_more_than_it_told_last() -> None:
     steps = told((now - 1.0, 1), (now - 0.9, 1001))
     # at least 1001 + 0.9 s / 1 ms; ten times the longest pause of 1000 steps
     assert not steps.are_passed_by(64 * 1901 + 10_000, 0) and steps.are_passed_by(64 * 2901 + 10_000, 0)
+
+
+def test_a_line_may_be_heard_while_the_step_of_a_file_is_looked_up() -> None:
+    steps, over = told(*((100.0 + step, step) for step in range(10_000))), threading.Event()
+
+    def hear() -> None:
+        while not over.is_set():
+            steps.note(1, 1e6)
+
+    reader = threading.Thread(target=hear)
+    reader.start()
+    try:
+        assert {steps.before(0.0, -1) for _ in range(100)} == {-1}
+    finally:
+        over.set()
+        reader.join()

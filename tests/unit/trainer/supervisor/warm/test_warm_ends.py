@@ -145,3 +145,19 @@ def test_a_start_orders_the_ranks_and_a_failure_ends_those_that_are_left(job: Fo
     end = job.start_ranks(0, threading.Event())
     assert end.code != DONE and job.ended == 1
     assert job.warm_line.recv(4096) == b'{"variables": {"TORCHELASTIC_RESTART_COUNT": "0"}, "command": []}\n'
+
+
+def test_what_the_ranks_have_finished_is_sealed_before_the_next_ones_choose(job: ForkingJob) -> None:
+    calls: list[str] = []
+
+    def resume(generation: int) -> str:
+        calls.append(f"choose for {generation}")
+        return "/own/save-10"
+
+    job.sealing = SimpleNamespace(look=lambda: calls.append("seal"), resume=resume)  # type: ignore[assignment]
+    job._sealed_alone, job.generation, job.stopping = threading.RLock(), 2, "SIGTERM"
+    job._restart()
+    assert calls == ["seal", "choose for 2"]
+    job.warm_line.setblocking(False)
+    with pytest.raises(BlockingIOError):  # no rank is ordered of a job that is asked to stop
+        job.warm_line.recv(1)
