@@ -39,12 +39,12 @@ _INSIDE = (
 """Traffic between a campaign's subnets: protocol, ports, purpose. EFA and collectives stay in one subnet, where no ACL
 counts."""
 NO_WAY_OUT = ("igw-", "pcx-")
+"""Targets of a default route that lead a private node nowhere: it has no public address, and no peer forwards."""
 _WITHOUT = {
     SCHEDULER_SERVICE: "without a closer, nothing but the deadline ends the GPU nodes of a steward that dies",
     MONITORING_SERVICE: "nobody sees the file system's traffic, and a storage target that fills up",
 }
 """Service that a campaign can do without -> what it then lacks."""
-"""Targets of a default route that lead a private node nowhere: it has no public address, and no peer forwards."""
 
 
 def existing_network_fields(case: Case) -> Iterator[Draft]:

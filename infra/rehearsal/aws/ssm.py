@@ -26,7 +26,7 @@ MAX_STDOUT_CHARS = 24_000
 MAX_STDERR_CHARS = 8_000
 TRUNCATED = "\n---Output truncated---"
 EVENTUAL_S = 0.1
-"""GetCommandInvocation does not know younger commands, as on AWS. A bake sends some forty, one after the other."""
+"""GetCommandInvocation does not know younger commands, as on AWS. A bake sends about 20, one after the other."""
 ENDED = ("Success", "Failed", "TimedOut", "Cancelled")
 AGENT_ACTION = "ssm:UpdateInstanceInformation"
 """An agent needs it to register; AmazonSSMManagedInstanceCore grants it."""

@@ -84,13 +84,19 @@ class FileSystemFigures:
 
     def _newest(self, file_system: str) -> dict[str, float]:
         now = self._clock.now()
-        answer = self._account.client("cloudwatch").get_metric_data(
-            MetricDataQueries=[_query(field, figure, file_system) for field, figure in FIGURES.items()],
-            StartTime=now - _BACK,
-            EndTime=now,
-            ScanBy="TimestampDescending",
+        pages = (
+            self._account.client("cloudwatch")
+            .get_paginator("get_metric_data")
+            .paginate(
+                MetricDataQueries=[_query(field, figure, file_system) for field, figure in FIGURES.items()],
+                StartTime=now - _BACK,
+                EndTime=now,
+                ScanBy="TimestampDescending",
+            )
         )
-        newest = {row["Id"]: row["Values"][0] for row in answer["MetricDataResults"] if row["Values"]}
+        newest = dict[str, float]()
+        for row in (row for page in pages for row in page["MetricDataResults"] if row["Values"]):
+            newest.setdefault(row["Id"], row["Values"][0])  # a later page has what is older
         return {
             field: newest[field] / (_PERIOD_S if figure.is_rate else 1)
             for field, figure in FIGURES.items()

@@ -30,16 +30,22 @@ class CloudWatch:
         self.away = False
         self.asked = list[dict[str, Any]]()
 
-    def get_metric_data(self, **request: Any) -> dict[str, Any]:
+    def get_paginator(self, operation: str) -> SimpleNamespace:
+        assert operation == "get_metric_data"
+        return SimpleNamespace(paginate=self.pages)
+
+    def pages(self, **request: Any) -> list[dict[str, Any]]:
+        """Two pages, the older one with other values."""
         self.asked.append(request)
         if self.away:
             raise EndpointConnectionError(endpoint_url="https://monitoring")
         rows = [(row["Id"], row["MetricStat"]) for row in request["MetricDataQueries"]]
-        return {
-            "MetricDataResults": [
-                {"Id": id, "Values": self.values[stat["Metric"]["MetricName"], stat["Stat"]]} for id, stat in rows
-            ]
-        }
+        values = [(id, self.values[stat["Metric"]["MetricName"], stat["Stat"]]) for id, stat in rows]
+        older = [{"Id": id, "Values": [999.0] if points else []} for id, points in values]
+        return [
+            {"MetricDataResults": [{"Id": id, "Values": points} for id, points in values]},
+            {"MetricDataResults": older},
+        ]
 
 
 @pytest.fixture
