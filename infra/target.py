@@ -104,8 +104,8 @@ def ask_cluster(spec: Spec, facts: Facts, progress: Callable[[str], None]) -> Fa
         if has_begun(open_account(spec)[0], spec):
             return facts
 
-    seen = look(spec, spec.cluster, openings(spec, spec.cluster), progress)
-    return facts.model_copy(update={"cluster": seen})
+    cluster_facts = look(spec, spec.cluster, openings(spec, spec.cluster), progress)
+    return facts.model_copy(update={"cluster": cluster_facts})
 
 
 def fetch_source(spec: Spec, progress: Callable[[str], None], *, patient: bool = False) -> None:
@@ -172,11 +172,11 @@ def _refuse_borrowers_name(spec: Spec) -> None:
     """Raise `UserError` if a campaign in an existing cluster has the name on this machine."""
     from infra.record import borrowing
 
-    known = borrowing.recall(spec.campaign)
-    if known is not None and known.cluster is not None:
+    earlier_campaign = borrowing.recall(spec.campaign)
+    if earlier_campaign is not None and earlier_campaign.cluster is not None:
         raise UserError(
             "the campaign's name is in use by one in an existing cluster",
-            seen=f"{spec.campaign} in context {known.cluster.context}",
+            seen=f"{spec.campaign} in context {earlier_campaign.cluster.context}",
             cure="give this campaign another name",
         )
 
@@ -193,9 +193,9 @@ def enter_where(campaign: str, spec: Path | None = None) -> None:
         if spec is not None:
             from infra.spec.campaign import load
 
-            relaunched = load(spec).spec
-            fetch_source(relaunched, lambda step: None)
-            _choose_packages(relaunched, lambda step: None)
+            new_spec = load(spec).spec
+            fetch_source(new_spec, lambda step: None)
+            _choose_packages(new_spec, lambda step: None)
         handle.enter(site, command_line())
 
 

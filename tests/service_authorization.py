@@ -46,8 +46,8 @@ def actions(pattern: str) -> list[str]:
 
 
 def _details(action: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = REFERENCE.actions.get_action_details(*action.split(":"))
-    return found
+    details: Mapping[str, Any] = REFERENCE.actions.get_action_details(*action.split(":"))
+    return details
 
 
 def forms(action: str, required: bool = False) -> dict[str, str]:
@@ -57,7 +57,7 @@ def forms(action: str, required: bool = False) -> dict[str, str]:
     if not kinds:
         return {"": "*"}
     found = dict[str, str]()
-    for kind in (one["name"] for one in kinds if one["required"] or not required):
+    for kind in (kind["name"] for kind in kinds if kind["required"] or not required):
         own = REFERENCE.resources.get_resource_type_details(service, kind)["arn"]
         of_tags = service == "logs" and name in _OF_LOG_TAGS
         found[kind] = own if of_tags else ELSEWHERE.get((service, kind), own)
@@ -84,7 +84,7 @@ def _like(pattern: str, text: str) -> bool:
 
 
 def fits_any(resources: list[str], form: str) -> bool:
-    return any(fits(one, form) for one in resources)
+    return any(fits(resource, form) for resource in resources)
 
 
 @cache

@@ -46,13 +46,13 @@ def circles(edges: Edges) -> list[list[str]]:
     """Groups of modules each of which imports all others of its group, directly or not."""
     reached: Edges = {}
     for start in edges:
-        seen: set[str] = set()
+        names: set[str] = set()
         todo = [start]
         while todo:
-            for name in edges[todo.pop()] - seen:
-                seen.add(name)
+            for name in edges[todo.pop()] - names:
+                names.add(name)
                 todo.append(name)
-        reached[start] = seen
+        reached[start] = names
     looping = {name for name in edges if name in reached[name]}
     groups = {
         frozenset(other for other in looping if other in reached[name] and name in reached[other]) for name in looping

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 
 from trainer.contract import NOTHING_SOUND, ExitCode
-from trainer.contract.exits import PEER_LOST
+from trainer.contract.exits import MEMORY, OF_LIMITS, OPEN_FILES, PEER_LOST
 
+_NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "out of memory")
 _LOST_PEER = ("gloo", "Connection closed by peer", "Connection reset", "NCCL", "ncclRemoteError", "Timed out waiting")
 
 
@@ -82,6 +83,18 @@ class PeerLost(TrainerError):
     reason = PEER_LOST
 
 
+class OutOfMemory(TrainerError):
+    """The host's or the GPU's memory is used up, or the limit of this process."""
+
+    reason = MEMORY
+
+
+class OutOfFiles(TrainerError):
+    """The process or its machine may open no more files."""
+
+    reason = OPEN_FILES
+
+
 class Diverged(TrainerError):
     """Ranks that must hold equal weights do not."""
 
@@ -101,6 +114,18 @@ def lasting(error: OSError) -> bool:
     return isinstance(error, (*_FILES_SAY, PermissionError)) or error.errno in _FILES_SAY_ALSO
 
 
+def limit_error(error: BaseException, finding: object) -> TrainerError | None:
+    """Return the error of a process that was refused memory or another open file; None for any other error."""
+    reason = OF_LIMITS.get(error.errno or 0) if isinstance(error, OSError) else None
+    is_refused = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _NO_MEMORY)
+    if reason == MEMORY or isinstance(error, MemoryError) or is_refused:
+        cure = "look at what uses the node's memory; a smaller micro-batch needs less, on the GPU too"
+        return OutOfMemory("no memory is left", finding, cure)
+    if reason == OPEN_FILES:
+        return OutOfFiles("no more files can be opened", finding, "look at their limit, and at what opens them")
+    return None
+
+
 def unread(error: OSError, refusal: TrainerError) -> TrainerError:
     """Return the error for a failed read: `refusal`, which is never retried, if it is `lasting`, else a storage error.
 
@@ -112,6 +137,8 @@ def unread(error: OSError, refusal: TrainerError) -> TrainerError:
         return type(refusal)("no permission to read", refusal.seen, cure)
     if lasting(error):
         return refusal
+    if (refused := limit_error(error, refusal.seen)) is not None:
+        return refused
     return StorageError("storage failed during a read", refusal.seen, "look at the mount of this path")
 
 
@@ -129,6 +156,8 @@ def classify(error: BaseException) -> TrainerError:
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, RuntimeError) and any(sign in text for sign in _LOST_PEER) and not _of_own_gpu(text):
         return PeerLost("a collective failed", text.splitlines()[0][:500], "look at the other nodes first")
+    if (refused := limit_error(error, text[:800])) is not None:
+        return refused
     if isinstance(error, OSError):
         return StorageError("an operation on a file failed", text, "look at the mount of this path")
     return TrainerError("unexpected error", text[:800])

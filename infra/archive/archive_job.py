@@ -12,19 +12,26 @@ from typing import Any
 
 from lightkube import Client
 from lightkube.codecs import from_dict
-from lightkube.core.exceptions import ApiError
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 from lightkube.types import CascadeType
 
 from infra.archive.settings import ArchiveConfig
 from infra.cluster import attempts
-from infra.cluster.confinement import NOBODY, READS_ALL, ROOT, container_context, environment, pod_context
+from infra.cluster.confinement import (
+    NOBODY,
+    READS_ALL,
+    ROOT,
+    batch_job,
+    container_context,
+    environment,
+    one_time_pod,
+)
 from infra.cluster.gang import CAMPAIGN_LABEL, on_gpu_nodes, volumes
-from infra.cluster.kubernetes import create, is_gone
+from infra.cluster.kubernetes import create, or_none
 from infra.errors import PermanentError
 from infra.spec.campaign import Spec
-from infra.spec.names import ARCHIVE_ACCOUNT, ARCHIVE_COMMAND, ARCHIVE_ROOM, NAMESPACE
+from infra.spec.names import ARCHIVE_ACCOUNT, ARCHIVE_COMMAND, ARCHIVE_ROOM
 from trainer.contract import SHARED_CHECKPOINTS
 
 NAME = "archive"
@@ -87,22 +94,8 @@ def manifest(config: ArchiveConfig, image: str, accelerators: int) -> dict[str, 
         "securityContext": container_context(runAsUser=ROOT, runAsGroup=ROOT, runAsNonRoot=False),
         "volumeMounts": [mount for mount in mounts if mount["name"] == "local"],
     }
-    pod = {
-        **on_gpu_nodes(),
-        "restartPolicy": "Never",
-        "serviceAccountName": ARCHIVE_ACCOUNT,
-        "automountServiceAccountToken": False,
-        "securityContext": pod_context(user),
-        "volumes": pod_volumes,
-        "initContainers": [room],
-        "containers": [container],
-    }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": labels},
-        "spec": {"backoffLimit": TRIES - 1, "template": {"metadata": {"labels": labels}, "spec": pod}},
-    }
+    pod = one_time_pod(ARCHIVE_ACCOUNT, user, pod_volumes, container, **on_gpu_nodes(), initContainers=[room])
+    return batch_job(NAME, labels, pod, backoffLimit=TRIES - 1)
 
 
 def run(
@@ -159,21 +152,14 @@ def _forget_failed(client: Client, pause: Callable[[], None]) -> None:
 
 
 def remove(client: Client, name: str = NAME) -> None:
-    try:
-        client.delete(Job, name, cascade=CascadeType.BACKGROUND)
-    except ApiError as error:
-        if not is_gone(error):
-            raise
+    or_none(lambda: client.delete(Job, name, cascade=CascadeType.BACKGROUND))
 
 
 def status_of(client: Client, name: str) -> dict[str, int]:
     """Return a Job's counts; empty if there is none."""
-    try:
-        job = client.get(Job, name)
-    except ApiError as error:
-        if is_gone(error):
-            return {}
-        raise
+    job = or_none(lambda: client.get(Job, name))
+    if job is None:
+        return {}
     status = job.status
     return {
         "leaving": int(job.metadata is not None and job.metadata.deletionTimestamp is not None),

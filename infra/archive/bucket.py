@@ -99,8 +99,8 @@ class ArchiveBucket:
                 current = self._head(key)
             if current is None:
                 raise Unsound(f"{key} was sent but is not there")
-            same = (current.size_bytes, current.sha256) == (content.size_bytes, content.sha256)
-            if not same and not (first_stays and current.sha256):
+            is_same = (current.size_bytes, current.sha256) == (content.size_bytes, content.sha256)
+            if not is_same and not (first_stays and current.sha256):
                 content_text = f"{current.size_bytes} bytes, SHA-256 {current.sha256 or 'unknown'}"
                 raise Clash(f"{key} holds {content_text}, wanted {content.size_bytes} bytes, {content.sha256}")
             return current

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cached_property
 from typing import Any, BinaryIO
@@ -43,15 +44,8 @@ class PartTransfers:
         """
         url = self._s3.generate_presigned_url("upload_part", Params=part, ExpiresIn=_PRESIGNED_S, HttpMethod="PUT")
         answer: Future[dict[str, str]] = Future()
-        answer_headers: dict[str, str] = {}
-
-        def on_headers(status_code: int, headers: list[tuple[str, str]], **_: Any) -> None:
-            answer_headers.update({name.lower(): value for name, value in headers})
-
         request_headers = {"Content-Length": str(size), **headers}
-        self._start(
-            "UploadPart", "PUT", url, request_headers, answer, lambda: answer_headers, body=body, on_headers=on_headers
-        )
+        self._start("UploadPart", "PUT", url, request_headers, answer, lambda answer_headers: answer_headers, body=body)
         return answer
 
     def get(self, source: dict[str, Any], start: int, into: memoryview, object_size: int) -> Future[int]:
@@ -61,11 +55,7 @@ class PartTransfers:
         """
         url = self._s3.generate_presigned_url("get_object", Params=source, ExpiresIn=_PRESIGNED_S)
         answer: Future[int] = Future()
-        answer_headers: dict[str, str] = {}
         size, byte_count = len(into), 0
-
-        def on_headers(status_code: int, headers: list[tuple[str, str]], **_: Any) -> None:
-            answer_headers.update({name.lower(): value for name, value in headers})
 
         def on_body(chunk: bytes, offset: int, **_: Any) -> None:
             # Offsets are the object's; each byte is copied once. A request that the runtime retries starts over.
@@ -75,7 +65,7 @@ class PartTransfers:
                 into[position : position + len(chunk)] = chunk
                 byte_count = position + len(chunk)
 
-        def result() -> int:
+        def result(answer_headers: dict[str, str]) -> int:
             total = answer_headers.get("content-range", "").rpartition("/")[2]
             if total.isdigit() and int(total) != object_size:
                 raise Altered(f"{source['Key']}: {total} bytes, not {object_size}")
@@ -84,7 +74,7 @@ class PartTransfers:
             return byte_count
 
         headers = {"Range": f"bytes={start}-{start + size - 1}"}
-        self._start("GetObject", "GET", url, headers, answer, result, on_headers=on_headers, on_body=on_body)
+        self._start("GetObject", "GET", url, headers, answer, result, on_body=on_body)
         return answer
 
     def _start(
@@ -94,7 +84,7 @@ class PartTransfers:
         url: str,
         headers: dict[str, str],
         answer: Future[Any],
-        result: Any,
+        result: Callable[[dict[str, str]], Any],
         body: BinaryIO | None = None,
         **callbacks: Any,
     ) -> None:
@@ -104,18 +94,21 @@ class PartTransfers:
         split = urlsplit(url)
         all_headers = http.HttpHeaders([("Host", split.netloc), *headers.items()])
         request = http.HttpRequest(method, f"{split.path}?{split.query}", all_headers, body)
+        answer_headers: dict[str, str] = {}
+
+        def on_headers(status_code: int, headers: list[tuple[str, str]], **_: Any) -> None:
+            answer_headers.update({name.lower(): value for name, value in headers})
 
         def on_done(error: Exception | None = None, **_: Any) -> None:
             try:
                 if error is not None:
                     raise as_client_error(error, operation)
-                answer.set_result(result())
+                answer.set_result(result(answer_headers))
             except Exception as failure:
                 answer.set_exception(failure)
 
-        self._client.make_request(
-            type=S3RequestType.DEFAULT, request=request, operation_name=operation, on_done=on_done, **callbacks
-        )
+        callbacks |= {"on_headers": on_headers, "on_done": on_done}
+        self._client.make_request(type=S3RequestType.DEFAULT, request=request, operation_name=operation, **callbacks)
 
     @property
     def _client(self) -> Any:

@@ -21,7 +21,7 @@ from infra.aws.job_image import find_job_image
 from infra.aws.manifests import RegistryImage
 from infra.aws.registry import NoSuchImage, Registry
 from infra.bake import node_image
-from infra.bake.builder import builder
+from infra.bake.builder import builder, clear_leftovers
 from infra.bake.foundation import foundation
 from infra.bake.playbook import play
 from infra.bake.sources import NO_CODE, digest_of, sources
@@ -30,7 +30,7 @@ from infra.errors import PermanentError, UserError
 from infra.folders import CODE, asset
 from infra.inventory import certify
 from infra.record.payloads.outputs import BakedNodes, BakeOutput
-from infra.session.context import Context
+from infra.session.context import Context, side_by_side
 from infra.spec.image_reference import repository_url
 from infra.spec.names import REPOSITORY, STEWARD_REPOSITORY
 from infra.stack.outputs import FoundationOutputs
@@ -148,14 +148,18 @@ def run(context: Context) -> BakeOutput:
 
 
 def images(context: Context, own_image: node_image.NodeImage | None = None, force: bool = False) -> BakeOutput:
-    """Make the foundation and all images, and find a workload's own; `own_image` is used as long as it exists. Raises
-    `UserError` before anything is made if a registry lacks a base or the workload's image."""
+    """Make the foundation and all images, beside each other, and find a workload's own; `own_image` is used as long as
+    it exists. Raises `UserError` before anything is made if a registry lacks a base or the workload's image."""
     bases = Bases(find_base(context.account, context.spec), find_steward_base(context.account, context.spec))
     job = _job_image(context)
     with packing(context, bases, force) as package:
         place = foundation(context)
-        nodes, fresh = node_image.ensure(context, place, own_image, force)
-        trainer = our_images(context, place, bases, package, force)
+        clear_leftovers(context)
+        (nodes, fresh), trainer = side_by_side(
+            context,
+            lambda work: node_image.ensure(work, place, own_image, force),
+            lambda work: our_images(work, place, bases, package, force),
+        )
     return trainer.model_copy(
         update={
             "baked": trainer.baked or fresh,
@@ -179,7 +183,7 @@ def _job_image(context: Context) -> str | None:
 @contextmanager
 def packing(context: Context, bases: Bases, force: bool = False) -> Iterator[Package]:
     """Yield what packs wheel and tools, each once. For images that were never baked it begins at once, beside AWS's
-    works on foundation and node image."""
+    works on the foundation."""
     inputs = _inputs(bases)
     is_new = force or context.store.get(manifest_key(inputs)) is None
     with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(1) as pool:
@@ -208,19 +212,20 @@ def our_images(
     manifest_known = None if body is None else ImageManifest.model_validate_json(body)
     if manifest_known is not None and not force and _still_there(registry, manifest_known):
         context.progress.note(f"trainer image of the same inputs exists, {inputs[:12]}: nothing to bake")
-        return _outputs_of(key, manifest_known, baked=False)
+        return _outputs_of(key, manifest_known, is_baked=False)
     context.progress.step("wheel")
-    packed = package()
+    package_files = package()
     variables = {
-        "trainer_image_wheel": str(packed.wheel),
-        "trainer_image_tools": str(packed.tools),
+        "trainer_image_wheel": str(package_files.wheel),
+        "trainer_image_tools": str(package_files.tools),
         "trainer_image_layers": layers(bases),
         "trainer_image_tag": inputs,
         "trainer_image_region": context.spec.region,
     }
     machine = context.account.client("ssm").get_parameter(Name=BUILDER_IMAGE)["Parameter"]["Value"]
-    with builder(context, place, machine) as machine_builder:
-        facts = play(context, machine_builder, "trainer_image", variables, packed.work)
+    _, schedule = context.names.builder_schedules
+    with builder(context, place, machine, schedule) as machine_builder:
+        facts = play(context, machine_builder, "trainer_image", variables, package_files.work)
     digests = facts["pushed"]
     manifest = ImageManifest(
         image=_reference(context, REPOSITORY, digests),
@@ -242,7 +247,7 @@ def our_images(
     context.progress.note(f"trainer image {manifest.image}")
     size = digests[STEWARD_REPOSITORY]["bytes"] / 10**6
     context.progress.note(f"steward image {_of_steward(manifest)}, {size:.0f} MB packed")
-    return _outputs_of(key, manifest, baked=True)
+    return _outputs_of(key, manifest, is_baked=True)
 
 
 def layers(bases: Bases) -> list[dict[str, Any]]:
@@ -260,10 +265,10 @@ def _reference(context: Context, repository: str, digests: dict[str, Any]) -> st
     return f"{url}@{digests[repository]['digest']}"
 
 
-def _outputs_of(key: str, manifest: ImageManifest, *, baked: bool) -> BakeOutput:
+def _outputs_of(key: str, manifest: ImageManifest, *, is_baked: bool) -> BakeOutput:
     """Return the part of the bake's outputs about these images."""
     steward, code = _of_steward(manifest), manifest.inputs_digest
-    return BakeOutput(manifest=key, image=manifest.image, steward_image=steward, code=code, baked=baked)
+    return BakeOutput(manifest=key, image=manifest.image, steward_image=steward, code=code, baked=is_baked)
 
 
 def _of_steward(manifest: ImageManifest) -> str:

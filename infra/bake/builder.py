@@ -1,14 +1,14 @@
-"""A builder: an instance without open ports that bakes images and always ends.
+"""A builder: an instance without open ports that bakes an image and always ends.
 
 Three things end it independently: the driver; a one-time schedule of EventBridge, which needs neither the driver nor a
 booting machine; and the machine's own shutdown by its user data, which covers the gap between launch and schedule. The
-campaign's next bake and its teardown end builders that a killed driver left.
+campaign's next bake and its teardown end builders that a killed driver left. Node image and trainer image are baked
+beside each other, each on its own builder.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,21 +58,21 @@ class Builder:
 
 
 @contextmanager
-def builder(context: Context, place: FoundationOutputs, image: str, life: timedelta = LIFE) -> Iterator[Builder]:
-    """Run a builder from `image` for the block. Raises `PermanentError` when EC2 refuses it or its agent does not
-    answer; it is ended then too."""
-    end_builders(context.account, context.names)
-    _forget_files(context)
+def builder(
+    context: Context, place: FoundationOutputs, image: str, schedule: str, life: timedelta = LIFE
+) -> Iterator[Builder]:
+    """Run a builder from `image` for the block. `schedule`: name of the schedule that ends it, which no other builder
+    has. Raises `PermanentError` when EC2 refuses it or its agent does not answer; it is ended then too."""
     refuse_place(context.account, context.spec)
     context.guard()
     ends_at = datetime.now(UTC) + life
     instance = _launch(context, place, image, ends_at)
     try:
-        _arm(context, place, instance, ends_at)
+        _arm(context, place, instance, schedule, ends_at)
         _await_agent(context, instance, image)
         yield Builder(instance, ends_at)
     finally:
-        _end(context, instance, ends_at)
+        _end(context, instance, schedule, ends_at)
 
 
 def living_builders(account: Account, names: Names) -> list[str]:
@@ -81,16 +81,19 @@ def living_builders(account: Account, names: Names) -> list[str]:
 
 
 def end_builders(account: Account, names: Names) -> list[str]:
-    """End builders of a killed driver, whose state is unknown, and their schedule; return their ids."""
+    """End builders of a killed driver, whose state is unknown, and their schedules; return their ids."""
     left = living_builders(account, names)
     if left:
         account.client("ec2").terminate_instances(InstanceIds=left)
-    _disarm(account, names)
+    for schedule in names.builder_schedules:
+        _disarm(account, schedule)
     return left
 
 
-def _forget_files(context: Context) -> None:
-    """Remove files that a killed driver left on the way to its builder."""
+def clear_leftovers(context: Context) -> None:
+    """End builders that a killed driver left, and remove the files on the way to them. Call it before the first
+    builder."""
+    end_builders(context.account, context.names)
     store = context.store
     for key in store.keys(TRANSFER):
         store.s3.delete_object(Bucket=store.bucket, Key=key)
@@ -162,9 +165,9 @@ def _place(spec: Spec, place: FoundationOutputs) -> dict[str, Any]:
     return {"NetworkInterfaces": [interface]}
 
 
-def _arm(context: Context, place: FoundationOutputs, instance: str, ends_at: datetime) -> None:
+def _arm(context: Context, place: FoundationOutputs, instance: str, schedule: str, ends_at: datetime) -> None:
     request: dict[str, Any] = dict(
-        Name=context.names.builder,
+        Name=schedule,
         Description=f"Ends the builder of campaign {context.spec.campaign} if nobody else does",
         ScheduleExpression=f"at({ends_at:%Y-%m-%dT%H:%M:%S})",
         ScheduleExpressionTimezone="UTC",
@@ -182,24 +185,22 @@ def _arm(context: Context, place: FoundationOutputs, instance: str, ends_at: dat
 
 def _once_known(context: Context, call: Callable[[], Any]) -> Any:
     """Retry a call while a new role or profile of the foundation is not known everywhere."""
-    end = time.monotonic() + waits.ROLE_KNOWN.seconds
-    while True:
+    refusal: ClientError | None = None
+    for _ in context.turns(waits.ROLE_KNOWN.seconds):
         try:
             return call()
         except ClientError as error:
-            refusal = error.response["Error"]
-            young = refusal["Code"] in _YOUNG and (
-                "role" in refusal["Message"] or "Instance Profile" in refusal["Message"]
-            )
-            if not young or time.monotonic() > end:
+            refusal, code, words = error, error.response["Error"]["Code"], error.response["Error"]["Message"]
+            if code not in _YOUNG or not ("role" in words or "Instance Profile" in words):
                 raise
         context.progress.step("waiting until all of AWS knows the build network's roles")
-        time.sleep(2.0)
+    assert refusal is not None, "there is at least one turn"
+    raise refusal
 
 
-def _disarm(account: Account, names: Names) -> None:
+def _disarm(account: Account, schedule: str) -> None:
     try:
-        account.client("scheduler").delete_schedule(Name=names.builder)
+        account.client("scheduler").delete_schedule(Name=schedule)
     except ClientError as error:
         if error.response["Error"]["Code"] not in _GONE:
             raise
@@ -230,11 +231,11 @@ def _await_agent(context: Context, instance: str, image: str) -> None:
     )
 
 
-def _end(context: Context, instance: str, ends_at: datetime) -> None:
+def _end(context: Context, instance: str, schedule: str, ends_at: datetime) -> None:
     """End the builder; if AWS takes no more calls, print that the schedule will."""
     try:
         context.account.client("ec2").terminate_instances(InstanceIds=[instance])
-        _disarm(context.account, context.names)
+        _disarm(context.account, schedule)
     except (ClientError, BotoCoreError) as error:
         if isinstance(error, ClientError) and error.response["Error"]["Code"] in _GONE:
             return

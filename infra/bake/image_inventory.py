@@ -128,11 +128,11 @@ class ImageInventory:
                 manifest=key,
             )
 
-    def _snapshots(self, excluded: set[str]) -> Iterator[BakedImage]:
+    def _snapshots(self, excluded_ids: set[str]) -> Iterator[BakedImage]:
         """Yield baked snapshots without an AMI: a removal was interrupted, or somebody deregistered the AMI."""
         ec2 = self.account.client("ec2")
         for page in ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=_OURS):
-            for snapshot in (snapshot for snapshot in page["Snapshots"] if snapshot["SnapshotId"] not in excluded):
+            for snapshot in (snapshot for snapshot in page["Snapshots"] if snapshot["SnapshotId"] not in excluded_ids):
                 yield BakedImage(
                     kind="snapshot",
                     id=snapshot["SnapshotId"],

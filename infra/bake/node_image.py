@@ -9,16 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from infra.aws.account import every
 from infra.aws.given.node_image import find_base_image, find_image
 from infra.bake.builder import Builder, builder
 from infra.bake.playbook import play
 from infra.bake.sources import digest_of, sources
 from infra.errors import PermanentError, UserError
-from infra.folders import CODE, asset
+from infra.folders import CODE
 from infra.plan.catalogue import instance_type
+from infra.plan.catalogue.reading import image_versions
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec import waits
@@ -79,7 +78,8 @@ def ensure(
         context.progress.note(f"node image of the same inputs exists, {inputs[:12]}: {old_image.ami}")
         return old_image, False
     _forget_unfinished(context, inputs)
-    with builder(context, place, base_ami) as machine:
+    schedule, _ = context.names.builder_schedules
+    with builder(context, place, base_ami, schedule) as machine:
         image = _bake(context, machine, base_ami, base, inputs)
     if old_image is not None:
         context.progress.note(f"{old_image.ami} of the same inputs stays: campaigns may run on it")
@@ -119,8 +119,7 @@ def find_base(context: Context) -> tuple[str, str]:
 
 def versions(root: Path) -> dict[str, Any]:
     """Return images/versions.yaml by role, with dates as text, as in JSON."""
-    read = yaml.safe_load(asset("images/versions.yaml", root).read_text())["versions"]
-    by_role: dict[str, Any] = json.loads(json.dumps(read, default=str))
+    by_role: dict[str, Any] = json.loads(json.dumps(image_versions(root), default=str))
     return by_role
 
 

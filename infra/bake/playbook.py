@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,8 @@ def play(context: Context, builder: Builder, group: str, variables: dict[str, An
     """Play the part of bake.yml for `group`; return its last fact. `work` is an empty folder."""
     hosts = inventory(context, builder, group)
     with on_leash([context.lease], context.spec.campaign) as mark:
-        result = run(PLAYBOOKS / "bake.yml", hosts, variables, work, context.progress.step, mark)
+        say = partial(_say, context, group.replace("_", " "))
+        result = run(PLAYBOOKS / "bake.yml", hosts, variables, work, say, mark, context.halt.is_set)
     context.guard()
     if result.failure is not None or not result.baked:
         raise PermanentError(
@@ -51,6 +52,10 @@ def play(context: Context, builder: Builder, group: str, variables: dict[str, An
     slow = sorted(result.seconds.items(), key=lambda row: -row[1])
     context.progress.note(", ".join(f"{role} {seconds:.1f} s" for role, seconds in slow))
     return result.baked
+
+
+def _say(context: Context, image: str, text: str) -> None:
+    context.progress.step(f"{image}: {text}")
 
 
 def inventory(context: Context, builder: Builder, group: str) -> dict[str, Any]:
@@ -75,8 +80,9 @@ def run(
     work: Path,
     say: Any = lambda text: None,
     environment: Mapping[str, str] | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> PlayResult:
-    """Run ansible-runner. Raises `KeyboardInterrupt` when a signal ended it."""
+    """Run ansible-runner. Raises `KeyboardInterrupt` when `is_over` ended it."""
     import ansible_runner
 
     report, clock = PlayResult(), [time.monotonic()]
@@ -87,21 +93,16 @@ def run(
 
     private = work / "runner"
     private.mkdir(parents=True, exist_ok=True)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        result = ansible_runner.run(
-            private_data_dir=str(private),
-            playbook=str(playbook),
-            quiet=True,
-            envvars=_environment(work) | dict(environment or {}),
-            inventory=inventory,
-            extravars=variables,
-            event_handler=on_event,
-        )
-    finally:
-        # The runner leaves its handlers behind, which only record a signal.
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    result = ansible_runner.run(
+        private_data_dir=str(private),
+        playbook=str(playbook),
+        quiet=True,
+        envvars=_environment(work) | dict(environment or {}),
+        inventory=inventory,
+        extravars=variables,
+        event_handler=on_event,
+        cancel_callback=is_over,
+    )
     if result.status == "canceled":
         raise KeyboardInterrupt
     if result.status != "successful" and report.failure is None:
@@ -114,7 +115,7 @@ def _hear(event: dict[str, Any], report: PlayResult, clock: list[float], say: An
     match event["event"]:
         case "playbook_on_task_start":
             role = data.get("role")
-            say(f"builder: {role + ': ' if role else ''}{data.get('task')}")
+            say(f"{role + ': ' if role else ''}{data.get('task')}")
         case "runner_on_ok":
             now = time.monotonic()
             role = str(data.get("role") or "play")

@@ -26,13 +26,13 @@ _LEFT_LYING = ("*~", "#*#", "*.bak", "*.orig", "*.rej", "*.tmp", "*.sw?", "4913"
 """Files of editors, patches and merges; vim probes a folder with the last."""
 
 
-def sources(root: Path, parts: Iterable[str], excluded: Iterable[str] = ()) -> dict[str, Path]:
+def sources(root: Path, parts: Iterable[str], excluded_names: Iterable[str] = ()) -> dict[str, Path]:
     """Return name -> file at and below `parts` in order, without those at and below `without`. Names begin at `root`.
 
     Skips hidden files, editors' files and Python's cache: they change while somebody only looks, and a needless bake
     costs the time of a held cluster's nodes.
     """
-    left_out = {Path(name) for name in excluded}
+    left_out = {Path(name) for name in excluded_names}
     files = {}
     for part in parts:
         top = asset(part, root)

@@ -26,7 +26,7 @@ from infra.campaign.closing import give_launch_budget
 from infra.cluster import attempts, pod_start, pull_secret
 from infra.cluster.confinement import NOBODY, container_context, environment, leaving_a_dead_node, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
-from infra.cluster.kubernetes import is_gone
+from infra.cluster.kubernetes import or_none
 from infra.cluster.nodes import GpuNodes
 from infra.cluster.standing.placing import placed
 from infra.cluster.steward_config import CONFIG_NAME, Relaunch, StewardConfig, config_key, config_map
@@ -220,11 +220,7 @@ def _set_to_zero(context: Context, client: Client) -> NodesLeft:
 def withdraw(context: Context, client: Client) -> None:
     """Remove steward and gang, which would take the next nodes before their health check. Idempotent."""
     context.guard()
-    try:
-        client.delete(Deployment, STEWARD, cascade=CascadeType.BACKGROUND)
-    except ApiError as error:
-        if not is_gone(error):
-            raise
+    or_none(lambda: client.delete(Deployment, STEWARD, cascade=CascadeType.BACKGROUND))
     # A steward that still runs may launch one more gang.
     for _ in context.turns(_STEWARD_ENDS_S):
         if not list(client.list(Pod, labels={"app": STEWARD})):

@@ -95,9 +95,9 @@ def prove(context: Context, client: Client, nodes: GpuNodes, expectation: Expect
 def _remember(context: Context, verdicts: Iterable[tuple[dict[str, Any], NodeFacts]]) -> None:
     """Note the pilots that failed, once no later one has shown the same: what all show is no node's fault. Nor is a job
     that ends without a report."""
-    unreported = Probe(name=REPORT, ok=False, seen="", wanted="")
+    missing_report = Probe(name=REPORT, ok=False, seen="", wanted="")
     for verdict, node in verdicts:
-        remember_node(context, verdict, (node,), (unreported,))
+        remember_node(context, verdict, (node,), (missing_report,))
 
 
 def _checks(context: Context) -> Iterator[dict[str, Any]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-import yaml
 from lightkube import Client
 
 from infra.campaign import basics, launch_budget, pilot
@@ -24,7 +24,6 @@ from infra.campaign.closing import give_launch_budget
 from infra.campaign.launch import withdraw
 from infra.campaign.proving import CONFIG, EXPECTATION, prove
 from infra.campaign.repairs.known_faults import FaultMemory, is_refused, remember_image, remember_node
-from infra.campaign.repairs.spares import order_spares
 from infra.campaign.verdicts import SHARED_TIER, GangCheck, fault_text, judge, probe_text
 from infra.cluster import attempts, pull_secret
 from infra.cluster.gang import CAMPAIGN_LABEL
@@ -32,9 +31,9 @@ from infra.cluster.kubernetes import OF_WORLD
 from infra.cluster.nodes import GpuNodes
 from infra.cluster.standing.borrowed import GangNodes
 from infra.errors import PermanentError
-from infra.folders import asset
 from infra.plan import catalogue
 from infra.plan.catalogue.expectations import gpu_expectation, least_versions
+from infra.plan.catalogue.reading import image_versions
 from infra.plan.catalogue.thresholds import number
 from infra.record.events import Stage
 from infra.record.payloads.attempts import NodeVerdict
@@ -58,12 +57,34 @@ _SHARED_TIER_CURE = (
 )
 
 
+_WITHIN_S = 120.0
+"""For EC2 to start an instance, or to refuse one. All nodes bill meanwhile."""
+
+
+def order_spares(context: Context, nodes: GangNodes, count: int) -> int:
+    """Ask for `count` instances above the gang's number before others are given up, and return how many EC2 starts
+    within two minutes; the group keeps these alone. Raises what AWS answers where the group cannot be set back."""
+    wanted_count, start, spare_count = context.spec.nodes.count, datetime.now(UTC), 0
+    try:
+        earlier_instances = {launch.instance for launch in nodes.launched()}
+        nodes.set_desired(wanted_count + count)
+        for _ in context.turns(_WITHIN_S):
+            fresh = [launch for launch in nodes.launched() if launch.bills and launch.instance not in earlier_instances]
+            spare_count = min(len(fresh), count)
+            if spare_count == count or nodes.refusals(start):
+                break
+    except OF_WORLD as error:
+        context.progress.note(f"whether EC2 has another instance could not be seen: {error}"[:300])
+    nodes.set_desired(wanted_count + spare_count)
+    return spare_count
+
+
 def run(context: Context) -> PreflightOutput:
     """Return the verdicts of the fit gang. Raises `PermanentError` when nodes stay unfit or do not come."""
     spec = context.spec
     client = context.cluster_client()
     nodes = GpuNodes(context.account, client, context.names, context.guard)
-    expectation = expectation_of(spec, context.account.client("s3").meta.endpoint_url, read_versions())
+    expectation = expectation_of(spec, context.account.client("s3").meta.endpoint_url, image_versions())
     if spec.storage.shared is None:
         expectation = in_s3(spec, expectation, context.identity, ProvisionOutput.of(context.outputs).data_digest)
     if is_late(context):
@@ -198,7 +219,6 @@ def _between_nodes(result: GangCheck) -> list[Mapping[str, Any]]:
     return [row for row in probes if not row["ok"] and row["looked"] and row["blamed_nodes"] == [] and row["cure"]]
 
 
-VERSIONS = asset("images/versions.yaml")
 _THROUGHPUT_MIB = 4096
 _TIB_GIB = 1024
 _BAKED: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -275,7 +295,3 @@ def baked_versions(document: Mapping[str, Any]) -> dict[str, str]:
         if value is not None and (version := re.search(r"\d+(\.\d+)+", str(value))):
             versions[component] = version.group()
     return versions
-
-
-def read_versions() -> dict[str, Any]:
-    return dict(yaml.safe_load(VERSIONS.read_text()) or {})

@@ -20,7 +20,14 @@ from lightkube.resources.core_v1 import Pod
 
 from infra.archive import archive_job
 from infra.cluster import attempts, pod_start
-from infra.cluster.confinement import NOBODY, container_context, environment, leaving_a_dead_node, pod_context
+from infra.cluster.confinement import (
+    NOBODY,
+    batch_job,
+    container_context,
+    environment,
+    leaving_a_dead_node,
+    one_time_pod,
+)
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import OF_WORLD, create, may_pass
 from infra.cluster.nodes import GpuNodes
@@ -33,7 +40,7 @@ from infra.record.payloads.outputs import BakeOutput
 from infra.record.payloads.stages import DataBegun, DataEnded
 from infra.session.context import Context
 from infra.spec import duration
-from infra.spec.names import DATA_ACCOUNT, DATA_POOL, NAMESPACE, POOL_LABEL, SHARE_COMMAND
+from infra.spec.names import DATA_ACCOUNT, DATA_POOL, POOL_LABEL, SHARE_COMMAND
 from trainer.contract import ExitCode
 from trainer.contract.preparing import SCRATCH, SHARE_FILE, Preparing
 
@@ -87,38 +94,31 @@ def manifest(campaign: str, image: str, work: Preparing, limit: timedelta) -> di
     """
     labels, name = {CAMPAIGN_LABEL: campaign, _ROLE_LABEL: ROLE}, name_of(work)
     neighbours = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
-    pod = {
-        "restartPolicy": "Never",
-        "serviceAccountName": DATA_ACCOUNT,
-        "automountServiceAccountToken": False,
-        "nodeSelector": {POOL_LABEL: DATA_POOL},
-        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [neighbours]}},
-        "tolerations": leaving_a_dead_node(_LEAVES_A_DEAD_NODE_S),
-        "terminationGracePeriodSeconds": 5,
-        "securityContext": pod_context(NOBODY),
-        "volumes": [
-            {"name": "config", "configMap": {"name": name}},
-            {"name": "work", "emptyDir": {}},
-            {"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}},
-        ],
-        "containers": [
-            {
-                "name": ROLE,
-                "image": image,
-                "command": list(SHARE_COMMAND),
-                "env": environment(),
-                "securityContext": container_context(readOnlyRootFilesystem=True),
-                "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}},
-                "volumeMounts": [
-                    {"name": "config", "mountPath": SHARE_FILE.rpartition("/")[0], "readOnly": True},
-                    {"name": "work", "mountPath": SCRATCH},
-                    {"name": "scratch", "mountPath": "/tmp"},
-                ],
-            }
+    pod_volumes: list[dict[str, Any]] = [
+        {"name": "config", "configMap": {"name": name}},
+        {"name": "work", "emptyDir": {}},
+        {"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}},
+    ]
+    container = {
+        "name": ROLE,
+        "image": image,
+        "command": list(SHARE_COMMAND),
+        "env": environment(),
+        "securityContext": container_context(readOnlyRootFilesystem=True),
+        "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}},
+        "volumeMounts": [
+            {"name": "config", "mountPath": SHARE_FILE.rpartition("/")[0], "readOnly": True},
+            {"name": "work", "mountPath": SCRATCH},
+            {"name": "scratch", "mountPath": "/tmp"},
         ],
     }
+    pod = one_time_pod(
+        DATA_ACCOUNT, NOBODY, pod_volumes, container, nodeSelector={POOL_LABEL: DATA_POOL},
+        affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [neighbours]}},
+        tolerations=leaving_a_dead_node(_LEAVES_A_DEAD_NODE_S), terminationGracePeriodSeconds=5,
+    )  # fmt: skip
     ends = [int(ExitCode.USER), int(ExitCode.DATA)]
-    spec = {
+    spec: dict[str, Any] = {
         "completionMode": "Indexed",
         "completions": work.workers,
         "parallelism": work.workers,
@@ -131,10 +131,8 @@ def manifest(campaign: str, image: str, work: Preparing, limit: timedelta) -> di
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": {"metadata": {"labels": labels}, "spec": pod},
     }
-    metadata = {"name": name, "namespace": NAMESPACE, "labels": labels}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+    return batch_job(name, labels, pod, **spec)
 
 
 def _start(context: Context, client: Client, work: Preparing) -> None:

@@ -60,7 +60,7 @@ def taken_up(state: CampaignState, diff: tuple[Changed, ...], now: bool) -> bool
     return not diff and not now and state.version > 0 and state.hold is None and state.outcome is None
 
 
-def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int, now: bool) -> None:
+def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed_step: int, now: bool) -> None:
     """Raise `UserError` if the campaign cannot be relaunched now, or a changed field may not change."""
     if state.outcome is not None or Stage.LAUNCH not in state.finished_stages:
         raise UserError(
@@ -95,9 +95,9 @@ def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int
                 cure="give another tag or digest of the same repository, or start a campaign under a new name",
             )
     shape_fields = [row.field for row in diff if _in_sections(row.field, SHAPES)]
-    if shape_fields and committed >= 0:
+    if shape_fields and committed_step >= 0:
         raise UserError(
-            f"the checkpoint of step {committed} has another shape",
+            f"the checkpoint of step {committed_step} has another shape",
             seen=", ".join(shape_fields),
             cure="leave them as they are, or start a campaign under a new name",
         )
@@ -176,8 +176,8 @@ def _new_code(context: Context, renewal: Renewal) -> bool:
     names = zip(new_digests, old_digests, (source_name, requirements_name), strict=True)
     if paths := [package.folder / name(digest) for digest, old, name in names if digest and digest != old]:
         renewal.lay(context, paths, provision.data_digest)
-    earlier = provision.model_copy(update={"packages": (), "packages_for": ("", "")})
-    context.outputs[Stage.PROVISION] = earlier.model_copy(update=record.model_dump(exclude_unset=True))
+    previous_output = provision.model_copy(update={"packages": (), "packages_for": ("", "")})
+    context.outputs[Stage.PROVISION] = previous_output.model_copy(update=record.model_dump(exclude_unset=True))
     return new_digests != old_digests
 
 

@@ -49,29 +49,29 @@ for a page that is being written at the end."""
 def rewritten(context: Context) -> Iterator[None]:
     """Write the report again and again while the body runs. A page that cannot be written is tried again, and the first
     reason is said."""
-    over = threading.Event()
+    end = threading.Event()
 
     def rewrite() -> None:
-        rest, reasons = REWRITE_S, list[str]()
-        while not over.wait(rest):
+        pause_s, reasons = REWRITE_S, list[str]()
+        while not end.wait(pause_s):
             start = time.monotonic()
             try:
                 context.guard()
-                write(context.store, context.results, lambda refusal: None, cancelled=over.is_set)
+                write(context.store, context.results, lambda refusal: None, is_cancelled=end.is_set)
             except LeaseLost:
                 return
             except Exception as error:  # the campaign goes on without its page
                 if not reasons:
                     reasons.append(first_line(error))
                     context.progress.note(f"the report page waits for its next try: {reasons[0]}")
-            rest = max(REWRITE_S, _REST * (time.monotonic() - start))
+            pause_s = max(REWRITE_S, _REST * (time.monotonic() - start))
 
     thread = threading.Thread(target=rewrite, name="report", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        end.set()
         thread.join(_LAST_PAGE_S)
 
 
@@ -121,13 +121,13 @@ def write(
     store: CampaignStore,
     results: Path,
     note: Callable[[str], None] = print,
-    cancelled: Callable[[], bool] = lambda: False,
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> tuple[Report, dict[str, str]]:
     """Write the report here and beside the campaign's record; return it and the paths here. `note` gets a message for a
-    copy that the local disk refused, or that a viewer's rights do not allow. Nothing is written once `cancelled`."""
+    copy that the local disk refused, or that a viewer's rights do not allow. Nothing is written once `is_cancelled`."""
     record = read(store)
     report = build(record)
-    if cancelled():
+    if is_cancelled():
         return report, {}
     bodies = _bodies(report)
     try:

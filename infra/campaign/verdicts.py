@@ -71,8 +71,8 @@ class GangCheck:
     def failed_shared_names(self) -> set[str]:
         """Return the names of failed probes of what the nodes share."""
         probes = [probe for verdict in self.verdicts for probe in verdict["probes"]]
-        failed = [row for row in probes if row["looked"] and not row["ok"]]
-        return {row["name"] for row in failed if row["name"] in COLLECTIVE or row["blamed_nodes"] == []}
+        failures = [row for row in probes if row["looked"] and not row["ok"]]
+        return {row["name"] for row in failures if row["name"] in COLLECTIVE or row["blamed_nodes"] == []}
 
 
 def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], pending: Sequence[Probe] = ()) -> GangCheck:
@@ -85,8 +85,8 @@ def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], pendi
     # Where none of several nodes left a report, the cause is shared: nodes do not die together.
     silent = len(reports) > 1 and len(_failures_named(reports, _UNENDED | {REPORT})) == len(reports)
     stuck_probes = _stuck_probes(reports, silent, pending)
-    unended = [*(probe for _, probe in _failures_named(reports, _UNENDED)), *pending]
-    lone = None if stuck_probes else next(iter(unended), None)
+    running_probes = [*(probe for _, probe in _failures_named(reports, _UNENDED)), *pending]
+    lone = None if stuck_probes else next(iter(running_probes), None)
     verdicts = []
     for node, report in sorted(reports.items()):
         failures = [probe for probe in report.probes if probe.verdict is Verdict.FAIL]
@@ -120,10 +120,10 @@ def _move_to_blamed_nodes(reports: Mapping[str, HealthReport]) -> dict[str, Heal
     for node, report in reports.items():
         for probe in report.probes:
             if probe.blamed_nodes and probe.verdict is Verdict.FAIL:
-                known = set(probe.blamed_nodes) <= reports.keys()
+                has_reports = set(probe.blamed_nodes) <= reports.keys()
                 probes[node].remove(probe)
-                for blamed in probe.blamed_nodes if known else (node,):
-                    probes[blamed].append(probe.model_copy(update={"blamed_nodes": None if known else ()}))
+                for blamed_node in probe.blamed_nodes if has_reports else (node,):
+                    probes[blamed_node].append(probe.model_copy(update={"blamed_nodes": None if has_reports else ()}))
     return {node: report.model_copy(update={"probes": tuple(probes[node])}) for node, report in reports.items()}
 
 

@@ -14,12 +14,12 @@ from lightkube.resources.core_v1 import Pod
 from infra.archive import archive_job
 from infra.checkpoints.copies import CONFIG, CopiesConfig
 from infra.cluster import attempts
-from infra.cluster.confinement import NOBODY, ROOT, container_context, environment, pod_context
+from infra.cluster.confinement import NOBODY, ROOT, batch_job, container_context, environment, one_time_pod
 from infra.cluster.gang import CAMPAIGN_LABEL, on_gpu_nodes, volumes
 from infra.cluster.kubernetes import create
 from infra.cluster.standing.placing import placed
 from infra.errors import PermanentError
-from infra.spec.names import ARCHIVE_ACCOUNT, COPY_COMMAND, FETCH_COMMAND, NAMESPACE
+from infra.spec.names import ARCHIVE_ACCOUNT, COPY_COMMAND, FETCH_COMMAND
 from infra.spec.standing import StandingCluster
 
 ROLE_LABEL = "bivouac.dev/role"
@@ -59,34 +59,18 @@ def manifest(job: CopyJob, campaign: str, image: str, longest: timedelta) -> dic
         if mount["name"] in names and mount.get("subPath") != "data"
     ]
     labels = {CAMPAIGN_LABEL: campaign, ROLE_LABEL: job.name}
-    pod = {
-        **on_gpu_nodes(),
-        "restartPolicy": "Never",
-        "serviceAccountName": ARCHIVE_ACCOUNT,
-        "automountServiceAccountToken": False,
-        "securityContext": pod_context(job.user),
-        "volumes": [mount for mount in pod_volumes if mount["name"] in names],
-        "containers": [
-            {
-                "name": job.name,
-                "image": image,
-                "command": list(job.command),
-                "env": environment(),
-                "securityContext": container_context(),
-                "volumeMounts": mounts,
-            }
-        ],
+    container = {
+        "name": job.name,
+        "image": image,
+        "command": list(job.command),
+        "env": environment(),
+        "securityContext": container_context(),
+        "volumeMounts": mounts,
     }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": job.name, "namespace": NAMESPACE, "labels": labels},
-        "spec": {
-            "backoffLimit": job.tries - 1,
-            "activeDeadlineSeconds": int(longest.total_seconds()),
-            "template": {"metadata": {"labels": labels}, "spec": pod},
-        },
-    }
+    pod_volumes = [volume for volume in pod_volumes if volume["name"] in names]
+    pod = one_time_pod(ARCHIVE_ACCOUNT, job.user, pod_volumes, container, **on_gpu_nodes())
+    limit_s = int(longest.total_seconds())
+    return batch_job(job.name, labels, pod, backoffLimit=job.tries - 1, activeDeadlineSeconds=limit_s)
 
 
 def start(

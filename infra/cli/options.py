@@ -59,11 +59,11 @@ def runs(
             module, _, function = implementation.partition(":")
             gc.disable()  # imports leave no garbage, and each collection walks over all that they have made
             try:
-                implemented = getattr(import_module(f"infra.cli.{module}"), function)
+                implementing = getattr(import_module(f"infra.cli.{module}"), function)
             finally:
                 gc.freeze()
                 gc.enable()
-            code: int = implemented(**arguments, console=output)
+            code: int = implementing(**arguments, console=output)
             return code
 
         command.implementation = implementation  # type: ignore[attr-defined]

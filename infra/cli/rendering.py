@@ -91,7 +91,7 @@ def print_plan(console: Console, plan: Plan) -> None:
 
 def _plan_tables(plan: Plan) -> Iterable[Listing]:
     yield _figures("Work", plan.work)
-    clock = Listing("stage", ">time", ">at most", "~formula", title="Clock", ruled=True)
+    clock = Listing("stage", ">time", ">at most", "~formula", title="Clock", has_rule=True)
     for stage in plan.clock:
         clock.row(stage.stage, _seconds(stage.seconds), _seconds(longest_seconds((stage,))), stage.formula)
     clock.add_section()
@@ -117,7 +117,7 @@ def _plan_tables(plan: Plan) -> Iterable[Listing]:
         yield _figures("Pilot: one GPU node proves itself before the others are asked for", plan.pilot)
     yield _cost(plan)
     tiers = Listing(
-        "tier", "~where", ">one", ">keep", ">needed", ">of", "~formula", title="Checkpoint tiers", ruled=True
+        "tier", "~where", ">one", ">keep", ">needed", ">of", "~formula", title="Checkpoint tiers", has_rule=True
     )
     for tier in plan.tiers:
         room = size(tier.capacity_bytes) if tier.capacity_bytes is not None else ""
@@ -130,7 +130,7 @@ def _plan_tables(plan: Plan) -> Iterable[Listing]:
 
 
 def _cost(plan: Plan) -> Listing:
-    table = Listing("what", ">USD", "~formula", title="Cost", ruled=True)
+    table = Listing("what", ">USD", "~formula", title="Cost", has_rule=True)
     for line in plan.cost:
         table.row(line.name, f"{line.usd:,}" if line.priced else "unknown", line.formula)
     table.add_section()
@@ -145,7 +145,7 @@ def _cost(plan: Plan) -> Listing:
 
 
 def _figures(title: str, figures: tuple[Figure, ...]) -> Listing:
-    table = Listing("figure", ">value", "unit", "~formula", title=title, ruled=True)
+    table = Listing("figure", ">value", "unit", "~formula", title=title, has_rule=True)
     for item in figures:
         table.row(item.name, f"{item.value:,f}", item.unit, item.formula)
     return table

@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.types import CascadeType
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset, mpijob
-from infra.cluster.kubernetes import JobSet, MPIJob, create, is_gone
+from infra.cluster.kubernetes import JobSet, MPIJob, create, or_none
 from infra.cluster.standing import pod_groups
 from infra.cluster.standing.placing import placed
 from infra.cluster.standing.queueing import Workload, queue_place
@@ -90,11 +90,8 @@ VANISHED = (
 
 def queue_words(client: Client, kind: Kind, name: str, namespace: str) -> str:
     """Return why Kueue keeps the pods of a job from starting, empty for one that is not suspended, or `VANISHED`."""
-    try:
-        job = client.get(kind, name, namespace=namespace)
-    except ApiError as error:
-        if not is_gone(error):
-            raise
+    job = or_none(lambda: client.get(kind, name, namespace=namespace))
+    if job is None:
         return VANISHED
     spec = job.to_dict().get("spec") or {}
     if not (spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend")):
@@ -105,21 +102,17 @@ def queue_words(client: Client, kind: Kind, name: str, namespace: str) -> str:
 
 def remove(client: Client, kind: Kind, name: str) -> None:
     """Delete an attempt's job or a health check and, in the background, its pods."""
-    try:
-        client.delete(kind, name, cascade=CascadeType.BACKGROUND)
-    except ApiError as error:
-        if not is_gone(error):
-            raise
+    or_none(lambda: client.delete(kind, name, cascade=CascadeType.BACKGROUND))
 
 
 def end_now(client: Client, labels: Mapping[str, str], grace_seconds: int) -> None:
     """Delete the pods of a broken gang: the survivors hold GPUs and can commit nothing without their peers."""
     for pod in pods(client, labels):
-        try:
-            client.delete(Pod, str(pod.metadata.name if pod.metadata else ""), grace_period=grace_seconds)
-        except ApiError as error:
-            if not is_gone(error):
-                raise
+        remove_now(client, str(pod.metadata.name if pod.metadata else ""), grace_seconds)
+
+
+def remove_now(client: Client, pod: str, grace_seconds: int = 0) -> None:
+    or_none(lambda: client.delete(Pod, pod, grace_period=grace_seconds))
 
 
 def pods(client: Client, labels: Mapping[str, str]) -> list[Pod]:

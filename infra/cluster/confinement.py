@@ -1,8 +1,10 @@
-"""Security contexts and tolerations of the campaign's pods."""
+"""Security contexts and tolerations of the campaign's pods, and what all its one-time pods and Jobs have."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from infra.spec.names import NAMESPACE
 
 NOBODY = 65532
 """User and group of pods that need no root; images need not define them."""
@@ -37,3 +39,30 @@ def environment() -> list[dict[str, str]]:
 def container_context(**fields: Any) -> dict[str, Any]:
     """Return a container's security context, without capabilities or privilege escalation, with `fields` added."""
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, **fields}
+
+
+def one_time_pod(
+    account: str, user: int, volumes: list[dict[str, Any]], container: dict[str, Any], **fields: Any
+) -> dict[str, Any]:
+    """Return a pod that runs once, without a token for Kubernetes, with `fields` added."""
+    return {
+        "restartPolicy": "Never",
+        "serviceAccountName": account,
+        "automountServiceAccountToken": False,
+        "securityContext": pod_context(user),
+        "volumes": volumes,
+        "containers": [container],
+        **fields,
+    }
+
+
+def batch_job(
+    name: str, labels: dict[str, str], pod: dict[str, Any], namespace: str = NAMESPACE, **fields: Any
+) -> dict[str, Any]:
+    """Return a Job of `batch/v1`; `fields`: of its spec, beside the template of its pods."""
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {**fields, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    }

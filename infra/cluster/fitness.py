@@ -155,11 +155,11 @@ class ConditionHistory:
         """Node, instance and sickness -> when first seen, in seconds of the monotonic clock."""
 
     def look(
-        self, facts: Iterable[NodeFacts], accelerators: int, at: datetime | None = None
+        self, facts: Iterable[NodeFacts], accelerators: int, time: datetime | None = None
     ) -> dict[str, dict[Sickness, timedelta]]:
-        """Return node -> how long it has had each sickness that a replacement cures. `at`: now, by a clock that is more
-        reliable than this machine's."""
-        now, moment = self._monotonic(), at or datetime.now(UTC)
+        """Return node -> how long it has had each sickness that a replacement cures. `time`: now, by a clock that is
+        more reliable than this machine's."""
+        now, moment = self._monotonic(), time or datetime.now(UTC)
         durations, starts = dict[str, dict[Sickness, timedelta]](), dict[str, float]()
         for node in facts:
             sicknesses = durations.setdefault(node.name, {})

@@ -7,7 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 from botocore.exceptions import BotoCoreError, ClientError
@@ -26,6 +26,7 @@ from infra.aws.account import Account
 from infra.spec.campaign import Spec
 from infra.spec.names import NAMESPACE
 
+Value = TypeVar("Value")
 MODELS = (ConfigMap, Deployment, Event, Job, Node, Pod, Secret, TokenReview)
 """Every resource of lightkube that infra uses."""
 _lock = threading.Lock()
@@ -203,6 +204,16 @@ def may_pass(error: httpx2.HTTPError) -> bool:
 
 def is_gone(error: ApiError) -> bool:
     return error.status.code == 404
+
+
+def or_none(act: Callable[[], Value]) -> Value | None:
+    """Return None if the object does not exist."""
+    try:
+        return act()
+    except ApiError as error:
+        if not is_gone(error):
+            raise
+        return None
 
 
 def create(client: Client, resource: Any, replace: bool = False) -> None:

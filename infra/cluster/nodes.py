@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 from lightkube import Client
-from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import NodeCondition, Taint
 from lightkube.resources.core_v1 import Node
 from lightkube.types import PatchType
@@ -20,7 +19,7 @@ from lightkube.types import PatchType
 from infra.aws.account import Account, every, explained
 from infra.cluster.cloud_notice import CloudNotice, scheduled
 from infra.cluster.fitness import CONDITIONS, Ailment, NodeFacts, Sickness, is_cured_by_reboot, is_excused
-from infra.cluster.kubernetes import is_gone
+from infra.cluster.kubernetes import or_none
 from infra.errors import TemporaryError
 from infra.spec.names import GPU_POOL, GPU_TAINT_KEY, POOL_LABEL, Names
 
@@ -174,11 +173,7 @@ class GpuNodes(NodeGroup):
 
     def _patch(self, node: str, change: dict[str, Any]) -> None:
         self.guard()
-        try:
-            self.client.patch(Node, node, change, patch_type=PatchType.MERGE)
-        except ApiError as error:
-            if not is_gone(error):
-                raise
+        or_none(lambda: self.client.patch(Node, node, change, patch_type=PatchType.MERGE))
 
     def replace(self, instance: str) -> bool:
         """Give the instance back; the group starts another, since its desired size stays. Idempotent.

@@ -23,10 +23,10 @@ class Listing(Table):
     cursor. A `Text` gives style.
     """
 
-    def __init__(self, *columns: str, title: str = "", ruled: bool = False) -> None:
+    def __init__(self, *columns: str, title: str = "", has_rule: bool = False) -> None:
         super().__init__(
             title=Text(title) if title else None, title_justify="left", title_style="bold",
-            box=box.SIMPLE_HEAD if ruled else None, pad_edge=not ruled,
+            box=box.SIMPLE_HEAD if has_rule else None, pad_edge=not has_rule,
         )  # fmt: skip
         for name in columns:
             prose = name.startswith("~")

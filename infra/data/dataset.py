@@ -17,7 +17,7 @@ from infra.aws.account import Account
 from infra.errors import BivouacError, UserError
 from infra.extras import refuse_missing
 from infra.folders import own_module
-from infra.record.objects import is_missing
+from infra.record.objects import or_none
 from infra.spec.campaign import Spec
 from infra.spec.names import data_prefix
 from infra.spec.recipe import folder_of, recipe_of
@@ -84,13 +84,8 @@ def files_of(folder: Path) -> list[Path]:
 def is_uploaded(account: Account, bucket: str, digest: str, root: str = "") -> bool:
     """Return whether a folder with this digest is whole in the bucket."""
     s3 = account.client("s3")
-    try:
-        s3.head_object(Bucket=bucket, Key=f"{root}{data_prefix(digest)}{DATA_MANIFEST_NAME}")
-    except s3.exceptions.ClientError as error:
-        if not is_missing(error):
-            raise
-        return False
-    return True
+    key = f"{root}{data_prefix(digest)}{DATA_MANIFEST_NAME}"
+    return or_none(lambda: s3.head_object(Bucket=bucket, Key=key)) is not None
 
 
 def add(account: Account, bucket: str, path: Path, digest: str) -> None:

@@ -14,22 +14,22 @@ import platform
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import distributions
 from pathlib import Path
 from shutil import rmtree
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from infra.data import pip_for_image
-from infra.data.tar import write_tar
 from infra.errors import UserError
 from infra.folders import asset, cache_root
 from infra.spec.campaign import Workload
@@ -296,3 +296,18 @@ def _cure(image: ImagePython) -> str:
         cure += f"; what has no wheel is built only where bivouac runs under Python {image.version}: or make its wheel "
         cure += "there, and name the folder by --find-links"
     return cure
+
+
+def write_tar(root: Path, names: Iterable[str], stream: IO[bytes]) -> None:
+    """Write files and links below `root`, the same bytes for the same content: without what differs between machines,
+    which is times, owners and most mode bits."""
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name in names:
+            path, entry = root / name, tarfile.TarInfo(name)
+            if path.is_symlink():
+                entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
+                tar.addfile(entry)
+                continue
+            with path.open("rb") as content:
+                entry.size, entry.mode = path.stat().st_size, 0o755 if os.access(path, os.X_OK) else 0o644
+                tar.addfile(entry, content)

@@ -12,8 +12,7 @@ from typing import Any
 
 from infra.aws.account import Account
 from infra.data import requirements
-from infra.data.requirements import ImagePython
-from infra.data.tar import write_tar
+from infra.data.requirements import ImagePython, write_tar
 from infra.errors import UserError
 from infra.folders import cache_root, keep
 from infra.plan.source_files import source_files

@@ -94,11 +94,11 @@ class StackLook:
 
 
 def look(
-    context: Context, stack: str, settings: Mapping[str, str], *, refresh: bool = True, inside: bool = True
+    context: Context, stack: str, settings: Mapping[str, str], *, refresh: bool = True, inner: bool = True
 ) -> StackLook:
     """Compare a stack with AWS and plan an `up`. Raises `EngineFailed` where AWS or the cluster does not answer.
 
-    `refresh`: False compares the program with the state only. `inside`: False leaves out objects in the cluster, for
+    `refresh`: False compares the program with the state only. `inner`: False leaves out objects in the cluster, for
     callers without access to it.
     """
     document = stored_state(context.store, stack)
@@ -106,7 +106,7 @@ def look(
     unprotect(previous.values())  # a protected resource would end the plan that shows what becomes of it
     notes: list[str] = []
     graph = Graph()
-    copied_state = _readable(context, document, notes, inside=inside) if document is not None else None
+    copied_state = _readable(context, document, notes, inner=inner) if document is not None else None
     with state_copy(stack, settings, copied_state, record_into(program, graph)) as copy:
         if previous and refresh:
             _run_on_copy(context, "comparing with AWS", stack, copy.stack.refresh)
@@ -116,7 +116,7 @@ def look(
     broken = frozenset(urn for urn, resource in previous.items() if resource.get("initErrors"))
     drift = tuple(drift_between(previous, current)) if refresh else ()
     rows = list(plan.values())
-    if not inside:
+    if not inner:
         drift = tuple(row for row in drift if not row.kind.startswith(KUBERNETES))
         rows = [row for row in rows if not row.kind.startswith(KUBERNETES)]
     return StackLook(stack, drift, tuple(rows), broken, len(previous), tuple(notes), graph)
@@ -174,13 +174,13 @@ def silent(quiet: Sequence[str], path: str, key: str = "") -> bool:
     return any(path == prefix or path.startswith((f"{prefix}.", f"{prefix}[")) for prefix in quiet)
 
 
-def _readable(context: Context, document: dict[str, Any], notes: list[str], *, inside: bool) -> dict[str, Any]:
+def _readable(context: Context, document: dict[str, Any], notes: list[str], *, inner: bool) -> dict[str, Any]:
     """Return the state without objects of a cluster that is gone or not to be asked: it would refuse."""
     resources = resources_of(document)
     objects = {urn for urn, resource in resources.items() if resource["type"].startswith(KUBERNETES)}
     if not objects:
         return document
-    if not inside:
+    if not inner:
         notes.append(f"{len(objects)} objects in the cluster were not looked at")
         return _without_urns(document, objects)
     eks = context.account.client("eks")

@@ -52,7 +52,7 @@ def stack_settings(document: Mapping[str, Any] | None) -> dict[str, str]:
     return {"secretsprovider": entry["state"]["url"], "encryptedkey": entry["state"]["encryptedkey"]}
 
 
-_EMPTY_VERSION = 3
+FORMAT_VERSION = 3
 """Version of the format of Pulumi 3's checkpoint files."""
 
 
@@ -79,7 +79,7 @@ def state_copy(
         for path in (file.parent, work):
             path.mkdir(parents=True)
         (backend / ".pulumi" / "meta.yaml").write_text("version: 1\n")
-        empty = {"version": _EMPTY_VERSION, "checkpoint": {"stack": f"organization/{PROJECT}/{stack}"}}
+        empty = {"version": FORMAT_VERSION, "checkpoint": {"stack": f"organization/{PROJECT}/{stack}"}}
         file.write_text(json.dumps(empty if document is None else document))
         try:
             workspace = _Workspace(

@@ -6,21 +6,18 @@ import re
 import textwrap
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field
 
-from infra.monitoring.exporters import known_metrics
-from infra.monitoring.recordings import recordings
+from infra.monitoring.exporters import known_metrics, recordings
+from infra.tables import table
 from trainer.contract.frozen import Frozen
 
 CHART = "kube-prometheus-stack"
 RUNBOOKS = "docs/runbooks"
 HEARTBEAT = "Heartbeat"
 """Fires always: without it, no alert is not the same as all well."""
-_TABLE = Path(__file__).with_name("alerts.yaml")
 METRIC = re.compile(r"\b(?:(?:bivouac|DCGM|node)_[A-Za-z0-9_]+|bivouac:[a-z0-9_:]+)")
 """A metric's name in PromQL: ours, one of another exporter that is read, or a recorded one."""
 
@@ -51,8 +48,8 @@ class AlertRule(Frozen):
 @cache
 def alerts() -> Mapping[str, AlertRule]:
     """Return the alerts by name. Raises `ValueError` for one that reads a metric, or names an alert, that is none."""
-    table: dict[str, Any] = yaml.safe_load(_TABLE.read_text())["alerts"]
-    rules = {name: AlertRule.model_validate(row) for name, row in table.items()}
+    rows = table("infra.monitoring", "alerts")["alerts"]
+    rules = {name: AlertRule.model_validate(row) for name, row in rows.items()}
     for name, rule in rules.items():
         if unknown := rule.metrics() - set(known_metrics()) | set(rule.quiet_while) - rules.keys():
             raise ValueError(f"alert {name} names what is not there: {', '.join(sorted(unknown))}")

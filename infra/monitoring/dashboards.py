@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from infra.monitoring.alerts import CHART, METRIC
 from infra.monitoring.exporters import exporters, known_metrics
+from infra.tables import table
 from trainer.contract.frozen import Frozen
 
 GRAFANA_SCHEMA = 39
 ACROSS = "campaigns"
 """The dashboard that compares campaigns: each of its series is one of them."""
-_TABLE = Path(__file__).with_name("dashboards.yaml")
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
 _WIDTH, _HEIGHT, _COLUMNS = 12, 8, 2
 """Of a panel, in units of Grafana's grid, which is 24 wide."""
@@ -48,7 +45,7 @@ class Dashboard(Frozen):
 def dashboards() -> Mapping[str, Dashboard]:
     """Return the dashboards by name. Raises `ValueError` for a panel that reads a metric, or names an exporter, that is
     none."""
-    boards = {name: Dashboard.model_validate(row) for name, row in yaml.safe_load(_TABLE.read_text()).items()}
+    boards = {name: Dashboard.model_validate(row) for name, row in table("infra.monitoring", "dashboards").items()}
     for name, board in boards.items():
         for panel in board.panels:
             unknown = (panel.metrics() - set(known_metrics())) | ({panel.of} - exporters().keys() - {""})

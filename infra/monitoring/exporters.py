@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
-from infra.monitoring.recordings import recordings
+from infra.tables import table
 from trainer.contract.frozen import Frozen
 from trainer.contract.metrics import METRICS
 
 GPU_CHART = "dcgm-exporter"
-_TABLE = Path(__file__).with_name("exporters.yaml")
+
+
+class RecordingRule(Frozen):
+    """A series that Prometheus computes; each has the label `campaign`."""
+
+    expr: str
+    unit: str = ""
+    help: str
+
+
+@cache
+def recordings() -> Mapping[str, RecordingRule]:
+    """Return the recording rules by the names of their series.
+    https://prometheus.io/docs/prometheus/latest/configuration/recording_rules/"""
+    rows = table("infra.monitoring", "recordings")
+    return {name: RecordingRule.model_validate(row) for name, row in rows.items()}
 
 
 class ExportedMetric(Frozen):
@@ -37,16 +49,16 @@ class OtherExporter(Frozen):
 @cache
 def exporters() -> Mapping[str, OtherExporter]:
     """Return the exporters by name."""
-    table = yaml.safe_load(_TABLE.read_text())
-    return {name: OtherExporter.model_validate(row) for name, row in table.items()}
+    rows = table("infra.monitoring", "exporters")
+    return {name: OtherExporter.model_validate(row) for name, row in rows.items()}
 
 
 @cache
 def known_metrics() -> tuple[str, ...]:
     """Return the names of all metrics: ours, then those that rules record, then those of other exporters that are
     read."""
-    others = (name for exporter in exporters().values() for name in exporter.metrics)
-    return (*(metric.full_name for metric in METRICS), *recordings(), *others)
+    foreign_metrics = (name for exporter in exporters().values() for name in exporter.metrics)
+    return (*(metric.full_name for metric in METRICS), *recordings(), *foreign_metrics)
 
 
 def with_counters(chart: str, values: dict[str, Any]) -> dict[str, Any]:

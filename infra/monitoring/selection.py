@@ -54,17 +54,17 @@ def select(query: Selection, text: Iterable[str], begin: float, end: float, step
     """Return the chosen series between two times of kept text, of each step the newest sample. Raises `ValueError` for
     text that is no kept one."""
     rows = parse(line for line in text if line.startswith((query.name + "{", query.name + " ")))
-    chosen = (row._replace(points=list(_thin(row.points, begin, end, step))) for row in rows if query.fits(row.labels))
-    return [row for row in chosen if row.points]
+    fits = (row._replace(points=list(_thin(row.points, begin, end, step))) for row in rows if query.fits(row.labels))
+    return [row for row in fits if row.points]
 
 
 def _thin(
     points: Iterable[tuple[float, float]], begin: float, end: float, step: float
 ) -> Iterator[tuple[float, float]]:
     newest: dict[int, tuple[float, float]] = {}
-    for at, value in points:
-        if begin <= at <= end:
-            newest[int((at - begin) // step)] = (at, value)
+    for seconds, value in points:
+        if begin <= seconds <= end:
+            newest[int((seconds - begin) // step)] = (seconds, value)
     yield from newest.values()
 
 

@@ -42,8 +42,8 @@ def lines(name: str, rows: Iterable[MetricSeries]) -> Iterator[str]:
         yield f"# HELP {family} {_escaped(meaning)}\n"
     for row in rows:
         labels = ",".join(f'{label}="{_escaped(value)}"' for label, value in sorted(row.labels.items()))
-        for at, value in row.points:
-            yield f"{name}{{{labels}}} {_number(value)} {at:.3f}\n"
+        for seconds, value in row.points:
+            yield f"{name}{{{labels}}} {_number(value)} {seconds:.3f}\n"
 
 
 def parse(text: Iterable[str]) -> list[MetricSeries]:
@@ -55,8 +55,8 @@ def parse(text: Iterable[str]) -> list[MetricSeries]:
         match = _LINE.fullmatch(line)
         if match is None or not line.endswith("\n"):
             raise ValueError(f"a line of the series cannot be read: {line[:80]!r}")
-        name, labels, value, at = match.groups()
-        points.setdefault((name, labels or ""), []).append((float(at), float(value)))
+        name, labels, value, seconds = match.groups()
+        points.setdefault((name, labels or ""), []).append((float(seconds), float(value)))
     return [MetricSeries(name, _labels(labels), sorted(rows)) for (name, labels), rows in points.items()]
 
 
@@ -69,7 +69,7 @@ def matrix(body: bytes) -> list[MetricSeries]:
             MetricSeries(
                 row["metric"].get("__name__", ""),
                 {label: value for label, value in row["metric"].items() if label != "__name__"},
-                [(float(at), float(value)) for at, value in row["values"]],
+                [(float(seconds), float(value)) for seconds, value in row["values"]],
             )
             for row in rows
         ]

@@ -54,14 +54,14 @@ def _event_text(news: Told) -> str:
         return f"still billing, and waiting for somebody since {moment(news.since)}: {_waits(news.event)}"
     if news.change is Change.ALERT and news.since is not None:
         text = f"nobody has answered since {moment(news.since)}: {news.event.payload.sentence()}"
-        rest = f"{plural(len(news.others), 'other page')} without an answer: {', '.join(news.others)}"
-        return f"{text}; {rest}" if news.others else text
+        other_pages = f"{plural(len(news.others), 'other page')} without an answer: {', '.join(news.others)}"
+        return f"{text}; {other_pages}" if news.others else text
     match news.event.payload:
         case AttemptRunning(attempt=attempt, nodes=nodes):
             return f"training has begun: attempt {attempt} on {plural(len(nodes), 'node')}"
         case NodeQuarantined(node=node, instance=instance, reason=reason, others=others):
-            more = f"; by the same decision {plural(len(others), 'other node')}: {', '.join(others)}" if others else ""
-            return f"node {node} ({instance}) is replaced: {reason}{more}"
+            tail = f"; by the same decision {plural(len(others), 'other node')}: {', '.join(others)}" if others else ""
+            return f"node {node} ({instance}) is replaced: {reason}{tail}"
         case NodeAnnounced():
             return news.event.payload.sentence()
         case Held(until=until, cause=cause):

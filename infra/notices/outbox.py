@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from functools import cache, partial
 
-from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import AwareDatetime, BaseModel
 
-from infra.errors import BivouacError, LeaseUnproven
 from infra.notices.changes import Told, changes
 from infra.notices.fired_alerts import escalation
 from infra.notices.notice import Notice, NotSent, notice
 from infra.notices.ways import Way
+from infra.record.lease_thread import LeaseThread
 from infra.record.payloads.stages import NoticeFailed
 from infra.record.store import CampaignStore
 from infra.spec.notify import Notify
@@ -33,7 +30,6 @@ SENT, GIVEN_UP = "sent", "given up"
 TRIES = 3
 AGAIN = timedelta(minutes=2)
 """Time from one try to the next, also where the first one's process died."""
-_EVERY_S = 5.0
 
 
 class Claim(BaseModel):
@@ -125,26 +121,13 @@ class Outbox:
             self._store.append(failure)
 
 
-class Teller:
-    """A thread that tells what the record says, so that nobody's decisions wait for it."""
+class Teller(LeaseThread):
+    """A thread that tells what the record says."""
+
+    name, every_s = "notices", 5.0
 
     def __init__(self, outbox: Outbox, guard: Callable[[], None], cost: Callable[[], str]) -> None:
         self._outbox, self._guard, self._cost = outbox, guard, cost
-
-    def open(self) -> None:
-        threading.Thread(target=self._run, name="notices", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self.look()
-            except (ClientError, BotoCoreError, OSError, LeaseUnproven) as error:
-                log.info("notices wait: %s", error)
-            except BivouacError:
-                return  # the lease is lost: another process tells from here on
-            except Exception:
-                log.exception("notices wait")  # a fault of ours: the next change may be told
-            time.sleep(_EVERY_S)
 
     def look(self) -> int:
         """Send what is due; return the number sent. Raises `LeaseLost` before anything is sent."""

@@ -59,7 +59,7 @@ def size_trouble(spec: Spec, nodes: int, ranks_of_node: int) -> str:
     """Return why a gang of so many nodes cannot train as the spec says; empty if it can."""
     training, world = spec.training, nodes * ranks_of_node
     if training is None:
-        return "" if spec.workload is not None and spec.workload.elastic else "the job has no `elastic: true`"
+        return "" if spec.runtime.elastic else "the job has no `elastic: true`"
     if trouble := parallel.layout_trouble(training.parallel, world, ranks_of_node, training.zero_stage):
         return f"{trouble.field} {trouble.message}: {trouble.seen}"
     data_ranks = parallel.Layout.of(training.parallel, world).data

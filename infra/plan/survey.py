@@ -62,9 +62,9 @@ def survey(spec: Spec, account: str | None = None, *, complete: bool = True) -> 
         "kubernetes": kubernetes_support,
         "data": lambda: data_source(spec),
         "folders": lambda: _folders(spec),
-        "programs": lambda: _programs(git_source.local(spec.workload or BuiltIn())),
+        "programs": lambda: _programs(git_source.local(spec.file_runtime)),
         "first_token": lambda: _first_token(spec),
-        "source": lambda: source_files.look(git_source.local(spec.workload or BuiltIn())),
+        "source": lambda: source_files.look(git_source.local(spec.file_runtime)),
         "account": lambda: account,
     }
     if complete:
@@ -97,7 +97,7 @@ def _floor_gb_s(spec: Spec) -> float:
 def data_source(spec: Spec) -> DataSource:
     """Return the first missing source, else the last with the tokens of all. A bucket is assumed to exist."""
     if spec.data is None:
-        return _job_source(git_source.local(spec.workload or BuiltIn()))
+        return _job_source(git_source.local(spec.file_runtime))
     tokens: int | None = 0
     for part in spec.data.parts:
         source, size = _look_at(part, spec.data.max_files)
@@ -134,7 +134,7 @@ def _folders(spec: Spec) -> tuple[str, ...]:
     folders: list[str | None] = [] if spec.data is None else [*spec.data.rehearsal.values()]
     if spec.training is not None:
         folders.append(spec.training.init_from)
-    job = spec.workload or BuiltIn()
+    job = spec.file_runtime
     folders += [*job.rehearsal.mounts.values(), job.init_from, job.rehearsal.init_from]
     return tuple(folder for folder in folders if folder is not None and source_folder(folder).is_dir())
 

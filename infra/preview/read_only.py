@@ -64,7 +64,7 @@ def look_at_stacks(
         # The digest of unprepared data takes seconds: computed while the foundation is looked at.
         futures = {stack: pool.submit(settings) for stack, settings in configs.items()}
         # One after the other: two inline programs in one process conflict when they import the SDK's lazy modules.
-        return tuple(look(context, stack, settings.result(), inside=look_inside) for stack, settings in futures.items())
+        return tuple(look(context, stack, settings.result(), inner=look_inside) for stack, settings in futures.items())
 
 
 def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:

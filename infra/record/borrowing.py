@@ -15,11 +15,11 @@ from infra.spec.campaign import Spec
 def refuse_elsewhere(spec: Spec) -> None:
     """Raise `UserError` if a campaign of this name was opened here in another place: its record would be out of
     reach."""
-    known = recall(spec.campaign)
-    if known is not None and _place(known) != _place(spec):
+    previous_campaign = recall(spec.campaign)
+    if previous_campaign is not None and _place(previous_campaign) != _place(spec):
         raise UserError(
             "a campaign of this name is in another place",
-            seen=f"{spec.campaign} in {', '.join(_place(known))}, the spec says {', '.join(_place(spec))}",
+            seen=f"{spec.campaign} in {', '.join(_place(previous_campaign))}, the spec says {', '.join(_place(spec))}",
             cure="give this campaign another name, or set the place back",
         )
 

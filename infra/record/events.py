@@ -14,8 +14,8 @@ from infra.console.visible import visible
 from infra.errors import first_line
 from infra.record.payloads import PAYLOADS, Payload, attempts, checkpoints, payload_of, stages, training
 from infra.record.payloads.attempts import AttemptRecord
+from infra.record.payloads.outputs import ProvisionOutput, StageOutput
 from infra.record.payloads.outputs import Stage as Stage
-from infra.record.payloads.outputs import StageOutput
 from infra.record.payloads.stages import UnreadableRecord
 from infra.record.state import CampaignState as CampaignState
 from trainer.contract.frozen import Frozen
@@ -123,8 +123,11 @@ def _of_stage(state: CampaignState, payload: Payload, time: datetime) -> Mapping
         case stages.StageFinished(stage=stage, outputs=outputs):
             bake_flag = {"bake_again": False} if stage is Stage.BAKE else {}
             data_flag = {"data_begun_at": None} if stage is Stage.PROVISION else {}
-            finished = state.finished_stages | {stage: outputs}
-            return {"running_stage": None, "finished_stages": finished, **bake_flag, **data_flag}
+            finished_stages = state.finished_stages | {stage: outputs}
+            end = {"running_stage": None, "finished_stages": finished_stages, **bake_flag, **data_flag}
+            if isinstance(outputs, ProvisionOutput):
+                return {**end, "file_system": outputs.outputs.get("file_system_id")}
+            return end
         case stages.DataBegun() | stages.DataEnded():
             return {"data_begun_at": time if isinstance(payload, stages.DataBegun) else None}
         case stages.StageFailed(gave_nodes_back=gave_back):
@@ -183,8 +186,8 @@ def _of_training(state: CampaignState, payload: Payload, time: datetime) -> Mapp
     match payload:
         case training.FileSystemLost(repair=repair):
             return {"lost": payload, "replacements": state.replacements + repair}
-        case training.FileSystemReplaced():
-            return {"lost": None}
+        case training.FileSystemReplaced(id=id):
+            return {"lost": None, "file_system": id or None}
         case training.Held():
             return {"hold": payload, "held_since": time}
         case training.Relaunched(version=version, bake=bake):

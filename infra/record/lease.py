@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from infra.errors import LeaseHeld, LeaseLost, LeaseUnproven, UserError
 from infra.record.holder import UNKNOWN, Holder
-from infra.record.objects import is_missing, is_precondition_failure
+from infra.record.objects import is_precondition_failure, or_none
 from trainer.contract.frozen import Frozen
 
 log = logging.getLogger("record")
@@ -132,12 +132,9 @@ class Lease(Generic[Where]):
         return 0.0 if self._lost is not None else self._renewed + self.ttl.total_seconds()
 
     def current(self) -> StoredLease | None:
-        try:
-            answer = self.s3.get_object(Bucket=self.store.bucket, Key=self.key)
-        except ClientError as error:
-            if is_missing(error):
-                return None
-            raise
+        answer = or_none(lambda: self.s3.get_object(Bucket=self.store.bucket, Key=self.key))
+        if answer is None:
+            return None
         try:
             record = LeaseRecord.model_validate_json(answer["Body"].read())
         except ValidationError:

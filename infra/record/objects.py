@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from botocore.exceptions import ClientError
 
 from infra.errors import PermanentError, first_line
 
+Value = TypeVar("Value")
 _DELETE_AT_ONCE = 1000
 """Objects of one `delete_objects` call: S3's limit."""
 
@@ -31,14 +32,19 @@ def is_missing(error: ClientError) -> bool:
     return error.response.get("Error", {}).get("Code") in ("NoSuchKey", "404", "NoSuchBucket", "NotFound")
 
 
-def object_or_none(s3: Any, bucket: str, key: str) -> bytes | None:
-    """Return an object's content; None if there is no such object or bucket."""
+def or_none(act: Callable[[], Value]) -> Value | None:
+    """Return None if there is no such object or bucket."""
     try:
-        return bytes(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+        return act()
     except ClientError as error:
         if is_missing(error):
             return None
         raise
+
+
+def object_or_none(s3: Any, bucket: str, key: str) -> bytes | None:
+    """Return an object's content; None if there is no such object or bucket."""
+    return or_none(lambda: bytes(s3.get_object(Bucket=bucket, Key=key)["Body"].read()))
 
 
 def keys_below(s3: Any, bucket: str, prefix: str) -> list[str]:

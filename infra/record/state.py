@@ -34,6 +34,8 @@ class CampaignState(Frozen, extra="ignore"):
     """Time of the last copy, or of its failure."""
     fetched: CheckpointFetched | None = None
     """The last copy that came back from S3: what was committed before is lost beyond its step."""
+    file_system: str | None = None
+    """Id of the shared file system; None where there is none, or nobody wrote it down."""
     lost: FileSystemLost | None = None
     """Set until the file system is replaced."""
     replacements: int = 0

@@ -21,7 +21,7 @@ from infra.errors import UserError
 from infra.record.events import CampaignState, Event, fold, ordered, stored, unreadable
 from infra.record.holder import Holder
 from infra.record.lease import Lease
-from infra.record.objects import Unreadable, is_missing, is_precondition_failure, object_or_none
+from infra.record.objects import Unreadable, is_precondition_failure, object_or_none, or_none
 from infra.record.payloads import Payload
 from infra.record.payloads.stages import UnreadableRecord
 
@@ -195,12 +195,7 @@ class CampaignStore:
 
     def _list_pages(self, field: str, **arguments: str) -> list[dict[str, Any]]:
         pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, **arguments)
-        try:
-            return [item for page in pages for item in page.get(field, ())]
-        except ClientError as error:
-            if is_missing(error):
-                return []
-            raise
+        return or_none(lambda: [item for page in pages for item in page.get(field, ())]) or []
 
     def lease(
         self, role: str, ttl: timedelta, holder: Holder | None = None, s3: Any = None, patient: bool = False

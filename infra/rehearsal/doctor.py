@@ -71,7 +71,7 @@ def diagnose() -> tuple[Diagnosis, ...]:
         *_paths(),
         *packages,
         *tools,
-        _go(required=building),
+        _go(is_required=building),
         *_programs(),
         *_for_setup(),
         _namespaces(),
@@ -161,15 +161,15 @@ def _tools() -> list[Diagnosis]:
     return findings
 
 
-def _go(required: bool) -> Diagnosis:
+def _go(is_required: bool) -> Diagnosis:
     go = build.go()
     if go is None:
-        cure = "needed only if releases cannot be downloaded: install Go 1.26" if required else ""
-        return Diagnosis("go", "none" if required else "none, and not needed", not required, cure)
+        cure = "needed only if releases cannot be downloaded: install Go 1.26" if is_required else ""
+        return Diagnosis("go", "none" if is_required else "none, and not needed", not is_required, cure)
     try:
         answer = subprocess.run([go, "version"], capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Diagnosis("go", f"{go}: {error}", not required, "reinstall Go 1.26" if required else "")
+        return Diagnosis("go", f"{go}: {error}", not is_required, "reinstall Go 1.26" if is_required else "")
     return Diagnosis("go", answer.stdout.removeprefix("go version ").strip() or answer.stderr.strip(), True)
 
 

@@ -80,8 +80,8 @@ def marks(record: Record) -> tuple[Mark, ...]:
     return tuple(rows)
 
 
-def gaps(rows: tuple[StageRun, ...], now_s: float, *, over: bool) -> tuple[Gap, ...]:
-    """Return times without a running stage, up to now unless the campaign is `over`; short ones are omitted."""
+def gaps(rows: tuple[StageRun, ...], now_s: float, *, is_over: bool) -> tuple[Gap, ...]:
+    """Return times without a running stage, up to now unless the campaign is `is_over`; short ones are omitted."""
     rows_without: list[Gap] = []
     threshold_s = max(1.0, 0.01 * max((row.ended_s for row in rows), default=0.0))
     newest: StageRun | None = None
@@ -89,7 +89,7 @@ def gaps(rows: tuple[StageRun, ...], now_s: float, *, over: bool) -> tuple[Gap, 
         if newest is not None and row.begun_s - newest.ended_s >= threshold_s:
             rows_without.append(Gap(begun_s=newest.ended_s, ended_s=row.begun_s, why=_why_idle(newest)))
         newest = row if newest is None or row.ended_s >= newest.ended_s else newest
-    if newest is not None and not over and newest.ending != "running" and now_s - newest.ended_s >= threshold_s:
+    if newest is not None and not is_over and newest.ending != "running" and now_s - newest.ended_s >= threshold_s:
         rows_without.append(Gap(begun_s=newest.ended_s, ended_s=now_s, why=f"{_why_idle(newest)}, up to now"))
     return tuple(rows_without)
 

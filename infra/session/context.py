@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 from lightkube import Client
 
@@ -20,6 +23,9 @@ from infra.record.payloads.outputs import StageOutput
 from infra.record.store import CampaignStore
 from infra.spec.campaign import Spec
 from infra.spec.names import Buckets, Names
+
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 
 def turns(seconds: float, interval: float = 0.5) -> Iterator[None]:
@@ -54,6 +60,8 @@ class Context:
     """Identity beyond the name; empty if none is recorded: a bake ahead, or a campaign that never began."""
     outputs: dict[Stage, StageOutput] = field(default_factory=dict)
     """Stage -> outputs, for stages that have finished."""
+    halt: threading.Event = field(default_factory=threading.Event)
+    """Set for the works of `side_by_side` that are to end: one of them has failed, or the driver was interrupted."""
 
     @property
     def names(self) -> Names:
@@ -71,4 +79,28 @@ class Context:
         return self.store.state()
 
     def turns(self, seconds: float, interval: float = 0.5) -> Iterator[None]:
-        return turns(seconds, interval)
+        """Yield as `turns` does. Raises `KeyboardInterrupt` once the work is to end."""
+        for _ in turns(seconds, interval):
+            if self.halt.is_set():
+                raise KeyboardInterrupt
+            yield
+
+
+def side_by_side(
+    context: Context, first: Callable[[Context], First], second: Callable[[Context], Second]
+) -> tuple[First, Second]:
+    """Run two works, each on a thread; return both results.
+
+    If one raises, or a signal comes, the other ends at its next turn, and gives back what it has made. Raises the
+    first error then.
+    """
+    own = replace(context, halt=threading.Event())
+    with ThreadPoolExecutor(2, "side-by-side") as pool:
+        left, right = pool.submit(first, own), pool.submit(second, own)
+        try:
+            for work in as_completed((left, right)):
+                work.result()
+        except BaseException:
+            own.halt.set()
+            raise
+        return left.result(), right.result()

@@ -26,7 +26,7 @@ from infra.record import borrowing
 from infra.record.holder import Holder
 from infra.record.identity import claim_identity
 from infra.record.lease import DRIVER_LEASE, Lease, lease_ttl
-from infra.record.objects import Unreadable, is_missing
+from infra.record.objects import Unreadable, or_none
 from infra.record.payloads.stages import DriverTookOver
 from infra.record.store import CampaignStore
 from infra.session.block_clock import clock_of
@@ -85,10 +85,10 @@ class Session:
 def open_session(spec: Spec, writer: str) -> Session:
     """Return a session without writing or taking a lease; raise `UserError` for foreign credentials, or for a cluster
     that does not know the login."""
-    account, who = open_account(spec)
+    account, identity = open_account(spec)
     folder = f"{spec.bucket_root}campaigns/{spec.campaign}"
     store = CampaignStore(account.client("s3"), spec.buckets.state, spec.campaign, writer, folder)
-    return Session(spec, account, who, spec.buckets, store, driver_lease(store, account))
+    return Session(spec, account, identity, spec.buckets, store, driver_lease(store, account))
 
 
 def driver_lease(store: CampaignStore, account: Account) -> Lease:
@@ -213,12 +213,7 @@ def record_of(campaign: str, region: str) -> CampaignStore:
 
 def campaigns(account: Account, bucket: str) -> list[str]:
     pages = account.client("s3").get_paginator("list_objects_v2")
-    try:
-        listing = list(pages.paginate(Bucket=bucket, Prefix="campaigns/", Delimiter="/"))
-    except account.client("s3").exceptions.ClientError as error:
-        if is_missing(error):
-            return []
-        raise
+    listing = or_none(lambda: list(pages.paginate(Bucket=bucket, Prefix="campaigns/", Delimiter="/"))) or []
     names_found = [item["Prefix"].split("/")[1] for page in listing for item in page.get("CommonPrefixes", ())]
     # A bake ahead of its campaign leaves a lease there, but no spec.
     return [name for name in names_found if CampaignStore(account.client("s3"), bucket, name, "").has(SPEC)]

@@ -21,7 +21,18 @@ from infra.spec.data import Data as Data
 from infra.spec.data import MixtureSource as MixtureSource
 from infra.spec.document import UnreadableDocument, read
 from infra.spec.duration import Duration
-from infra.spec.names import LONGEST_TAG, NOTICES, PROJECT, Buckets, buckets, tag_value
+from infra.spec.names import (
+    ENDPOINT_SERVICES,
+    FSX_SERVICE,
+    LONGEST_TAG,
+    MONITORING_SERVICE,
+    NOTICES,
+    PROJECT,
+    SECRETS_SERVICE,
+    Buckets,
+    buckets,
+    tag_value,
+)
 from infra.spec.nodes import Money as Money
 from infra.spec.nodes import Nodes as Nodes
 from infra.spec.notify import Notify
@@ -29,7 +40,7 @@ from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_
 from infra.spec.rehearsal import Rehearsal as Rehearsal
 from infra.spec.secrets import SecretSource
 from infra.spec.section import Section, sound_part
-from infra.spec.sections import ENDPOINT_SERVICES, FSX_SERVICE, SECRETS_SERVICE, THIS_MACHINE
+from infra.spec.sections import THIS_MACHINE
 from infra.spec.sections import Addons as Addons
 from infra.spec.sections import ApiEndpoint as ApiEndpoint
 from infra.spec.sections import Archive as Archive
@@ -203,7 +214,12 @@ class Spec(Section):
     @property
     def runtime(self) -> Workload | BuiltIn:
         """Properties of the job's pods on the target: the workload's, or the built-in trainer's of the same names."""
-        return BuiltIn() if self.workload is None else self.workload.on(self.target)
+        return self.file_runtime.on(self.target)
+
+    @property
+    def file_runtime(self) -> Workload | BuiltIn:
+        """`runtime` as the file has it, before what differs on the target."""
+        return self.workload or BuiltIn()
 
     @property
     def secrets(self) -> dict[str, SecretSource]:
@@ -229,7 +245,7 @@ class Spec(Section):
     def services(self) -> tuple[str, ...]:
         """Services that need an interface endpoint where nodes have no other path to AWS."""
         sources = [*self.secrets.values(), *self.notify.addresses.values()]
-        unused_services = {FSX_SERVICE} if self.storage.shared is None else set()
+        unused_services = {FSX_SERVICE, MONITORING_SERVICE} if self.storage.shared is None else set()
         secrets_service = (SECRETS_SERVICE,) if any(name.secret for name in sources) else ()
         return (*(name for name in ENDPOINT_SERVICES if name not in unused_services), *secrets_service)
 

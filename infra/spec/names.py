@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from infra.spec.sections import ENDPOINT_SERVICES, SECRETS_SERVICE
-
 PROJECT = "bivouac"
 FOUNDATION_STACK = "foundation"
 FOUNDATION_PREFIX = "bivouac-"
@@ -222,8 +220,33 @@ def campaign_stack(campaign: str) -> str:
     return f"campaign-{campaign}"
 
 
+FSX_SERVICE = "fsx"
+SCHEDULER_SERVICE = "scheduler"
+MONITORING_SERVICE = "monitoring"
+ENDPOINT_SERVICES = (
+    "autoscaling",  # the steward gives broken nodes back
+    "ec2",  # the CNI, nodeadm, the steward
+    "ecr.api",
+    "ecr.dkr",
+    "eks",  # nodeadm, the steward
+    "eks-auth",  # pod identity
+    FSX_SERVICE,  # the CSI driver
+    "logs",
+    MONITORING_SERVICE,  # the steward reads what FSx tells CloudWatch
+    SCHEDULER_SERVICE,  # the steward postpones what ends the nodes without it
+    "sns",  # the steward's notices
+    "ssm",  # the builder
+    "ssmmessages",
+    "sts",
+)
+"""Services that nodes, add-ons and pods need without a NAT gateway. S3 has a gateway endpoint, which is free."""
+SECRETS_SERVICE = "secretsmanager"
+"""Needed besides by a job or webhook with a secret of Secrets Manager."""
+
 _POOLS = (GPU_POOL, SYSTEM_POOL, DATA_POOL)
 _MACHINES = (*_POOLS, BUILDER)
+BUILDERS = (BUILDER, "trainer-image")
+"""The schedules that end builders: of the node image's, and of the trainer image's."""
 _NOTICES = ("deadline-notice", "launch-notice", "silence-notice")
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "cluster": ("",),
@@ -234,7 +257,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "volume": _MACHINES,
     "network interface": _MACHINES,
     "role": ("cluster", "node", "cni", "steward", "trainer", "archive", "data", "guard", "budget"),
-    "schedule": ("closer", "data", "deadline", "launch", "silence", BUILDER, *_NOTICES),
+    "schedule": ("closer", "data", "deadline", "launch", "silence", *BUILDERS, *_NOTICES),
     "topic": ("alarms",),
     "budget": ("",),
     "file system": ("shared",),
@@ -293,8 +316,14 @@ class Names:
 
     @property
     def builder(self) -> str:
-        """Name tag of the builder for this campaign, and name of the schedule that terminates it."""
-        return self.of("schedule", BUILDER)
+        """Name tag of this campaign's builders."""
+        return self.of("instance", BUILDER)
+
+    @property
+    def builder_schedules(self) -> tuple[str, str]:
+        """Schedules that end the builder of the node image, and that of the trainer image."""
+        node_image, trainer_image = BUILDERS
+        return self.of("schedule", node_image), self.of("schedule", trainer_image)
 
     @property
     def alarms(self) -> str:

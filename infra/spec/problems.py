@@ -164,7 +164,7 @@ def _problem(item: Any, lines: dict[str, int], texts: dict[str, str], model: typ
             "name where the value lies, such as {secret: team/token}; no value belongs in a spec",
         )
     if kind == "extra_forbidden":
-        names = _fields_at(model, loc[:-1])
+        names = list(_section_at(model, loc[:-1]).model_fields)
         nearest = difflib.get_close_matches(str(loc[-1]), names, n=1, cutoff=_NEAR)
         message, detail = "unknown field", _short(str(loc[-1])) + f": {_short_form(value)}"
         cure = f"did you mean `{nearest[0]}`?" if nearest else f"fields here: {', '.join(names)}"
@@ -216,7 +216,3 @@ def _description(model: type[BaseModel], loc: tuple[Any, ...]) -> str | None:
     """Return the `description` of a field, if its model has one."""
     field = _section_at(model, loc[:-1]).model_fields.get(str(loc[-1])) if loc else None
     return field.description if field else None
-
-
-def _fields_at(model: type[BaseModel], loc: tuple[Any, ...]) -> list[str]:
-    return list(_section_at(model, loc).model_fields)

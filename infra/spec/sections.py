@@ -12,27 +12,6 @@ from infra.spec.duration import Duration
 from infra.spec.monitoring.remote_write import RemoteWrite
 from infra.spec.section import Section
 
-FSX_SERVICE = "fsx"
-SCHEDULER_SERVICE = "scheduler"
-ENDPOINT_SERVICES = (
-    "autoscaling",  # the steward gives broken nodes back
-    "ec2",  # the CNI, nodeadm, the steward
-    "ecr.api",
-    "ecr.dkr",
-    "eks",  # nodeadm, the steward
-    "eks-auth",  # pod identity
-    FSX_SERVICE,  # the CSI driver
-    "logs",
-    SCHEDULER_SERVICE,  # the steward postpones what ends the nodes without it
-    "sns",  # the steward's notices
-    "ssm",  # the builder
-    "ssmmessages",
-    "sts",
-)
-"""Services that nodes, add-ons and pods need without a NAT gateway. S3 has a gateway endpoint, which is free."""
-SECRETS_SERVICE = "secretsmanager"
-"""Needed besides by a job or webhook with a secret of Secrets Manager."""
-
 
 class Capacity(StrEnum):
     """Purchase option of the GPU nodes."""

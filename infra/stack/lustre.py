@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
-from infra.folders import asset
 from infra.plan.catalogue import InstanceType
+from infra.plan.catalogue.reading import image_versions
 from infra.spec.campaign import SharedStorage
-
-VERSIONS = asset("images/versions.yaml")
 
 VERSION = "2.15"
 EFA_CONNECTIONS = 1024
@@ -78,7 +74,7 @@ def efa_interfaces(item: InstanceType, nodes: int) -> int:
 def client_script() -> str:
     """Return a shell script that installs the Lustre client, where missing, before kubelet starts. A node that cannot
     get the client reports so on its console and still joins."""
-    package = yaml.safe_load(VERSIONS.read_text())["versions"]["lustre_client"]["package"]
+    package = image_versions()["lustre_client"]["package"]
     return _CLIENT.format(package=package, tries=CLIENT_TRIES, pause=CLIENT_PAUSE_S, limit=CLIENT_TRY_S)
 
 

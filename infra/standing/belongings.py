@@ -21,7 +21,7 @@ from lightkube.resources.core_v1 import ConfigMap, Node, PersistentVolumeClaim, 
 
 from infra.campaign.proving import LONGEST_NAME
 from infra.cluster.gang import CAMPAIGN_LABEL
-from infra.cluster.kubernetes import JobSet, MPIJob, is_gone
+from infra.cluster.kubernetes import JobSet, MPIJob, or_none
 from infra.cluster.standing import pod_groups
 from infra.cluster.standing.borrowed import not_ready, obstacles, ready_condition
 from infra.cluster.standing.queueing import Workload
@@ -250,12 +250,8 @@ def _borrowed_node(
 
 def node_trouble(client: Client, name: str) -> str:
     """Return why a node counts as dead; empty while it is Ready. Raises `httpx2.HTTPError` if nobody says."""
-    try:
-        return not_ready(client.get(Node, name))
-    except ApiError as error:
-        if not is_gone(error):
-            raise
-        return NO_SUCH_NODE
+    node = or_none(lambda: client.get(Node, name))
+    return NO_SUCH_NODE if node is None else not_ready(node)
 
 
 def refusal(error: Exception) -> str:

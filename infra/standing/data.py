@@ -16,7 +16,7 @@ from infra.archive import archive_job
 from infra.campaign import provision
 from infra.campaign.capacity import deadline_passed, is_late
 from infra.cluster import attempts, pod_start
-from infra.cluster.confinement import ROOT, container_context, environment, pod_context
+from infra.cluster.confinement import ROOT, batch_job, container_context, environment, one_time_pod
 from infra.cluster.gang import CAMPAIGN_LABEL, volumes
 from infra.cluster.kubernetes import create
 from infra.cluster.standing.placing import CA_CONFIG, CA_FILE, placed
@@ -26,7 +26,7 @@ from infra.errors import PermanentError
 from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
 from infra.session.context import Context
 from infra.spec.campaign import Spec
-from infra.spec.names import NAMESPACE, TRAINER_ACCOUNT, data_prefix
+from infra.spec.names import TRAINER_ACCOUNT, data_prefix
 from infra.spec.standing import StandingCluster
 from infra.standing.bring import COMMAND, CONFIG, LISTING, NAME, BringConfig, DataFile, Listing
 from infra.standing.openings import shared_claim_object
@@ -80,10 +80,10 @@ def _configuration(context: Context, prefix: str, files: tuple[DataFile, ...]) -
 def listed(spec: Spec, data: DataSet | PackedSource) -> tuple[DataFile, ...]:
     """Return every file that the job's pods see at `/data`."""
     folder, weights = provision.weights_of(spec, data)
-    beside = [
+    further_files = [
         DataFile(name=f"{folder}/{file.name}", size_bytes=file.size_bytes, sha256=file.sha256) for file in weights
     ]
-    return (*map(_listed, files_of(data.folder)), *beside)
+    return (*map(_listed, files_of(data.folder)), *further_files)
 
 
 def _listed(path: Path) -> DataFile:
@@ -101,7 +101,7 @@ def data_job(spec: Spec, image: str) -> Object:
     """Return the Job that brings the data, before placing. Root: the volume's folders may be root's."""
     labels = {CAMPAIGN_LABEL: spec.campaign, ROLE: NAME}
     pod_volumes, mounts = volumes(NAME, data_read_only=False)
-    needed = ("config", "shared")
+    volume_names = ("config", "shared")
     container = {
         "name": NAME,
         "image": image,
@@ -110,20 +110,8 @@ def data_job(spec: Spec, image: str) -> Object:
         "securityContext": container_context(),
         "volumeMounts": [row for row in mounts if row["name"] == "config" or row["mountPath"] == DATA_MOUNT],
     }
-    pod = {
-        "restartPolicy": "Never",
-        "serviceAccountName": TRAINER_ACCOUNT,
-        "automountServiceAccountToken": False,
-        "securityContext": pod_context(ROOT),
-        "volumes": [row for row in pod_volumes if row["name"] in needed],
-        "containers": [container],
-    }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": labels},
-        "spec": {"backoffLimit": TRIES - 1, "template": {"metadata": {"labels": labels}, "spec": pod}},
-    }
+    job_volumes = [row for row in pod_volumes if row["name"] in volume_names]
+    return batch_job(NAME, labels, one_time_pod(TRAINER_ACCOUNT, ROOT, job_volumes, container), backoffLimit=TRIES - 1)
 
 
 def _bring(context: Context, client: Client, cluster: StandingCluster, config: BringConfig) -> Object:

@@ -17,7 +17,14 @@ from lightkube.resources.core_v1 import Pod
 
 from infra.archive import archive_job
 from infra.cluster import pod_start
-from infra.cluster.confinement import READS_ALL, ROOT, container_context, environment, pod_context
+from infra.cluster.confinement import (
+    READS_ALL,
+    ROOT,
+    batch_job,
+    container_context,
+    environment,
+    one_time_pod,
+)
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.standing import placing
 from infra.errors import PermanentError
@@ -80,27 +87,12 @@ def manifest(tenant: Tenant, place: FolderPlace) -> dict[str, Any]:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "place", "mountPath": _MOUNT, "subPath": place.folder}],
     }
-    pod = {
-        "restartPolicy": "Never",
-        "serviceAccountName": ARCHIVE_ACCOUNT,
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": 5,
-        "securityContext": pod_context(ROOT),
-        "volumes": [{"name": "place", "persistentVolumeClaim": {"claimName": place.claim}}],
-        "containers": [container],
-    }
+    place_volumes = [{"name": "place", "persistentVolumeClaim": {"claimName": place.claim}}]
+    pod = one_time_pod(ARCHIVE_ACCOUNT, ROOT, place_volumes, container, terminationGracePeriodSeconds=5)
     placed_pod = placing.plain_pod(pod, tenant.cluster, tenant.campaign, place.node)
     placed_pod.pop("priorityClassName", None)  # nobody's pod is to go for it
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": place.job, "namespace": tenant.cluster.namespace, "labels": labels},
-        "spec": {
-            "backoffLimit": _TRIES - 1,
-            "activeDeadlineSeconds": RUN_S,
-            "template": {"metadata": {"labels": labels}, "spec": placed_pod},
-        },
-    }
+    limits = {"backoffLimit": _TRIES - 1, "activeDeadlineSeconds": RUN_S}
+    return batch_job(place.job, labels, placed_pod, tenant.cluster.namespace, **limits)
 
 
 def remove_folders(tenant: Tenant, nodes: Mapping[str, BorrowedNode]) -> dict[str, str]:

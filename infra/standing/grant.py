@@ -69,18 +69,18 @@ def grant(spec: Spec, cluster: StandingCluster, driver: Subject) -> tuple[Part, 
 def _parts(spec: Spec, cluster: StandingCluster, driver: Subject) -> Iterator[Part]:
     space = cluster.namespace
     host_network, pins_memory = spec.runtime.host_network, cluster.fabric.ipc_lock
-    opened = _opened_words(host_network, pins_memory)
+    price = _opened_words(host_network, pins_memory)
     space_words = (
         "The namespace of the campaigns. Best one of its own: who makes pods in a namespace can use its Secrets."
     )
-    if opened:
+    if price:
         policy = admission.own_baseline(f"{PROJECT}-{space}", host_network, pins_memory)
-        allowed = "The rules of `baseline`, but that the pods of the trainer have what the spec wants."
-        yield Part(allowed, _guard(policy))
+        policy_words = "The rules of `baseline`, but that the pods of the trainer have what the spec wants."
+        yield Part(policy_words, _guard(policy))
         yield Part(f"They hold in namespace {space}.", _guard(admission.binding(policy, space)))
     yield Part(
-        f"{space_words}{opened}",
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space, "labels": pod_security(bool(opened))}},
+        f"{space_words}{price}",
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space, "labels": pod_security(bool(price))}},
     )
     if (template := claim_template(cluster)) is not None:
         yield Part(f"What each pod of the gang claims of DeviceClass {cluster.fabric.device_class}.", template)
@@ -115,12 +115,12 @@ def _opened_words(host_network: bool, pins_memory: bool) -> str:
         "workload.host_network: they reach each service on a node's own addresses, and see its traffic": host_network,
         "cluster.fabric.ipc_lock: they may pin all of a node's memory (IPC_LOCK)": pins_memory,
     }
-    wanted = "".join(f"\n#   {words}" for words, is_wanted in prices.items() if is_wanted)
-    if not wanted:
+    text = "".join(f"\n#   {words}" for words, is_wanted in prices.items() if is_wanted)
+    if not text:
         return ""
     return (
         "\n# Its level is `privileged`: `baseline` does not let the job's pods have what the spec wants. The price:"
-        f"{wanted}\n# The policy above holds all else of `baseline`, for every pod: without it a pod here could be all "
+        f"{text}\n# The policy above holds all else of `baseline`, for every pod: without it a pod here could be all "
         "that it likes.\n# An exemption of the namespace in the API server's own configuration needs the policy too."
     )
 

@@ -14,6 +14,7 @@ from infra.cluster import attempts
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.standing.borrowed import BorrowedNodes
 from infra.cluster.standing.fabric_claims import template_name
+from infra.plan.catalogue.reading import image_versions
 from infra.record.events import Stage
 from infra.record.payloads.attempts import NodeQuarantined
 from infra.record.payloads.outputs import PreflightOutput
@@ -42,10 +43,10 @@ class JudgedNodes(BorrowedNodes):
         """Leave this node out of later gangs, and record why. One that is not Ready counts as dead: it comes back."""
         if node in self.left_out:
             return
-        at = datetime.now(UTC) if node_trouble(self.client, node) else died_at
+        death = datetime.now(UTC) if node_trouble(self.client, node) else died_at
         self._context.guard()
-        self._context.store.append(NodeQuarantined(node=node, instance=node, reason=reason, died=at is not None))
-        super().quarantine(node, reason, at)
+        self._context.store.append(NodeQuarantined(node=node, instance=node, reason=reason, died=death is not None))
+        super().quarantine(node, reason, death)
 
 
 def run(context: Context) -> PreflightOutput:
@@ -72,7 +73,7 @@ def expectation_of(spec: Spec, cluster: StandingCluster, endpoint: str) -> Expec
     """
     # Pods do not know a CA of one's own, so they could not ask such an endpoint.
     time_source = endpoint if cluster.s3.ca is None else None
-    base = preflight.expectation_of(spec, time_source, preflight.read_versions())
+    base = preflight.expectation_of(spec, time_source, image_versions())
     versions = {name: version for name, version in base.versions.items() if name not in OF_NODE_IMAGE}
     has_rdma = any(name.startswith("rdma/") for name in cluster.nodes.devices) or bool(template_name(cluster.fabric))
     changes = {"efa_devices": 0, "versions": versions, "gpudirect": base.gpudirect and has_rdma, "rdma": has_rdma}

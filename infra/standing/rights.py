@@ -44,7 +44,7 @@ class Right:
 def rights(spec: Spec, cluster: StandingCluster) -> tuple[Right, ...]:
     """Return every right, of the driver and of the steward. No other account of the campaign has one."""
     mpi = spec.runtime.by_mpirun
-    of_steward = steward_rights(mpi, queued=cluster.queue is not None, by_group=cluster.queue is None and not mpi)
+    of_steward = steward_rights(mpi, queue=cluster.queue is not None, by_group=cluster.queue is None and not mpi)
     return (*driver_rights(cluster, mpi), *of_steward)
 
 
@@ -123,8 +123,8 @@ def _claim_rights(fabric: StandingFabric) -> tuple[Right, ...]:
     )  # fmt: skip
 
 
-def steward_rights(by_mpirun: bool = False, *, queued: bool = False, by_group: bool = False) -> tuple[Right, ...]:
-    """Return the steward's rights: those that it has at EKS, but that it never changes a node. `queued`: the gang waits
+def steward_rights(by_mpirun: bool = False, *, queue: bool = False, by_group: bool = False) -> tuple[Right, ...]:
+    """Return the steward's rights: those that it has at EKS, but that it never changes a node. `queue`: the gang waits
     in a queue, whose word it hears. `by_group`: its pods may be bound as a PodGroup."""
 
     def right(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], reason: str) -> Right:
@@ -133,7 +133,7 @@ def steward_rights(by_mpirun: bool = False, *, queued: bool = False, by_group: b
     return (
         *([right(MPI_GROUP, ("mpijobs",), _CHANGE, "launch and end attempts by mpirun")] if by_mpirun else []),
         right("jobset.x-k8s.io", ("jobsets",), _CHANGE, "launch and end attempts"),
-        *([right(KUEUE_GROUP, ("workloads",), _LOOK, _WHY_WAITING)] if queued else []),
+        *([right(KUEUE_GROUP, ("workloads",), _LOOK, _WHY_WAITING)] if queue else []),
         *([right(pod_groups.GROUP, (pod_groups.PLURAL,), ("create",), _WHY_GROUPED)] if by_group else []),
         right("batch", ("jobs",), _CHANGE, "archive and copies"),
         right("", ("configmaps",), _CHANGE, "configuration of an attempt"),

@@ -33,22 +33,22 @@ def end(context: Context, abandon: bool = False) -> TeardownOutput:
     """Take away all that the campaign made. `abandon`: give up what is not archived. Raises as `ending.end` does."""
     if abandon:  # a steward that Kubernetes cannot reach reads it, and launches nothing more
         context.store.put_json(STOP, {"asked_by": str(context.lease.holder)})
-    done = ending.end(_tenant(context), context.state(), abandon=abandon, person=context.operator_arn)
-    for words in done.stays:
+    ending_result = ending.end(_tenant(context), context.state(), abandon=abandon, person=context.operator_arn)
+    for words in ending_result.stays:
         context.progress.note(words)
-    for node, reason in done.unreached.items():
+    for node, reason in ending_result.unreached.items():
         context.progress.note(f"our folder on node {node} was not reached: {reason}")
-    context.progress.note(f"{len(done.removed)} objects and folders removed")
-    return TeardownOutput(resources=len(done.removed), unreached=done.unreached)
+    context.progress.note(f"{len(ending_result.removed)} objects and folders removed")
+    return TeardownOutput(resources=len(ending_result.removed), unreached=ending_result.unreached)
 
 
 def certify_end(context: Context) -> CertifyOutput:
     """Look what is left, and say what was given back in which state. Raises `NotProven` unless nothing is left."""
     unreached_nodes = TeardownOutput.known(context.outputs).unreached
-    found = certificate.certify(
+    certificate_found = certificate.certify(
         _tenant(context), context.state(), context.identity, unreached_nodes, context.operator_arn
     )
-    return certify.conclude(context, found)
+    return certify.conclude(context, certificate_found)
 
 
 STEPS: tuple[StageStep, ...] = (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from lightkube import Client
-from lightkube.core.exceptions import ApiError
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, PersistentVolumeClaim
@@ -14,7 +14,7 @@ from lightkube.resources.core_v1 import ConfigMap, PersistentVolumeClaim
 from infra.archive import archive_job
 from infra.campaign import proving
 from infra.cluster.gang import CAMPAIGN_LABEL
-from infra.cluster.kubernetes import is_gone
+from infra.cluster.kubernetes import or_none
 from infra.cluster.standing.placing import CA_CONFIG, shared_claim
 from infra.cluster.steward_config import config_map
 from infra.errors import UserError
@@ -48,12 +48,12 @@ def held_names(client: Client, spec: Spec, cluster: StandingCluster) -> tuple[He
 def refuse_held(client: Client, spec: Spec, cluster: StandingCluster) -> None:
     """Raise `UserError` before anything is made or removed where another campaign's objects, or somebody else's, have
     the names of ours."""
-    if held := held_names(client, spec, cluster):
+    if taken_names := held_names(client, spec, cluster):
         raise UserError(
             "the namespace has objects of others under the campaign's names",
             seen="; ".join(
                 f"{row.kind} {row.name} of {f'campaign {row.campaign}' if row.campaign else 'somebody else'}"
-                for row in held
+                for row in taken_names
             ),
             cure="give the campaign a namespace of its own, or wait until the other campaign is over",
         )
@@ -62,11 +62,8 @@ def refuse_held(client: Client, spec: Spec, cluster: StandingCluster) -> None:
 def _held(client: Client, spec: Spec, cluster: StandingCluster) -> Iterator[HeldName]:
     own_claim = [(PersistentVolumeClaim, shared_claim(cluster, spec.campaign))] if cluster.shared.claim is None else []
     for kind, name in (*FIXED, *own_claim):
-        try:
-            item = client.get(kind, name)
-        except ApiError as error:
-            if not is_gone(error):
-                raise
+        item = or_none(partial(client.get, kind, name))
+        if item is None:
             continue
         labels = (item.metadata.labels if item.metadata else None) or {}
         if labels.get(CAMPAIGN_LABEL) != spec.campaign:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -19,7 +21,6 @@ from infra.record.payloads.training import ArchiveBegun, ArchiveFailed, ArchiveU
 from infra.steward import judging
 from infra.steward.judging import Judged
 from infra.steward.parts import Parts
-from infra.steward.release import GangRelease
 
 LEAST = timedelta(minutes=30)
 TIMES = 4
@@ -28,6 +29,79 @@ _COPIED_PER_S = 200e6
 """Bytes a second of what is copied as it is: read twice from the file system, sent, and read back."""
 _AFTER_DEADLINE = timedelta(minutes=1)
 """AWS removes the nodes at the deadline: a Job still running then never ends."""
+
+
+log = logging.getLogger("steward")
+AGAIN_S = 2.0
+BILLS = ("pending", "running", "stopping")
+"""States of an instance that EC2 may bill."""
+
+
+class GangRelease:
+    """Gives back all but one node of the gang.
+
+    The others are cordoned first, so the Job's pod starts on the node that stays. A successor reads from the Auto
+    Scaling group which nodes are left, and from their cordons which one stays. Each look repeats the calls that AWS
+    refused; a refusal costs money but never fails the archive.
+    """
+
+    def __init__(self, steward: Parts) -> None:
+        self._steward, self._nodes = steward, steward.nodes
+        self._given: set[str] = set()
+        self._kept: str | None = None
+        self._next, self._lowered = 0.0, False
+
+    def begin(self) -> None:
+        """Start the release if a checkpoint is known to be on the shared tier: else a node may hold the only copy."""
+        steward = self._steward
+        is_done = steward.config.spec.nodes.count == 1 or steward.store.state().archives_on is not None
+        if is_done or steward.committed.step() < 0 or steward.committed.troubles():
+            return
+        try:
+            members = self._nodes.held()
+            wanted_accelerators = steward.config.accelerators
+            fit = [node for node in self._nodes.facts() if node.fit(wanted_accelerators) and node.instance in members]
+            if not fit:
+                return
+            self._kept = min(fit, key=lambda node: node.name).instance
+        except (ClientError, BotoCoreError) as error:
+            log.warning("no node is given back before the archive: %s", explained(error))
+        else:
+            self.look()
+
+    def look(self) -> None:
+        """Give back the nodes that are left; record it once only the one node bills."""
+        if self._kept is None or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + AGAIN_S
+        try:
+            if self._give_back() and (sum(launch.state in BILLS for launch in self._nodes.launched()) <= 1):
+                config = self._steward.config
+                group, node_count = self._steward.names.gpu_group, config.spec.nodes.count
+                self._steward.store.append(ArchiveBegun(group=group, nodes=1, of=node_count, released=len(self._given)))
+                self._kept = None
+        except (ClientError, BotoCoreError) as error:
+            log.warning("not every node is given back yet: %s", explained(error))
+
+    def _give_back(self) -> bool:
+        """Return whether the group now wants only the one node."""
+        other_instances = self._nodes.held() - {self._kept} - self._given
+        for node in self._nodes.facts():
+            if node.instance in other_instances and not node.cordoned:
+                self._nodes.cordon(node.name, True)
+        for instance in sorted(other_instances):
+            try:
+                self._nodes.release(instance)
+            except (ClientError, BotoCoreError) as error:
+                log.warning("%s is not given back yet: %s", instance, explained(error))
+            else:
+                self._given.add(instance)
+        if other_instances - self._given:
+            return False
+        if not self._lowered and self._nodes.desired() > 1:  # nodes that never came are still wanted
+            self._nodes.set_desired(1)
+        self._lowered = True
+        return True
 
 
 def record(steward: Parts) -> None:
@@ -65,8 +139,8 @@ def _judge(steward: Parts, pause: Callable[[], None]) -> Judged:
     """Run the job's own evaluation and export, if the spec asks for them and there is a checkpoint to evaluate."""
     if max(steward.store.state().newest_committed, steward.committed_step()) >= 0:
         return judging.judge(steward, pause)
-    why = "no checkpoint to evaluate was known when training was over"
-    return Judged(unjudged=why) if steward.config.judges else Judged()
+    reason = "no checkpoint to evaluate was known when training was over"
+    return Judged(unjudged=reason) if steward.config.judges else Judged()
 
 
 def _have_a_node(steward: Parts) -> None:

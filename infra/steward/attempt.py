@@ -2,25 +2,76 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from http import HTTPStatus
 
 from infra.cluster import attempts
 from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRunning, GangResized
 from infra.record.payloads.checkpoints import TrainingStartedOver
 from infra.record.payloads.stages import Decision
 from infra.record.payloads.training import Held
+from infra.record.store import STACKS, CampaignStore
 from infra.steward import gangs, resume_state
 from infra.steward.blame import causes_first, closing_words
 from infra.steward.decide import EndAttempt, FailureClass, Finish, Hold, Launch, Observation
 from infra.steward.parts import Parts
-from infra.steward.seeing.stacks import keep_stacks
+from infra.steward.seeing import agents
+from infra.steward.seeing.sources import PASSING
 from trainer.contract import NOTHING_SOUND
 
 _SHIP_REST_S = 15.0
 _BROKEN_GANG_GRACE_S = 1
 _STOP_MARGIN_S = 15.0
 _HANGS = (FailureClass.HANG, FailureClass.STARTUP)
+
+
+log = logging.getLogger("steward")
+_PATH = "/stacks"
+"""Of an agent: `trainer.supervisor.stacks`."""
+_WITHIN_S = 25.0
+"""An agent takes 20 s at most. The gang hangs for minutes already, and waits no longer than that for its end."""
+_MOST_PODS = 64
+"""All of them are asked at once, so that those that do not answer are waited for once."""
+Get = Callable[[str, str, float], agents.HttpAnswer]
+
+
+def keep_stacks(
+    store: CampaignStore, attempt: int, addresses: Mapping[str, str], suspect: str | None = None, get: Get = agents.get
+) -> tuple[str, ...]:
+    """Store the stacks of each pod that answers, and return the names of the objects below the record. `addresses`: pod
+    -> its agent's. `suspect`: a pod that is asked though there are more than are kept. No trouble of it delays the end
+    of a gang that hangs."""
+    pods = sorted(addresses, key=lambda pod: (pod != suspect, pod))[:_MOST_PODS]
+    with ThreadPoolExecutor(_MOST_PODS, thread_name_prefix="stacks") as pool:
+        texts = dict(zip(pods, pool.map(lambda pod: _ask(addresses[pod], get), pods), strict=True))
+    names = list[str]()
+    for pod, text in texts.items():
+        name = f"{STACKS}attempt-{attempt}/{pod}.txt"
+        if text is None:
+            continue
+        try:
+            store.put(f"{store.prefix}/{name}", text.encode(errors="replace"))
+        except PASSING as error:
+            log.warning("the stacks of %s are not kept: %s", pod, error)
+        else:
+            names.append(name)
+    return tuple(sorted(names))
+
+
+def _ask(address: str, get: Get) -> str | None:
+    """Return an agent's stacks; None if it does not answer, or knows no such question."""
+    try:
+        answer = get(address, _PATH, _WITHIN_S)
+        text = json.loads(answer.body)["stacks"] if answer.code == HTTPStatus.OK else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        log.info("no stacks from %s: %s", address, error)
+        return None
+    return text if isinstance(text, str) else None
 
 
 class NewestAttempt:

@@ -14,12 +14,11 @@ from contextlib import suppress
 
 import httpx2
 from lightkube import Client
-from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import ConfigMap, Pod
 
 from infra.cluster import attempts
 from infra.cluster.gang import CAMPAIGN_LABEL
-from infra.cluster.kubernetes import OF_WORLD, is_gone
+from infra.cluster.kubernetes import OF_WORLD, or_none
 from infra.cluster.standing.borrowed import GangNodes
 from infra.errors import LeaseLost, LeaseUnproven
 from infra.record.lease import Lease
@@ -38,12 +37,10 @@ def sign(client: Client, pod: str, campaign: str) -> None:
 
 def other_holder(client: Client, pod: str) -> str | None:
     """Return the living steward that took the lease after this one, or None. Raises `ApiError`."""
-    try:
-        holder = (client.get(ConfigMap, HOLDER).data or {}).get("pod")
-    except ApiError as error:
-        if not is_gone(error):
-            raise
+    record = or_none(lambda: client.get(ConfigMap, HOLDER))
+    if record is None:
         return None
+    holder = (record.data or {}).get("pod")
     stewards = client.list(Pod, labels={"app": STEWARD})
     living = {steward.metadata.name for steward in stewards if steward.metadata}
     return holder if holder != pod and holder in living else None

@@ -72,7 +72,7 @@ def _give_back(store: CampaignStore, nodes: GangNodes, returns: Returns) -> None
     """Give back instances that still run although their node is quarantined, in the record or in Kubernetes."""
     quarantines = [(event.at, event.payload) for event in store.events() if isinstance(event.payload, NodeQuarantined)]
     quarantined_instances = {payload.instance for _, payload in quarantines}
-    deaths = {payload.node: at if payload.died else None for at, payload in quarantines}
+    deaths = {payload.node: event_time if payload.died else None for event_time, payload in quarantines}
     nodes.restore(deaths)
     for node in nodes.facts():
         if node.instance_state == "gone" or not node.instance:

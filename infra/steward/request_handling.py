@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +19,12 @@ from infra.checkpoints.find import carry_place
 from infra.checkpoints.place import FolderPlace, Place
 from infra.checkpoints.requests import CARRIED, FOLDER, SUFFIX, Answer, TierRequest
 from infra.errors import BivouacError, LeaseLost, LeaseUnproven
+from infra.record.lease_thread import LeaseThread
 from infra.record.store import CampaignStore
 from infra.steward.seeing import agents
 from trainer.contract import AGENT_PORT, COMMITTED_NAME, SHARED_CHECKPOINTS, step_folder
 from trainer.contract.listing import CHECKPOINTS_PATH, VERDICTS_PATH, Listing, StepVerdict
 
-_EVERY_S = 5.0
 _WORD_EVERY_S = 2.0
 _STALE = timedelta(hours=1)
 """Age of a request from which it is ignored: its sender has gone."""
@@ -34,8 +33,10 @@ _BUSY_PAUSE_S = 5.0
 _NODES_AT_ONCE = 8
 
 
-class RequestServer:
+class RequestServer(LeaseThread):
     """Serves one request after the other, in a thread of its own, so that the steward's loop never waits for it."""
+
+    name, every_s = "requests", 5.0
 
     def __init__(
         self,
@@ -50,20 +51,7 @@ class RequestServer:
         self._place = bucket or FolderPlace(shared / store.campaign)
         self._said = 0.0
 
-    def open(self) -> None:
-        threading.Thread(target=self._serve, name="requests", daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                self.work_off()
-            except (ClientError, BotoCoreError, OSError, LeaseUnproven):
-                pass  # S3 does not answer; the sender still waits
-            except BivouacError:
-                return  # the lease is lost: another steward answers from here on
-            time.sleep(_EVERY_S)
-
-    def work_off(self) -> int:
+    def look(self) -> int:
         """Answer every waiting request and return their number. Raises `LeaseLost` before it touches anything."""
         self._guard()
         keys = set(self._store.keys(f"{FOLDER}/"))

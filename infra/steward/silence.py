@@ -67,8 +67,8 @@ class SilenceSchedules:
         """Return what keeps the schedules from being postponed, and when they fire, if this steward has armed them."""
         if not self._trouble:
             return ()
-        when = "nobody knows its time" if self._fires_at is None else f"it fires at {self._fires_at:%H:%M} UTC"
-        return (f"the schedule that ends the GPU nodes of a silent steward is not postponed, {when}: {self._trouble}",)
+        time = "nobody knows its time" if self._fires_at is None else f"it fires at {self._fires_at:%H:%M} UTC"
+        return (f"the schedule that ends the GPU nodes of a silent steward is not postponed, {time}: {self._trouble}",)
 
     def _change(self, changes: dict[str, str]) -> list[Schedule]:
         """Return those that were changed, as they were: a campaign that is older than them has none."""

@@ -50,6 +50,7 @@ from infra.steward.decide import (
 from infra.steward.foresight import memory
 from infra.steward.monitoring.exporter import Exporter
 from infra.steward.monitoring.figures import further_figures, step_seconds
+from infra.steward.monitoring.file_system import FileSystemFigures
 from infra.steward.monitoring.series import SeriesKeeper
 from infra.steward.policy import policy_of
 from infra.steward.reconcile import reconcile
@@ -94,6 +95,7 @@ class Steward:
         self.committed = Committed(config.spec.campaign, store.state(), bucket=self.tiers.bucket)
         self.policy = policy_of(config)
         self.exporter = Exporter(config.spec.campaign, self.clock, self.policy.hang_timeout)
+        self.file_system = FileSystemFigures(account, lambda: store.state().file_system, self.clock)
         self.series = SeriesKeeper(store, lease.check, self.clock)
         self._archived = False
         self.copier = Copier(self)
@@ -260,9 +262,9 @@ class Steward:
         elif isinstance(action, Replace | Reboot):
             fields = {"nodes": action.nodes}
         payload = DecisionWithheld(attempt=view.attempt, action=action.kind, why=action.why, **fields)
-        same = {"attempt", "action", "failure", "nodes"}
-        known = [event.payload for event in self.store.events() if isinstance(event.payload, DecisionWithheld)]
-        if not any(old.model_dump(include=same) == payload.model_dump(include=same) for old in known):
+        keys = {"attempt", "action", "failure", "nodes"}
+        past = [event.payload for event in self.store.events() if isinstance(event.payload, DecisionWithheld)]
+        if not any(old.model_dump(include=keys) == payload.model_dump(include=keys) for old in past):
             self.store.append(payload)
 
     def _look(self, policy: Policy) -> tuple[Observation, Action]:
@@ -279,9 +281,11 @@ class Steward:
         self._postpone_silence()
         shared_every = self.config.train.checkpoint.shared_every if self.config.train else 1
         interval = (self.lookout.interval_and_archive - self.config.archive) * shared_every
-        more = further_figures(self.config, view, self.lookout, self.lease, self.store.events_written)
+        figures = further_figures(
+            self.config, view, self.lookout, self.lease, self.store.events_written, self.file_system.facts()
+        )
         step_s = step_seconds(self.observer.statuses.values())
-        self.exporter.note(view, float(self.policy.budget_usd), attempt.number, look_s, interval, more, step_s)
+        self.exporter.note(view, float(self.policy.budget_usd), attempt.number, look_s, interval, figures, step_s)
         return view, action
 
     def _give_back(self, action: GiveBack) -> None:
@@ -313,13 +317,13 @@ class Steward:
         """Reboot nodes, and wait for them as long as an instance boots; one that EC2 refuses is replaced next."""
         instances = {node.name: str(node.instance) for node in view.nodes}
         for node, reason in zip(action.nodes, action.reasons, strict=True):
-            until, refusal = self.clock.now() + timedelta(seconds=BOOT.seconds), ""
+            boot_end, refusal = self.clock.now() + timedelta(seconds=BOOT.seconds), ""
             try:
                 self.nodes.reboot(instances[node])
             except ClientError as error:
-                until, refusal = self.clock.now(), str(explained(error).seen)
+                boot_end, refusal = self.clock.now(), str(explained(error).seen)
             self.store.append(
-                NodeRebooted(node=node, instance=instances[node], reason=reason, until=until, refusal=refusal)
+                NodeRebooted(node=node, instance=instances[node], reason=reason, until=boot_end, refusal=refusal)
             )
         self.attempt.take_over()
 
@@ -327,16 +331,16 @@ class Steward:
         views = {node.name: node for node in view.nodes}
         for node, reason in zip(action.nodes, action.reasons, strict=True):
             instance = views[node].instance if node in views else None
-            others = action.nodes[1:]
-            place: dict[str, Any] = {"others": others} if others and node == action.nodes[0] else {}
-            if node in others:
+            peers = action.nodes[1:]
+            place: dict[str, Any] = {"others": peers} if peers and node == action.nodes[0] else {}
+            if node in peers:
                 place = {"first_node": action.nodes[0]}
-            died = self.attempt.died(node, view)
-            event = self.store.append(NodeQuarantined(node=node, instance=instance, reason=reason, died=died, **place))
+            dead = self.attempt.died(node, view)
+            event = self.store.append(NodeQuarantined(node=node, instance=instance, reason=reason, died=dead, **place))
             self.attempt.note_repair(event.at)
             if node in views:
                 memory.note_node(self, views[node], reason, event.at)
-            self.nodes.quarantine(node, "replaced", event.at if died else None)
+            self.nodes.quarantine(node, "replaced", event.at if dead else None)
             if instance:
                 self.returns.give_back(instance)
 

@@ -87,9 +87,9 @@ def _at_hand(tool: Tool, tools: Path) -> FoundTool | None:
     program = on_path(tool, tools)
     if program is None:
         return in_cache(tool, tools)
-    built = in_cache(tool, tools)
-    if built and built.version == program.version and not built.path.is_symlink():
-        return built  # the same version; a link would destroy what took minutes to build
+    cached_tool = in_cache(tool, tools)
+    if cached_tool and cached_tool.version == program.version and not cached_tool.path.is_symlink():
+        return cached_tool  # the same version; a link would destroy what took minutes to build
     tools.mkdir(parents=True, exist_ok=True)
     _link(tools / tool.name, program.path)
     return program
@@ -194,19 +194,19 @@ def _unpack(tool: Tool, folder: Path, progress: TransferProgress) -> Path:
     try:
         _apt(folder, "download", *names)
     except SourceUnavailable:  # no lists are here, or they are old; the system's own need root
-        own = _own_lists(folder)
-        _apt(folder, *own, "-o", "APT::Update::Error-Mode=any", "update")
-        _apt(folder, *own, "download", *names)
-    unpacked = folder / "unpacked"
+        list_options = _own_lists(folder)
+        _apt(folder, *list_options, "-o", "APT::Update::Error-Mode=any", "update")
+        _apt(folder, *list_options, "download", *names)
+    content = folder / "unpacked"
     for name in names:
         archives = sorted(folder.glob(f"{name}_*.deb"))
         if len(archives) != 1:
             raise SourceUnavailable(f"apt-get left {len(archives)} archives of {name}")
-        _run(folder, "dpkg-deb", "-x", str(archives[0]), str(unpacked))
+        _run(folder, "dpkg-deb", "-x", str(archives[0]), str(content))
     for target, member in package.share.items():
         (folder / "share" / target).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(unpacked / member.format(multiarch=multiarch()), folder / "share" / target)
-    shutil.copy(unpacked / package.member, folder / tool.name)
+        shutil.copy(content / member.format(multiarch=multiarch()), folder / "share" / target)
+    shutil.copy(content / package.member, folder / tool.name)
     progress.end("unpacked")
     return folder / tool.name
 

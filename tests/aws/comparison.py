@@ -58,8 +58,8 @@ def left_over(ask: Ask, campaign: str, patience_s: float = 0.0) -> tuple[Seen, S
 
 def disagreements(certificate: dict[str, Any], seen: tuple[Seen, ...]) -> list[str]:
     """Return what AWS shows though the certificate neither found nor kept it."""
-    said = json.dumps([certificate["looks"], certificate["kept"], certificate.get("suspects", ())])
-    return [f"{one.service} shows {arn}" for one in seen for arn in one.shown if arn.rpartition("/")[2] not in said]
+    text = json.dumps([certificate["looks"], certificate["kept"], certificate.get("suspects", ())])
+    return [f"{one.service} shows {arn}" for one in seen for arn in one.shown if arn.rpartition("/")[2] not in text]
 
 
 def costs(ask: Ask, campaign: str, begin: date, end: date) -> tuple[dict[str, Decimal], str]:
@@ -114,7 +114,7 @@ def _by_tag(ask: Ask, campaign: str) -> tuple[list[str] | None, str]:
 
 def _by_search(ask: Ask, campaign: str) -> tuple[list[str] | None, str]:
     told, refused = ask("resource-explorer-2", "search", "--query-string", f"tag:{TAG}={campaign}")
-    return None if told is None else [one["Arn"] for one in told["Resources"]], refused
+    return None if told is None else [resource["Arn"] for resource in told["Resources"]], refused
 
 
 def _has_ended(ask: Ask, arn: str) -> bool:
@@ -125,7 +125,7 @@ def _has_ended(ask: Ask, arn: str) -> bool:
     told, refused = ask("ec2", "describe-instances", "--instance-ids", instance)
     if told is None:
         return "InvalidInstanceID.NotFound" in refused
-    return all(one["State"]["Name"] in _ENDED for group in told["Reservations"] for one in group["Instances"])
+    return all(instance["State"]["Name"] in _ENDED for group in told["Reservations"] for instance in group["Instances"])
 
 
 def _plain(region: str) -> Ask:
@@ -142,11 +142,11 @@ def main() -> int:
     )
     parser.add_argument("report", type=Path, help="results/ACCOUNT-REGION/NAME/report.json")
     parser.add_argument("--region", default="us-east-1")
-    given = parser.parse_args()
-    report = json.loads(given.report.read_text())
+    options = parser.parse_args()
+    report = json.loads(options.report.read_text())
     begin, end = (datetime.fromisoformat(report[name]).date() for name in ("begun_at", "made_at"))
     # The end is exclusive.
-    found, refused = costs(_plain(given.region), report["campaign"], begin, end + timedelta(days=1))
+    found, refused = costs(_plain(options.region), report["campaign"], begin, end + timedelta(days=1))
     code, words = (1, refused) if refused else bill(found, Decimal(str(report["money"]["total_usd"])))
     print(words)
     return code

@@ -86,7 +86,9 @@ class Contact:
             "Name=instance-state-name,Values=running",
         )
         told, _ = self.aws("ec2", "describe-instances", "--filters", *filters)
-        return sorted(one["InstanceId"] for group in (told or {}).get("Reservations", ()) for one in group["Instances"])
+        return sorted(
+            instance["InstanceId"] for group in (told or {}).get("Reservations", ()) for instance in group["Instances"]
+        )
 
     def certificate(self) -> dict[str, Any]:
         """The record's own, wherever it was written."""

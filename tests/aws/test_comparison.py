@@ -31,7 +31,7 @@ def account(**answers: Any) -> Any:
 
 
 def tagged(*arns: str) -> dict[str, Any]:
-    return {"ResourceTagMappingList": [{"ResourceARN": one, "Tags": []} for one in arns]}
+    return {"ResourceTagMappingList": [{"ResourceARN": arn, "Tags": []} for arn in arns]}
 
 
 def test_what_stands_beside_a_clean_certificate_disagrees_but_for_ended_instances() -> None:

@@ -66,17 +66,17 @@ def diary(contact: Contact) -> list[str]:
 
 
 def test_a_node_is_killed_after_a_commit_and_the_campaign_is_torn_down(contact: Callable[..., Contact]) -> None:
-    asked: list[tuple[str, str]] = []
+    usds: list[tuple[str, str]] = []
     one = contact()
-    end = first_contact(one, lambda *usd: not asked.append(usd))
-    assert asked == [("3.29", "10.60")] and end["attempts"] == 2
+    end = first_contact(one, lambda *usd: not usds.append(usd))
+    assert usds == [("3.29", "10.60")] and end["attempts"] == 2
     first, plan, run, looked, killed, down = diary(one)
     assert first.endswith("--online") and plan.startswith("plan") and run.endswith("--yes")
     assert "tag:bivouac:campaign,Values=first-contact" in looked and "instance-type,Values=g6.8xlarge" in looked
     assert "terminate-instances --instance-ids i-2" in killed and down == "down first-contact --yes"
     assert f"{KILLED} i-2" in one.said
-    told = one.transcript.path.read_text()
-    assert "all sound in <account-1>" in told and "from <ip-1>" in told and "trained, torn down" in told
+    text = one.transcript.path.read_text()
+    assert "all sound in <account-1>" in text and "from <ip-1>" in text and "trained, torn down" in text
 
 
 @pytest.mark.parametrize(("story", "says"), [({"check": 64}, True), ({}, False)], ids=["unsound", "not agreed"])

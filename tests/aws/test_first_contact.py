@@ -44,8 +44,8 @@ def prepared(folder: Path, account: str, region: str) -> tuple[Path, dict[str, A
     wanted = f"Name=instance-type,Values={spec['nodes']['instance_type']}"
     by_zone = ("--location-type", "availability-zone", "--filters", wanted)
     zones = sorted(
-        one["Location"]
-        for one in aws(region, "ec2", "describe-instance-type-offerings", *by_zone)["InstanceTypeOfferings"]
+        offering["Location"]
+        for offering in aws(region, "ec2", "describe-instance-type-offerings", *by_zone)["InstanceTypeOfferings"]
     )
     assert zones, f"no zone of {region} sells {spec['nodes']['instance_type']}: set AWS_REGION"
     address = os.environ.get("BIVOUAC_FROM")

@@ -63,8 +63,8 @@ def test_words_of_this_machine_are_replaced_whole_and_short_ones_are_left(tmp_pa
     transcript = Transcript(tmp_path / "transcript.txt", ["lab-box-7", "/home/lovelace", "wJalrXUtnFEMI/K7MDENG", "a"])
     transcript.write("lab-box-7 runs\n/home/lovelace/results wJalrXUtnFEMI/K7MDENG as 482915037261\n")
     transcript.close()
-    told = transcript.path.read_text()
-    assert told == "<private-1> runs\n<private-3>/results <private-2> as <account-1>\n"
+    text = transcript.path.read_text()
+    assert text == "<private-1> runs\n<private-3>/results <private-2> as <account-1>\n"
     assert transcript.path.stat().st_mode & 0o077 == 0
 
 

@@ -43,21 +43,21 @@ def main() -> int:
     bare = [sys.executable, "-c", ""]
     rows: dict[str, list[float]] = {"python -c ''": [], "--help": [], "status": [], "down --all": []}
     with tempfile.TemporaryDirectory() as folder:
-        held = Rehearsal(Path(folder), LONG)
+        rehearsal = Rehearsal(Path(folder), LONG)
         try:
-            driver = held.start()
-            until(lambda: driver.poll() is not None or held.step() >= 3, "training has begun")
-            assert driver.poll() is None, held.log()
+            driver = rehearsal.start()
+            until(lambda: driver.poll() is not None or rehearsal.step() >= 3, "training has begun")
+            assert driver.poll() is None, rehearsal.log()
             for _ in range(TIMES):
                 rows["python -c ''"].append(seconds(lambda: subprocess.run(bare, capture_output=True, text=True)))
                 rows["--help"].append(
                     seconds(lambda: subprocess.run([*BIVOUAC, "--help"], cwd=ROOT, capture_output=True, text=True))
                 )
-                rows["status"].append(seconds(lambda: held.run("status", held.name)))
-            held.kill(driver)
-            rows["down --all"].append(seconds(lambda: held.run("down", "--all", "--yes")))
+                rows["status"].append(seconds(lambda: rehearsal.run("status", rehearsal.name)))
+            rehearsal.kill(driver)
+            rows["down --all"].append(seconds(lambda: rehearsal.run("down", "--all", "--yes")))
         finally:
-            held.strike()
+            rehearsal.strike()
     table = Table("command", "runs", "median s", "longest s", "limit s", box=None)
     for name, took in rows.items():
         limit = LIMITS_S.get(name)

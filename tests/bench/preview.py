@@ -67,7 +67,7 @@ def previewed(path: Path) -> tuple[float, int]:
     CPU.append(round(sum(os.times()[:4]) - spent, 2))
     told = json.loads(out.getvalue())
     assert code in (0, 2), told["findings"]
-    return seconds, sum(max(one["resources"], len(one["planned"])) for one in told["stacks"])
+    return seconds, sum(max(stack["resources"], len(stack["planned"])) for stack in told["stacks"])
 
 
 @contextmanager

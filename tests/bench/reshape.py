@@ -69,12 +69,12 @@ def made(folder: Path, megabytes: int) -> None:
 def alone(source: Path, target: Path) -> None:
     """The peer."""
     target.mkdir(parents=True)
-    given = argparse.Namespace(
+    namespace = argparse.Namespace(
         input_folder=str(source), output_folder=str(target), num_extract_workers=1, num_merge_workers=1,
         keep_temp_folder=False, strict=True, inject_missing_state=True,
     )  # fmt: skip
     with only_allowed():
-        ds_to_universal.main(given)
+        ds_to_universal.main(namespace)
 
 
 def timed(work: Any, calls: list[tuple[Any, ...]]) -> float:

@@ -191,7 +191,7 @@ class Bench:
         said = process.communicate()[0]
         assert process.returncode == 0, said[-2000:]
         rows = [json.loads(line) for line in said.splitlines() if line.startswith('{"interval"')][1:]  # one warms up
-        sealing = [one["seconds"] for one in events(said, "committed")]
+        sealing = [event["seconds"] for event in events(said, "committed")]
         assert len(sealing) == saves, f"{saves} checkpoints, {len(sealing)} sealed"
         busy, quiet = ([row["step_s"] for row in rows if row["sealed"] is one] for one in (True, False))
         return {"sealing s": sealing, "step s, sealed": busy, "step s, not sealed": quiet}
@@ -324,7 +324,7 @@ def main() -> int:
             verdicts.append(Verdict(what, ours, MOST_STALL, name, peer, unit="ms"))
             print(f"sealing: {statistics.median(row['sealing s']):.2f} s")
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(told | {"verdicts": [each.words for each in verdicts]}, indent=1))
+    RESULTS.write_text(json.dumps(told | {"verdicts": [verdict.words for verdict in verdicts]}, indent=1))
     return judge(*verdicts)
 
 

@@ -66,7 +66,7 @@ class Peers:
     def _kill(self, loss: float) -> bool:
         full = len(self.losses) == 100
         self.outliers = self.outliers + 1 if full and loss >= 2 * statistics.fmean(self.losses) else 0
-        high = self.steps > 200 and sum(one > 10 for one in self.losses) >= 50
+        high = self.steps > 200 and sum(loss > 10 for loss in self.losses) >= 50
         return self.outliers > 4 or high
 
     def _zclip(self, norm: float) -> bool:
@@ -105,13 +105,13 @@ class Score:
 
 
 def episodes(alarms: list[int]) -> list[int]:
-    found: list[int] = []
+    steps: list[int] = []
     last = -TOGETHER
     for step in alarms:
         if step - last >= TOGETHER:
-            found.append(step)
+            steps.append(step)
         last = step
-    return found
+    return steps
 
 
 def score(into: Score, alarms: list[int], fault: str | None, onset: int, damage: int | None) -> None:

@@ -134,20 +134,20 @@ class Rehearsal:
         done = self.run("run", str(self.path), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         assert json.loads(done.stdout)["outcome"] == "done"
-        running = (one["data"] for one in self.events() if one["kind"] == "attempt.running")
+        running = (event["data"] for event in self.events() if event["kind"] == "attempt.running")
         nodes = {one["attempt"]: one["nodes"] for one in running}
         assert set(nodes) == {1, 2}, "a node has died, and the second attempt has trained"
-        told = [row for series in self.report()["training"]["losses"] for row in series["points"]]
+        rows = [row for series in self.report()["training"]["losses"] for row in series["points"]]
         twin = subprocess.run([*alone, str(steps), "0"], cwd=self.folder, capture_output=True, text=True)
         assert twin.returncode == 0, twin.stderr
         whole = {one["step"]: one["loss"] for one in map(json.loads, twin.stdout.splitlines())}
-        assert {row["step"] for row in told} == set(whole) == set(range(1, steps + 1))
-        assert [row for row in told if row["loss"] != whole[row["step"]]] == [], "bit for bit"
+        assert {row["step"] for row in rows} == set(whole) == set(range(1, steps + 1))
+        assert [row for row in rows if row["loss"] != whole[row["step"]]] == [], "bit for bit"
         return nodes
 
     def sound_archive(self, step: int) -> Path:
         """Return the archived tier, read back when nothing else of the campaign is left."""
-        assert [one["data"]["clean"] for one in self.events() if one["kind"] == "certified"] == [True]
+        assert [event["data"]["clean"] for event in self.events() if event["kind"] == "certified"] == [True]
         struck = self.run("down", "--all", "--yes")
         assert struck.returncode == 0, struck.stdout + struck.stderr
         tier = self.folder / self.name
@@ -168,13 +168,13 @@ def rehearsing(
     folder: Path, changes: dict[str, Any], base: str = "infra/campaigns/rehearsal.yaml"
 ) -> Iterator[Rehearsal]:
     """A rehearsal whose site this process finds too, and that is removed at the end."""
-    made = Rehearsal(folder, changes, base=base)
+    rehearsal = Rehearsal(folder, changes, base=base)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BIVOUAC_CACHE", str(made.cache))
+        patch.setenv("BIVOUAC_CACHE", str(rehearsal.cache))
         try:
-            yield made
+            yield rehearsal
         finally:
-            made.strike()
+            rehearsal.strike()
 
 
 def _own_cache(folder: Path) -> Path:

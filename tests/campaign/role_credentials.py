@@ -19,7 +19,10 @@ def of_role(name: str) -> boto3.Session:
         aws_secret_access_key=keys["agent"]["secret_access_key"],
     )
     arn = f"arn:aws:iam::{keys['account']}:role/{name}"
-    given = agent.assume_role(RoleArn=arn, RoleSessionName="look")["Credentials"]
+    credentials = agent.assume_role(RoleArn=arn, RoleSessionName="look")["Credentials"]
     return boto3.Session(
-        given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"], region_name=keys["region"]
+        credentials["AccessKeyId"],
+        credentials["SecretAccessKey"],
+        credentials["SessionToken"],
+        region_name=keys["region"],
     )

@@ -41,20 +41,20 @@ def test_nodes_of_the_campaign_prepare_its_text_lose_one_of_them_and_it_trains_o
 
         def working() -> list[str]:
             pods = kubectl("pods", "-n", "campaign", "-l", "bivouac.dev/role=data").get("items", [])
-            return [one["spec"]["nodeName"] for one in pods if one["status"].get("phase") == "Running"]
+            return [pod["spec"]["nodeName"] for pod in pods if pod["status"].get("phase") == "Running"]
 
         lost = until(lambda: len(seen := working()) == 2 and seen[1], "both workers run")
         instance = kubectl("node", lost)["spec"]["providerID"].rpartition("/")[2]
         rehearsal.python(f"import boto3; boto3.client('ec2').terminate_instances(InstanceIds=['{instance}'])")
         assert driver.wait() == 0, rehearsal.log()
         events = rehearsal.events()
-        (prepared,) = (one["data"]["digest"] for one in events if one["kind"] == "data.ended")
-        marks = [one["data"].get("stage") if one["kind"] == "stage.started" else one["kind"] for one in events]
+        (prepared,) = (event["data"]["digest"] for event in events if event["kind"] == "data.ended")
+        marks = [event["data"].get("stage") if event["kind"] == "stage.started" else event["kind"] for event in events]
         assert marks.index("provision") < marks.index("data.ended") < marks.index("preflight")
         (told,) = (
-            one["data"]["outputs"]
-            for one in events
-            if one["kind"] == "stage.finished" and one["data"]["stage"] == "provision"
+            event["data"]["outputs"]
+            for event in events
+            if event["kind"] == "stage.finished" and event["data"]["stage"] == "provision"
         )
         assert told["data_digest"] == prepared
         # The driver's own path, over the same names and bytes in the same place.
@@ -63,7 +63,7 @@ def test_nodes_of_the_campaign_prepare_its_text_lose_one_of_them_and_it_trains_o
         assert alone.returncode == 0, alone.stderr
         assert hashlib.sha256((out / "manifest.json").read_bytes()).hexdigest() == prepared
         assert rehearsal.report()["training"]["losses"][0]["points"][-1]["step"] == STEPS
-        assert [one["data"]["clean"] for one in events if one["kind"] == "certified"] == [True]
+        assert [event["data"]["clean"] for event in events if event["kind"] == "certified"] == [True]
 
 
 def _prepare(spec: Path, out: Path) -> list[str]:

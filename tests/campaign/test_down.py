@@ -130,16 +130,16 @@ def test_every_line_of_the_readmes_walk_works_by_hand(ended: Ended) -> None:
     assert len(ended.walk) >= 8
     for line, done in ended.walk.items():
         assert done.returncode == 0, f"{line}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
-    said = {line.rpartition("-- ")[2]: done.stdout for line, done in ended.walk.items()}
+    outputs = {line.rpartition("-- ")[2]: done.stdout for line, done in ended.walk.items()}
     for command in ("pulumi preview", "pulumi up --yes"):
-        assert re.search(r"Resources:\s+\d+ unchanged", said[command]), said[command][-1000:]
-    refreshed = said["pulumi refresh --yes"]
+        assert re.search(r"Resources:\s+\d+ unchanged", outputs[command]), outputs[command][-1000:]
+    refreshed = outputs["pulumi refresh --yes"]
     changed = re.findall(r"^ ~ +(aws|kubernetes)(\S+) (\S+) .*\bupdated?\b", refreshed, re.MULTILINE)
     # The driver moves the launch budget's schedules itself: infra/campaign/launch_budget.py.
     others = [row for row in changed if not (row[1] == ":scheduler:Schedule" and row[2].startswith("launch"))]
     assert {row[:2] for row in others} == {("aws", ":eks:NodeGroup")}, refreshed[:3000]
-    assert "Ready" in said["kubectl get nodes,pods"]
-    assert "ACTIVE" in said[f"aws eks describe-cluster --name bivouac-{ended.rehearsal.name}"]
+    assert "Ready" in outputs["kubectl get nodes,pods"]
+    assert "ACTIVE" in outputs[f"aws eks describe-cluster --name bivouac-{ended.rehearsal.name}"]
 
 
 def test_pulumi_destroy_by_hand_refuses_while_it_trains(ended: Ended) -> None:

@@ -45,17 +45,17 @@ def test_what_aws_shows_after_a_contact_agrees_with_its_certificate(detach: bool
         end = first_contact(contact, lambda planned, most: float(planned) < float(most))
         seen, certificate = comparison.left_over(contact.aws, contact.name, comparison.LISTED_S), contact.certificate()
         transcript.close()
-        told = transcript.path.read_text()
+        text = transcript.path.read_text()
         if detach:
             assert ENDED in contact.said and not [line for line in contact.said if line.startswith("$ bivouac down")]
-            assert [one["data"]["why"] for one in rehearsal.events() if one["kind"] == "closing"] == [
+            assert [event["data"]["why"] for event in rehearsal.events() if event["kind"] == "closing"] == [
                 "the steward is done"
             ]
         else:
-            assert any(line.startswith(KILLED) for line in contact.said) and end["attempts"] >= 2, told
-        assert end["certificate"]["clean"] and end["archive"], told
+            assert any(line.startswith(KILLED) for line in contact.said) and end["attempts"] >= 2, text
+        assert end["certificate"]["clean"] and end["archive"], text
         assert not comparison.disagreements(certificate, seen) and not seen[0].could_not_look
-        assert not holds(told, rehearsal.spec["account"]) and str(tmp_path) not in told
+        assert not holds(text, rehearsal.spec["account"]) and str(tmp_path) not in text
 
 
 @pytest.mark.nightly
@@ -67,7 +67,7 @@ def test_nodes_from_any_image_pass_preflight_train_and_leave_the_image_where_it_
     with rehearsing(tmp_path, short) as rehearsal:
         done = rehearsal.run("run", str(rehearsal.path), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
-        events = [(one["kind"], one["data"]) for one in rehearsal.events()]
+        events = [(event["kind"], event["data"]) for event in rehearsal.events()]
         finished = {data["stage"]: data["outputs"] for kind, data in events if kind == "stage.finished"}
         image = finished["bake"]["node_image"]["ami"]
         assert ami in (None, image) and (image == NEWEST) == (nodes != "bake")

@@ -15,7 +15,7 @@ import yaml
 from infra import target
 from infra.errors import UserError
 from infra.record.holder import start_ticks
-from infra.rehearsal.site import campaigns, handle, processes
+from infra.rehearsal.site import campaigns, handle
 from infra.spec.campaign import Spec
 from tests.root import ROOT
 from tests.waiting import HUNG_S
@@ -69,12 +69,16 @@ def test_a_full_results_folder_keeps_what_it_has_and_says_what_it_could_not_take
     script = f'mount -t tmpfs -o {options} tmpfs /mnt && exec {sys.executable} -c "$1" {what}'
     done = private(script, FOLDERS)
     assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
-    assert seen["whole"] and not seen["kept"] and seen["small"] == "{}"
-    assert len(seen["said"]) == 1 and "report.html" in seen["said"][0] and "state bucket keeps it" in seen["said"][0]
-    assert seen["odd"] == [], "no half of a page, and no temporary file"
-    assert "BIVOUAC_RESULTS" in seen["refused"]
-    assert not seen["elsewhere"].startswith("/mnt"), "a teardown goes on elsewhere"
+    document = json.loads(done.stdout)
+    assert document["whole"] and not document["kept"] and document["small"] == "{}"
+    assert (
+        len(document["said"]) == 1
+        and "report.html" in document["said"][0]
+        and "state bucket keeps it" in document["said"][0]
+    )
+    assert document["odd"] == [], "no half of a page, and no temporary file"
+    assert "BIVOUAC_RESULTS" in document["refused"]
+    assert not document["elsewhere"].startswith("/mnt"), "a teardown goes on elsewhere"
 
 
 def test_a_read_only_home_is_refused_with_the_variable_that_names_another_place() -> None:
@@ -136,7 +140,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     folder.mkdir(parents=True)
     written = {
         "name": "elsewhere", "folder": str(folder), "outer_pid": ours, "outer_start": start_ticks(ours),
-        "inner_pid": ours, "user_namespace": False, "environment": {}, "boot": processes.boot(),
+        "inner_pid": ours, "user_namespace": False, "environment": {}, "boot": handle.boot(),
     }  # fmt: skip
     (folder / "site.json").write_text(json.dumps(written))
     document: dict[str, Any] = yaml.safe_load((ROOT / SPEC).read_text()) | {"campaign": "taken"}

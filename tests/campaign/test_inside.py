@@ -121,15 +121,15 @@ def copies(rehearsal: Rehearsal, folder: Path) -> None:
 def the_record(rehearsal: Rehearsal) -> None:
     told = rehearsal.events()
     events = [one["data"] for one in told if one["kind"] == "operator.entered"]
-    programs = {one["program"] for one in events}
+    programs = {event["program"] for event in events}
     assert programs == {"sh", "python3", "yes", "sha256sum", "bivouac cp, into it", "bivouac cp, out of it"}
-    assert all(one["who"].startswith("arn:aws:") and one["attempt"] == 1 for one in events)
+    assert all(event["who"].startswith("arn:aws:") and event["attempt"] == 1 for event in events)
     assert SECRET not in json.dumps(told)
 
 
 def logs(rehearsal: Rehearsal) -> None:
-    shown = inside(rehearsal, "logs", rehearsal.name, "--rank", "0", "--raw").stdout.decode().splitlines()
-    told = [json.loads(line)["step"] for line in shown if line.startswith('{"event": "step"')]
-    assert told[:3] == [1, 2, 3] and told == list(range(1, len(told) + 1))
+    lines = inside(rehearsal, "logs", rehearsal.name, "--rank", "0", "--raw").stdout.decode().splitlines()
+    steps = [json.loads(line)["step"] for line in lines if line.startswith('{"event": "step"')]
+    assert steps[:3] == [1, 2, 3] and steps == list(range(1, len(steps) + 1))
     fresh = inside(rehearsal, "logs", rehearsal.name, "--rank", "0", "--raw", "--since", "1s").stdout.decode()
     assert '"step": 1,' not in fresh

@@ -80,11 +80,11 @@ def test_training_goes_on_from_the_newest_copy_and_the_golden_checkpoint_is_arch
     assert seen.code == 0, seen.rehearsal.log()
     (fetched,) = seen.events("checkpoint.fetched")
     assert fetched["step"] >= seen.copied and not fetched["refused"]
-    launched = {one["attempt"]: one["committed_step"] for one in seen.events("attempt.launched")}
+    launched = {event["attempt"]: event["committed_step"] for event in seen.events("attempt.launched")}
     assert launched[fetched["attempt"]] == fetched["step"]
     (archived,) = seen.events("archive.verified")
     assert archived["step"] == STEPS and archived["copies_left"] == 0
-    assert [one["clean"] for one in seen.events("certified")][-1:] == [True]
+    assert [event["clean"] for event in seen.events("certified")][-1:] == [True]
 
 
 @pytest.fixture(scope="module")
@@ -119,4 +119,4 @@ def test_a_driver_that_watches_makes_it_again_by_itself_and_the_campaign_ends_as
     assert fetched["step"] >= lost["copied"]
     (archived,) = kinds(rehearsal, "archive.verified")
     assert archived["step"] == STEPS
-    assert [one["clean"] for one in kinds(rehearsal, "certified")][-1:] == [True]
+    assert [kind["clean"] for kind in kinds(rehearsal, "certified")][-1:] == [True]

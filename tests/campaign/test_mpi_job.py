@@ -20,7 +20,7 @@ def test_an_mpi_program_is_carried_through_a_lost_node_and_archived_byte_for_byt
         launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable]
         running = rehearsal.carried([*launcher, str(ROOT / EXAMPLE / "train.py")], STEPS)
         assert [len(set(nodes)) for nodes in running.values()] == [2, 2], "one pod a node"
-        ends = [one["data"] for one in rehearsal.events() if one["kind"] == "attempt.ended"]
-        (ended,) = (one for one in ends if one["attempt"] == 1)
+        ends = [event["data"] for event in rehearsal.events() if event["kind"] == "attempt.ended"]
+        (ended,) = (end for end in ends if end["attempt"] == 1)
         assert ended["failure"] == "node" and ended["dead_nodes"] == [running[1][1]], "not node 0, which told of it"
         rehearsal.sound_archive(STEPS)

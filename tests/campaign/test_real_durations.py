@@ -37,9 +37,11 @@ def test_a_life_at_awss_own_pace_ends_certified_though_its_teardown_takes_fifty_
         ask(rehearsal, "troubles", HANGS)
         assert driver.wait(timeout=HUNG_S) == 0, rehearsal.log()
         events = rehearsal.events()
-        took = {one["data"]["stage"]: one["data"]["seconds"] for one in events if one["kind"] == "stage.finished"}
+        took = {
+            event["data"]["stage"]: event["data"]["seconds"] for event in events if event["kind"] == "stage.finished"
+        }
         print(json.dumps(took))
         assert took["teardown"] > TEARDOWN_S
-        assert [one["data"]["clean"] for one in events if one["kind"] == "certified"] == [True]
+        assert [event["data"]["clean"] for event in events if event["kind"] == "certified"] == [True]
         assert rehearsal.status()["bills_usd_per_hour"] == 0.0
         assert "give" not in rehearsal.log().split("\nteardown ")[1].split("certify")[0], "no instance had to be ended"

@@ -21,11 +21,11 @@ def test_the_shipped_spec_is_rehearsed_as_it_is_and_its_page_says_what_that_show
     with rehearsing(tmp_path, {"campaign": "p5-32-nodes-dry"}) as rehearsal:
         done = rehearsal.run("rehearse", str(REAL), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
-        ended = json.loads(done.stdout)
-        assert ended["outcome"] == "done"
+        document = json.loads(done.stdout)
+        assert document["outcome"] == "done"
         events = rehearsal.events()
-        assert [one["data"]["clean"] for one in events if one["kind"] == "certified"] == [True]
-        assert max(one["data"]["attempt"] for one in events if one["kind"] == "attempt.running") == 2
+        assert [event["data"]["clean"] for event in events if event["kind"] == "certified"] == [True]
+        assert max(event["data"]["attempt"] for event in events if event["kind"] == "attempt.running") == 2
         page = (rehearsal.results / "rehearsed.md").read_text()
         assert "ended well" in page and "- `storage.shared.deployment`" in page and "| `nodes.count` | 32 | 2 |" in page
 
@@ -42,5 +42,5 @@ def test_an_installed_wheel_rehearses_without_a_clone(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert str(ROOT) not in done.stdout + done.stderr
-        assert [one["data"]["clean"] for one in rehearsal.events() if one["kind"] == "certified"] == [True]
+        assert [event["data"]["clean"] for event in rehearsal.events() if event["kind"] == "certified"] == [True]
         assert rehearsal.report()["training"]["steps_done"] == 40

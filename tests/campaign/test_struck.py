@@ -39,11 +39,15 @@ def test_a_killed_rank_restarts_in_place_within_one_attempt(tmp_path: Path) -> N
     with rehearsing(tmp_path, quick(LAST, campaign="rank", rehearsal={"faults": faults})) as rehearsal:
         done = rehearsal.run("run", str(rehearsal.path), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
-        (told,) = [one for one in rehearsal.report()["interruptions"] if one["action"] == "restarted in place"]
+        (told,) = [
+            interruption
+            for interruption in rehearsal.report()["interruptions"]
+            if interruption["action"] == "restarted in place"
+        ]
         assert "SIGKILL" in told["what"], told
         events = rehearsal.events()
-        assert [one["data"]["attempt"] for one in events if one["kind"] == "attempt.launched"] == [1]
-        assert [one["data"]["clean"] for one in events if one["kind"] == "certified"] == [True]
+        assert [event["data"]["attempt"] for event in events if event["kind"] == "attempt.launched"] == [1]
+        assert [event["data"]["clean"] for event in events if event["kind"] == "certified"] == [True]
         struck = rehearsal.run("down", "--all", "--yes")
         assert struck.returncode == 0, struck.stdout + struck.stderr
         (found,) = rehearsal.archived("golden").rglob("manifest.json")

@@ -38,9 +38,9 @@ def test_a_question_shows_what_can_be_answered_and_silence_is_a_no(
     typed: str, yes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", StringIO(typed))
-    told = StringIO()
-    assert ask_yes("Spend it?", Console(file=told)) is yes
-    assert told.getvalue().startswith("Spend it? [y/N] ")
+    stream = StringIO()
+    assert ask_yes("Spend it?", Console(file=stream)) is yes
+    assert stream.getvalue().startswith("Spend it? [y/N] ")
 
 
 @pytest.mark.parametrize(

@@ -125,28 +125,28 @@ def test_a_script_survives_a_lost_node_is_archived_byte_for_byte_and_leaks_no_se
         assert done.returncode == 0, done.stdout + done.stderr
         assert json.loads(done.stdout)["outcome"] == "done"
         events = rehearsal.events()
-        pilot = [one["data"] for one in events[: [one["kind"] for one in events].index("pilot.proven")]]
+        pilot = [one["data"] for one in events[: [event["kind"] for event in events].index("pilot.proven")]]
         alone = {probe["name"]: probe["seen"] for one in pilot for probe in one.get("probes", ())}
         assert alone["job torch"].startswith("torch ") and alone["all_reduce"] == "the right sum", alone
-        running = {one["data"]["attempt"] for one in events if one["kind"] == "attempt.running"}
+        running = {event["data"]["attempt"] for event in events if event["kind"] == "attempt.running"}
         assert running == {1, 2}, "a node has died, and the second attempt has trained"
-        told = [row for series in rehearsal.report()["training"]["losses"] for row in series["points"]]
+        rows = [row for series in rehearsal.report()["training"]["losses"] for row in series["points"]]
         whole = twin()
-        assert {row["step"] for row in told} == set(whole) == set(range(1, STEPS + 1))
-        assert [row for row in told if row["loss"] != whole[row["step"]]] == [], "bit for bit"
-        assert [one["data"]["clean"] for one in events if one["kind"] == "certified"] == [True]
-        said = rehearsal.run("logs", "job").stdout
-        assert said.count('my token is [secret] {"key": "[secret]"}') >= 2, said[-2000:]
-        assert said.count("locked Read-only file system") == 1, said[-2000:]
-        (archived,) = (one["data"] for one in events if one["kind"] == "archive.verified")
+        assert {row["step"] for row in rows} == set(whole) == set(range(1, STEPS + 1))
+        assert [row for row in rows if row["loss"] != whole[row["step"]]] == [], "bit for bit"
+        assert [event["data"]["clean"] for event in events if event["kind"] == "certified"] == [True]
+        stdout = rehearsal.run("logs", "job").stdout
+        assert stdout.count('my token is [secret] {"key": "[secret]"}') >= 2, stdout[-2000:]
+        assert stdout.count("locked Read-only file system") == 1, stdout[-2000:]
+        (archived,) = (event["data"] for event in events if event["kind"] == "archive.verified")
         assert archived["proof"] == "evaluated by the job's own command, its export within the tolerance"
         loss, exported = archived["metrics"]["loss"], archived["export_metrics"]["loss"]
         assert loss != exported and abs(exported - loss) <= 0.01 * loss, (
             "half precision shows, a lost tensor would more"
         )
         assert rehearsal.report()["golden"]["metrics"] == {"loss": loss}
-        stored = rehearsal.python(STORED.format(values=list(SECRETS.values()))).splitlines()
-        assert "read campaigns/job/spec.json" in stored and not [line for line in stored if line.startswith("holds")]
+        lines = rehearsal.python(STORED.format(values=list(SECRETS.values()))).splitlines()
+        assert "read campaigns/job/spec.json" in lines and not [line for line in lines if line.startswith("holds")]
         assert holders(tmp_path) == {"code/secrets.env"}
         struck = rehearsal.run("down", "--all", "--yes")
         assert struck.returncode == 0, struck.stdout + struck.stderr
@@ -181,19 +181,19 @@ def test_a_held_job_goes_on_with_mended_code_and_nothing_is_baked(tmp_path: Path
         (code / "train.py").write_text(sound)
         done = rehearsal.run("relaunch", rehearsal.name, "--spec", str(rehearsal.path), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
-        told = [row for series in rehearsal.report()["training"]["losses"] for row in series["points"]]
+        rows = [row for series in rehearsal.report()["training"]["losses"] for row in series["points"]]
         whole = twin()
-        assert {row["step"] for row in told} == set(whole)
-        assert [row for row in told if row["loss"] != whole[row["step"]]] == [], "bit for bit"
+        assert {row["step"] for row in rows} == set(whole)
+        assert [row for row in rows if row["loss"] != whole[row["step"]]] == [], "bit for bit"
         events = rehearsal.events()
         (first,) = (
-            one["data"]["outputs"]["image"]
-            for one in events
-            if one["kind"] == "stage.finished" and one["data"]["stage"] == "bake"
+            event["data"]["outputs"]["image"]
+            for event in events
+            if event["kind"] == "stage.finished" and event["data"]["stage"] == "bake"
         )
-        (again,) = (one for one in events if one["kind"] == "relaunched")
+        (again,) = (event for event in events if event["kind"] == "relaunched")
         assert again["data"]["bake"]["image"] == first, "new code needs no new image"
-        trains = next(one for one in events if one["kind"] == "attempt.running" and one["at"] > again["at"])
+        trains = next(event for event in events if event["kind"] == "attempt.running" and event["at"] > again["at"])
         print("relaunched", again["at"], "training", trains["at"])
 
 
@@ -282,9 +282,9 @@ def test_a_job_runs_in_an_image_of_its_own_and_reads_prefixes_of_s3_in_three_way
         done = rehearsal.run("run", str(rehearsal.path), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         baked = next(
-            one["data"]["outputs"]
-            for one in rehearsal.events()
-            if one["kind"] == "stage.finished" and one["data"]["stage"] == "bake"
+            event["data"]["outputs"]
+            for event in rehearsal.events()
+            if event["kind"] == "stage.finished" and event["data"]["stage"] == "bake"
         )
         assert baked["job_image"] == f"{OWN_IMAGE}@{digest}"
         told = rehearsal.run("logs", rehearsal.name)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from infra.monitoring.alerts import alerts
-from infra.monitoring.exporters import exporters
-from infra.monitoring.recordings import recordings
+from infra.monitoring.exporters import exporters, recordings
 from trainer.contract.metrics import METRICS, PLACES
 
 _HEAD = """# Metrics and alerts

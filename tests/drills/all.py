@@ -49,23 +49,23 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true", help="every case of every drill that is run")
     parser.add_argument("--count", type=int, help="cases of each drill that is run")
     parser.add_argument("--record", action="store_true", help=f"write the figures into {PAGE.relative_to(ROOT)}")
-    asked = parser.parse_args()
-    if unknown := set(asked.drills) - set(CASES):
+    options = parser.parse_args()
+    if unknown := set(options.drills) - set(CASES):
         parser.error(f"no drill called {', '.join(sorted(unknown))}: there are {', '.join(CASES)}")
     console = Console(highlight=False)
     table = Listing("drill", "cases", "failed", "seconds", "seed")
     failed = False
-    for drill in asked.drills or CASES:
+    for drill in options.drills or CASES:
         # Whoever names a drill wants all of it.
-        count = asked.count or CASES[drill][asked.whole or bool(asked.drills)]
+        count = options.count or CASES[drill][options.whole or bool(options.drills)]
         if count == 0:
             table.row(drill, "left out", "", "", f"its {CASES[drill][1]} cases: DRILLS=--whole, or DRILLS={drill}")
             continue
-        cases, bad, seconds = _run(drill, asked.seed, count)
+        cases, bad, seconds = _run(drill, options.seed, count)
         failed = failed or bad != "0"
-        table.row(drill, cases, bad, seconds, str(asked.seed))
-        if asked.record:
-            _record(drill, str(asked.seed), cases, bad, seconds)
+        table.row(drill, cases, bad, seconds, str(options.seed))
+        if options.record:
+            _record(drill, str(options.seed), cases, bad, seconds)
     table.show(console)
     return 1 if failed else 0
 

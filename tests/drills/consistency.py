@@ -47,8 +47,8 @@ DENIED = (
 def lagging(*services: str) -> Any:
     def lay(camp: CampaignSite) -> Mend:
         wanted = [
-            {"service": one, "action": action, "effect": "stale", "lag_s": LAG_S, "times": None}
-            for one in services
+            {"service": service, "action": action, "effect": "stale", "lag_s": LAG_S, "times": None}
+            for service in services
             for action in READS
         ]
         numbers = camp.ask("faults", add=wanted)["added"]
@@ -78,8 +78,8 @@ def certificate(context: Context) -> set[str]:
 def ground_of(one: CampaignSite) -> dict[str, Any]:
     """The foundation of the account, made once: what a bake tells of it."""
     with one.opened() as context:
-        made = foundation(context).model_dump(mode="json")
-    return {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, "foundation": made}
+        document = foundation(context).model_dump(mode="json")
+    return {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, "foundation": document}
 
 
 def one_case(one: CampaignSite, baked: dict[str, Any], before: Fault, after: Fault) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def main() -> int:
     drill.certificate = certificate
     # Looks of a certificate lie further apart than any listing lags here, as on AWS.
     certify.CONFIRM_S = max(certify.CONFIRM_S, LAG_S + 1)
-    nothing, ends = Fault("no fault", lambda camp: None), [one for one in faults() if options.only in one.name]
+    nothing, ends = Fault("no fault", lambda camp: None), [fault for fault in faults() if options.only in fault.name]
     chance.shuffle(ends)
     begins = [nothing, nothing, Fault("all listings lag", lagging(*SERVICES))]
     with tempfile.TemporaryDirectory(prefix="drill-consistency-") as folder, camp(Path(folder)) as ground:

@@ -82,18 +82,18 @@ def mended(context: Context) -> None:
 
 def repaired_case(camp: CampaignSite) -> dict[str, Any]:
     """The command itself, after every hand at once."""
-    taken = [hand for hand in HANDS if hand.name != "schedule disabled"]
-    for hand in taken:
+    hands = [hand for hand in HANDS if hand.name != "schedule disabled"]
+    for hand in hands:
         hand.act(camp)
     out = StringIO()
     code = repair_command("drilled", camp.spec.region, True, Console(file=out, width=300))
-    said = out.getvalue().splitlines()
-    assert code == 0 and said[-1].endswith("resources, no drift") and camp.names.stack in said[-1], said[-6:]
+    lines = out.getvalue().splitlines()
+    assert code == 0 and lines[-1].endswith("resources, no drift") and camp.names.stack in lines[-1], lines[-6:]
     assert camp.client("scheduler").get_schedule(Name=camp.names.schedule)["State"] == "ENABLED"
     key = {"clusterName": camp.names.cluster, "nodegroupName": camp.names.gpu_group}
     scaling = camp.client("eks").describe_nodegroup(**key)["nodegroup"]["scalingConfig"]
     assert scaling["maxSize"] == camp.spec.nodes.count + 1, scaling
-    return {"hands": [hand.name for hand in taken], "repaired": said[-1]}
+    return {"hands": [hand.name for hand in hands], "repaired": lines[-1]}
 
 
 def read_only_case(camp: CampaignSite) -> dict[str, Any]:
@@ -114,9 +114,9 @@ def refused_preview(camp: CampaignSite, folder: Path) -> dict[str, Any]:
     with mutations(camp) as heard:
         code = preview_command(folder / "other.yaml", True, Console(file=out, width=300))
     facts = json.loads(out.getvalue())
-    found = {one["rule"]: one for one in facts["findings"] if one["level"] == "error"}
+    findings = {finding["rule"]: finding for finding in facts["findings"] if finding["level"] == "error"}
     assert code == 64 and [one["resource"] for one in facts["refused"]] == ["LustreFileSystem shared"], facts["refused"]
-    assert set(found) == {"campaign_that_has_begun", "spec_of_a_campaign_that_has_begun"}, found
+    assert set(findings) == {"campaign_that_has_begun", "spec_of_a_campaign_that_has_begun"}, findings
     assert not [one for one in heard if "leases/driver" not in one[2]], heard
     return {"hands": ["preview of another spec"]}
 
@@ -154,7 +154,7 @@ def refused_case(camp: CampaignSite, context: Context) -> dict[str, Any]:
     lose_file_system(camp)
     name = context.names.stack
     seen = look(context, name, stacks(context)[name]())
-    refused = [str(one) for one in refusals(seen, standing(context), context.spec.campaign)]
+    refused = [str(refusal) for refusal in refusals(seen, standing(context), context.spec.campaign)]
     assert len(refused) == 1 and refused[0].startswith("LustreFileSystem shared: it was deleted"), refused
     return {"hands": ["file system deleted"], "refused": refused}
 

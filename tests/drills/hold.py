@@ -66,14 +66,16 @@ def mended_code(held: Rehearsal, slipped: Path) -> dict[str, Any]:
     done = held.run("relaunch", held.name, timeout=WITHIN_S)
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
     events = held.events()
-    relaunched = next(one["data"] for one in events if one["kind"] == "relaunched")
+    relaunched = next(event["data"] for event in events if event["kind"] == "relaunched")
     baked = next(
-        one["data"]["outputs"] for one in events if one["kind"] == "stage.finished" and one["data"]["stage"] == "bake"
+        event["data"]["outputs"]
+        for event in events
+        if event["kind"] == "stage.finished" and event["data"]["stage"] == "bake"
     )
     assert relaunched["diff"] == [] and relaunched["bake"]["code"] != baked["code"], relaunched
-    ran = [one["data"]["nodes"] for one in events if one["kind"] == "attempt.running"]
+    ran = [event["data"]["nodes"] for event in events if event["kind"] == "attempt.running"]
     assert set(ran[-1]) == set(ran[0]), "no new node was paid for"
-    finished = next(one["data"] for one in events if one["kind"] == "training.finished")
+    finished = next(event["data"] for event in events if event["kind"] == "training.finished")
     assert (finished["outcome"], finished["committed_step"]) == ("done", 40), finished
     return {"image": relaunched["bake"]["image"], "from_step": relaunched["committed_step"], **clean(events)}
 
@@ -82,16 +84,16 @@ def own_end(held: Rehearsal, slipped: Path) -> dict[str, Any]:
     driver = held.start()
     until(lambda: driver.poll() is not None, "the hold has ended and the campaign is torn down", within_s=WITHIN_S)
     events = held.events()
-    kinds = [one["kind"] for one in events]
+    kinds = [event["kind"] for event in events]
     assert "held" in kinds and "relaunched" not in kinds, kinds
-    archived = next(one["data"] for one in events if one["kind"] == "archive.verified")
+    archived = next(event["data"] for event in events if event["kind"] == "archive.verified")
     assert archived["step"] == 20, archived
     assert kinds.index("held") < kinds.index("archive.verified") < kinds.index("certified"), kinds
     return {"exit_code": driver.returncode, "archived": archived["step"], **clean(events)}
 
 
 def clean(events: list[dict[str, Any]]) -> dict[str, Any]:
-    verdicts = [one["data"]["clean"] for one in events if one["kind"] == "certified"]
+    verdicts = [event["data"]["clean"] for event in events if event["kind"] == "certified"]
     assert verdicts == [True], f"certificates: {verdicts}"
     return {"clean": True}
 
@@ -107,25 +109,25 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="taken, and without meaning here")
     parser.add_argument("--count", type=int, default=len(CASES))
     parser.add_argument("--only", default="", help="cases with this in their name")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rows, begun = list[dict[str, Any]](), time.monotonic()
-    cases = [one for one in CASES if asked.only in one[0]]
-    for number in range(min(asked.count, len(cases)) if asked.only else asked.count):
+    cases = [one for one in CASES if options.only in one[0]]
+    for number in range(min(options.count, len(cases)) if options.only else options.count):
         name, hold_for, case = cases[number % len(cases)]
         row: dict[str, Any] = {"case": name, "failure": None}
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="hold-") as folder, environ_restored():
             root, slipped = cloned(Path(folder) / "clone")
-            held = Rehearsal(Path(folder), SPEC | {"campaign": f"held{number}", "hold_for": hold_for}, root)
-            os.environ["BIVOUAC_CACHE"] = str(held.cache)  # this process looks into the site too, and strikes it
+            rehearsal = Rehearsal(Path(folder), SPEC | {"campaign": f"held{number}", "hold_for": hold_for}, root)
+            os.environ["BIVOUAC_CACHE"] = str(rehearsal.cache)  # this process looks into the site too, and strikes it
             try:
-                row |= case(held, slipped)
+                row |= case(rehearsal, slipped)
             except Exception as error:
                 row["failure"] = f"{type(error).__name__}: {error}"[:1500]
                 RESULTS.parent.mkdir(parents=True, exist_ok=True)
-                RESULTS.with_name(f"hold-{number}.log").write_text(held.log())
+                RESULTS.with_name(f"hold-{number}.log").write_text(rehearsal.log())
             finally:
-                held.strike()
+                rehearsal.strike()
         row["seconds"] = round(time.monotonic() - started, 1)
         rows.append(row)
         print(f"{name:20} {row['seconds']:6.1f} s  {row['failure'] or 'ok'}", flush=True)

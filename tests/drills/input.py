@@ -23,7 +23,7 @@ from rich.console import Console
 
 from infra.cli.prepare.check import check_command
 from infra.cli.prepare.plan import plan_command
-from infra.rehearsal.site import handle, processes
+from infra.rehearsal.site import handle
 from infra.toolchain.origin import in_cache
 from infra.toolchain.table import TOOLS
 from tests.mutations import broken_spec
@@ -111,9 +111,9 @@ def site(dice: random.Random, folder: Path) -> str | None:
     place.mkdir(parents=True)
     wait = [sys.executable, "-c", "import time; time.sleep(60)"]
     stranger = subprocess.Popen(wait)
-    own = subprocess.Popen([*wait, "-m", processes.SUPERVISOR, str(place)], start_new_session=True)
+    own = subprocess.Popen([*wait, "-m", handle.SUPERVISOR, str(place)], start_new_session=True)
     try:
-        while own.pid not in processes.supervisors(place):
+        while own.pid not in handle.supervisors(place):
             time.sleep(0.01)
         written = {
             "name": "left",

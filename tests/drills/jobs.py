@@ -39,6 +39,10 @@ CLIENT = {"PYTHONPATH": str(ROOT / "trainer/client")}
 SUPERVISOR = ("-m", "trainer.supervisor")
 
 
+_LOST = {-9}
+"""Exit code of a supervisor whose node was lost."""
+
+
 def damage(chance: random.Random, history: History, how: str) -> int:
     """Spoil the newest sealed step; return it, by its content."""
     newest = max(history.last.sealed)
@@ -59,28 +63,33 @@ def damage(chance: random.Random, history: History, how: str) -> int:
 def play(chance: random.Random, plan: dict[str, Any], folder: Path, patience_s: float) -> tuple[list[str], str]:
     """Return what was wrong, and what became of the newest checkpoint."""
     folder.mkdir()
-    plan["ledger"] = str(folder / "ledger.jsonl")
+    plan["ledgers"] = [str(folder / f"ledger-{rank}.jsonl") for rank in range(plan["nodes"])]
     (folder / "plan.json").write_text(json.dumps(plan))
     spec = dict(plan["spec"])
     expected = plan["steps"] * (2 if plan["ending"] == "early" else 1)
     case = Case(
         SCRIPT, expected, spec.pop("format"), more={**spec, "save_every": plan["every"]}, keep=3,
-        words=(str(folder / "plan.json"),), env=CLIENT, prelude="",
+        words=(str(folder / "plan.json"),), env=CLIENT, prelude="", nodes=plan["nodes"], has_disks=plan["nodes"] > 1,
     )  # fmt: skip
     history = History(case, folder / "camp", patience_s, jobs_oracle.step_in)
     damaged: dict[int, int] = {}
     for number, orders in enumerate(plan["attempts"], 1):
         dying = ("-m", "tests.drills.parts.jobs_dying", *map(str, orders["sealing"]))
         done = history.attempt(dying if orders["sealing"] else SUPERVISOR)
-        if done.codes != [-9]:
+        if set(done.codes) != _LOST:
             break
+        if (rank := plan["attempts"][number]["new_disk"]) >= 0:
+            shutil.rmtree(history.folders[rank].parent)
+            (folder / f"new-disk-{rank}").touch()
         if plan["damage"].get("after") == number and len(done.sealed) > 1:
             damaged[number] = damage(chance, history, plan["damage"]["how"])
-    judge = jobs_oracle.Judge(history, jobs_oracle.read(folder / "ledger.jsonl"), plan, damaged)
+    judge, *others = (jobs_oracle.Judge(history, ledger, plan, damaged) for ledger in jobs_oracle.read(plan["ledgers"]))
     for attempt in history.attempts:
-        judge.resumed(attempt)
+        for each in (judge, *others):
+            each.resumed(attempt)
         judge.told(attempt)
-    if history.last.codes == [-9]:
+    judge.faults += [f"rank 1: {fault}" for other in others for fault in other.faults]
+    if set(history.last.codes) == _LOST:
         judge.faults.append("the node was lost in the last attempt too")
         return judge.faults, "nothing"
     judge.end(history.last)
@@ -92,11 +101,12 @@ def play(chance: random.Random, plan: dict[str, Any], folder: Path, patience_s: 
 
 def restarted(history: History, plan: dict[str, Any], folder: Path) -> tuple[jobs_oracle.Ledger, int]:
     """Start the job once more on a copy of the sealed steps alone; return its ledger, and the attempt's number."""
-    again = folder / "again.jsonl"
-    shutil.copy(plan["ledger"], again)
-    (folder / "again.json").write_text(json.dumps({**plan, "ledger": str(again)}))
+    ledgers = [ledger.replace("ledger-", "again-") for ledger in plan["ledgers"]]
+    for ledger, copy in zip(plan["ledgers"], ledgers, strict=True):
+        shutil.copy(ledger, copy)
+    (folder / "again.json").write_text(json.dumps({**plan, "ledgers": ledgers}))
     attempt = history.copy(new_disk=True, words=(str(folder / "again.json"),)).attempt()
-    return jobs_oracle.read(again), attempt.number
+    return jobs_oracle.read(ledgers)[0], attempt.number
 
 
 def case(work: Path, seed: int, number: int, kind: str, patience_s: float) -> dict[str, Any]:

@@ -224,11 +224,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=52)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     begun, rows = time.monotonic(), list[dict[str, Any]]()
-    for number, kills in enumerate(drawn(asked.seed)):
+    for number, kills in enumerate(drawn(options.seed)):
         # One that came after its driver's end proves nothing, and does not count.
-        if (missing := asked.count - sum(not row["late"] for row in rows)) <= 0:
+        if (missing := options.count - sum(not row["late"] for row in rows)) <= 0:
             break
         kills, whole, at = kills[:missing], None, time.monotonic()
         with tempfile.TemporaryDirectory() as folder, environ_restored():

@@ -96,8 +96,8 @@ def stewards(rehearsal: Rehearsal, rows: list[Row], count: int) -> list[str]:
         return driver.ended() or reached(watcher.seen())
 
     def another(than: int) -> bool:
-        found = steward_of(rehearsal)
-        return found is not None and found.pid != than
+        steward = steward_of(rehearsal)
+        return steward is not None and steward.pid != than
 
     try:
         for name, reached in points[:count]:

@@ -212,8 +212,8 @@ class Campaign:
         while driver.app not in self._seen().apps:
             time.sleep(0.2)
             if driver.ended():
-                refused = driver.words()
-                assert "already has a driver" in refused, refused[-600:]
+                words = driver.words()
+                assert "already has a driver" in words, words[-600:]
                 driver = self._drive()
         until(
             lambda: not engine & self._engines(),
@@ -224,8 +224,8 @@ class Campaign:
         stopped.process.send_signal(signal.SIGCONT)
         code = stopped.process.wait(WAKES_WITHIN_S)
         after = self._seen()
-        done = [row for row in after.changes[len(before.changes) :] if row["app"] == stopped.app]
-        assert not done, f"the woken driver asked for {done}"
+        rows = [row for row in after.changes[len(before.changes) :] if row["app"] == stopped.app]
+        assert not rows, f"the woken driver asked for {rows}"
         if over and code == 0:
             return "already at its end"
         assert code == LeaseLost.exit_code and "LeaseLost" in stopped.words(), f"{code}: {stopped.words()[-600:]}"
@@ -309,22 +309,22 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first campaign's first signal")
     parser.add_argument("--count", type=int, default=4 * len(POINTS), help="kills in all")
     parser.add_argument("--logs", type=Path, help="keep the drivers' words here")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     begun, rows = time.monotonic(), list[dict[str, Any]]()
-    for number in range(math.ceil(asked.count / len(POINTS))):
-        mine = POINTS[: asked.count - number * len(POINTS)]
-        chosen = [(point, SIGNALS[(at + number + asked.seed - 1) % 4]) for at, point in enumerate(mine)]
-        rows += one_campaign(number, chosen, asked.logs)
+    for number in range(math.ceil(options.count / len(POINTS))):
+        mine = POINTS[: options.count - number * len(POINTS)]
+        chosen = [(point, SIGNALS[(at + number + options.seed - 1) % 4]) for at, point in enumerate(mine)]
+        rows += one_campaign(number, chosen, options.logs)
     for number in range(MORE):
         if not (again := not_struck(rows)):
             break
-        rows += one_campaign(math.ceil(asked.count / len(POINTS)) + number, again, asked.logs)
+        rows += one_campaign(math.ceil(options.count / len(POINTS)) + number, again, options.logs)
     for point, number in not_struck(rows):
         rows.append({"point": point.name, "signal": number.name, "failure": "never struck"})
     failed = sum(row["failure"] is not None for row in rows)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=1))
-    print(f"drill kills_live: {asked.count} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
+    print(f"drill kills_live: {options.count} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
     return 1 if failed else 0
 
 

@@ -208,7 +208,7 @@ def what_is_there(account: Account, going: set[tuple[str, str]]) -> set[tuple[st
     while True:
         seen, blind = survey_all(account)
         assert not blind, blind
-        there = {(kind, one.id) for kind, things in seen.items() for one in things if not one.leaving}
+        there = {(kind, thing.id) for kind, things in seen.items() for thing in things if not thing.leaving}
         if not there & going or time.monotonic() > until:
             return there
         time.sleep(0.5)
@@ -219,7 +219,7 @@ def run_round(ground: Environment, context: Context, leaks: list[Leak]) -> list[
         if leak.how.startswith("older"):
             plant_one(ground, leak)
     seen, _ = survey_all(context.account)
-    context.store.put_json(certify.BASELINE, {kind: [one.id for one in things] for kind, things in seen.items()})
+    context.store.put_json(certify.BASELINE, {kind: [thing.id for thing in things] for kind, things in seen.items()})
     # A thing's age counts from the campaign's beginning, which lies before this round's older things.
     for leak in leaks:
         if not leak.how.startswith("older"):
@@ -238,7 +238,7 @@ def run_round(ground: Environment, context: Context, leaks: list[Leak]) -> list[
         [one for one in sweep.look(context).left if one.removable and one.thing.id not in _place_ids(ground.own)],
     )
     stuck = {one.thing.id: why for one, why in swept.stuck}
-    there = what_is_there(context.account, {(one.plant.kind, one.id) for one in leaks if FATES[one.how].swept})
+    there = what_is_there(context.account, {(leak.plant.kind, leak.id) for leak in leaks if FATES[leak.how].swept})
     outcomes = [
         (leak, why or (f"not swept: {stuck[leak.id]}" if leak.id in stuck else after_sweep(leak, there)))
         for leak, why in outcomes
@@ -266,14 +266,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     begun, failed, rows = time.monotonic(), 0, list[dict[str, Any]]()
-    draw = random.Random(asked.seed)
+    draw = random.Random(options.seed)
     certify.SETTLE_S = 2.0
     with tempfile.TemporaryDirectory() as folder, environment(Path(folder)) as (ground, context):
         done = 0
-        while done < asked.count:
-            leaks = round_of(ground, draw, done, min(PER_ROUND, asked.count - done))
+        while done < options.count:
+            leaks = round_of(ground, draw, done, min(PER_ROUND, options.count - done))
             for leak, why in run_round(ground, context, leaks):
                 beside = leak.how in BESIDES
                 done, failed = done + (not beside), failed + (why is not None)
@@ -282,7 +282,7 @@ def main() -> int:
                     print(f"{done:4} {leak.plant.kind:22} {leak.how:14} {why or 'ok'}", flush=True)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=1))
-    print(f"drill leaks: {asked.count} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
+    print(f"drill leaks: {options.count} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
     return 1 if failed else 0
 
 

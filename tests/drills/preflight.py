@@ -79,7 +79,7 @@ def _brake(pid: int, over: threading.Event) -> None:
             joined = [
                 worker.pid
                 for worker in psutil.Process(pid).children()
-                if any(one.status == psutil.CONN_ESTABLISHED for one in worker.net_connections())
+                if any(connection.status == psutil.CONN_ESTABLISHED for connection in worker.net_connections())
             ]
     with suppress(ProcessLookupError):
         while joined and not over.is_set():

@@ -56,11 +56,11 @@ class Kill:
 
 def draw(chance: random.Random, number: int) -> Kill:
     victims = chance.choice(((0,), (1,), (1,), tuple(range(NODES))))
-    lost = tuple(node for node in victims if chance.random() < 0.3)
+    nodes = tuple(node for node in victims if chance.random() < 0.3)
     steps = 0 if chance.random() < 0.2 else chance.randint(1, REACH - 2)
     # On its way an attempt spends seconds, over a step hundredths of one.
     delay_s = chance.uniform(0.0, 8.0) if steps == 0 else chance.uniform(0.0, 0.2)
-    return Kill(number, steps, delay_s, victims, lost)
+    return Kill(number, steps, delay_s, victims, nodes)
 
 
 def make_data(folder: Path, seed: int) -> Path:
@@ -161,9 +161,9 @@ def _last(tier: Path) -> dict[str, Any]:
     if not (folder / "manifest.json").exists():
         return {}
     manifest = parse_manifest((folder / "manifest.json").read_bytes(), STEPS)
-    found: dict[str, Any] = {shard.file.rpartition("/")[2]: shard.sha256 for shard in manifest.shards}
+    digests: dict[str, Any] = {shard.file.rpartition("/")[2]: shard.sha256 for shard in manifest.shards}
     chain = manifest.consumed[-1].chain if manifest.consumed else ""
-    return found | {"loss": manifest.loss, "held-out loss": manifest.evaluation_loss, "ledger's chain": chain}
+    return digests | {"loss": manifest.loss, "held-out loss": manifest.evaluation_loss, "ledger's chain": chain}
 
 
 def main() -> int:

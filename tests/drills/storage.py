@@ -169,8 +169,8 @@ class Drill:
         _insist(codes == [0] * ranks, f"codes {codes}: {camp.events(2, 'ended')}")
         _insist({event["step"] for event in loaded} == {wanted}, f"step {wanted} is sound, loaded {loaded}")
         _insist(all(event["sound"] for event in loaded), f"another state was loaded: {loaded}")
-        refused = camp.events(2, "refused_shard", "missing_shard")
-        named = {(event["tier"], event["step"], event["file"]) for event in refused}
+        events = camp.events(2, "refused_shard", "missing_shard")
+        named = {(event["tier"], event["step"], event["file"]) for event in events}
         for kind, path in done:
             tier, _, step, *rest = path.relative_to(camp.root).parts
             number, file = step_of_folder(step), "/".join(rest)
@@ -179,7 +179,7 @@ class Drill:
             if looked_at and alone and (kind, file) != ("remove", COMMITTED_NAME):
                 seen = ("shared" if tier == "shared" else "local", number, file)
                 _insist(seen in named, f"{kind} of {seen} was refused without a word: {named}")
-        for event in refused:
+        for event in events:
             _insist({"tier", "file", "seen", "wanted"} <= set(event), f"a refusal that does not say all: {event}")
 
     def power(self, case: Case) -> None:
@@ -233,8 +233,8 @@ def _goes_on(camp: Camp, attempt: int, least: int, most: int) -> None:
     """The next attempt restores soundly, saves on, and leaves both tiers tidy."""
     last = most + 10
     codes = run_attempt(camp, Orders(attempt, (last,)))
-    ended = camp.events(attempt, "ended")
-    _insist(codes == [0] * camp.ranks, f"the next attempt failed: {codes} {ended}")
+    events = camp.events(attempt, "ended")
+    _insist(codes == [0] * camp.ranks, f"the next attempt failed: {codes} {events}")
     loaded = camp.events(attempt, "restored")
     steps = {event["step"] for event in loaded}
     _insist(len(steps) == 1 and len(loaded) == camp.ranks, f"ranks restored different steps: {loaded}")
@@ -244,8 +244,8 @@ def _goes_on(camp: Camp, attempt: int, least: int, most: int) -> None:
     for name, tier in camp.every_tier().items():
         manifests = tier.committed()
         _insist(manifests and manifests[0].step == last, f"{name}: step {last} is not committed")
-        left = [path for path in tier.root.rglob("*") if path.name.endswith(".partial")]
-        _insist(not left, f"{name}: temporary names are left: {left}")
+        paths = [path for path in tier.root.rglob("*") if path.name.endswith(".partial")]
+        _insist(not paths, f"{name}: temporary names are left: {paths}")
         there = {(m.step, m.attempt) for m in manifests}
         found = {(step_of_folder(p.parent.name), int(p.name[8:])) for p in tier.root.glob("step-*/attempt-*")}
         _insist(found == there, f"{name}: folders {found}, manifests {there}")

@@ -73,8 +73,14 @@ class Account:
         if self.ground is None:
             self.ground = self.open.enter_context(camp(self.folder / str(number)))
             with self.ground.opened() as context:
-                made = foundation(context).model_dump(mode="json")
-            self.baked = {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, "foundation": made}
+                document = foundation(context).model_dump(mode="json")
+            self.baked = {
+                "image": "base@sha256:0",
+                "code": "c",
+                "manifest": "none",
+                "baked": False,
+                "foundation": document,
+            }
         one = CampaignSite(self.ground.site, self.ground.folder / "cases" / str(number), {"campaign": f"drill{number}"})
         with one.opened() as context:
             context.store.append(StageStarted(stage=Stage.BAKE))
@@ -85,7 +91,7 @@ class Account:
 def inventory(camp: CampaignSite) -> set[str]:
     """What really is in the account, read from the emulator itself: ids, with names where those may be told."""
     ec2, iam = camp.world.backend("ec2"), camp.world.backend("iam")
-    found = {one.id for one in ec2.all_instances() if one.state != "terminated"}
+    found = {instance.id for instance in ec2.all_instances() if instance.state != "terminated"}
     found |= {vpc.id for vpc in ec2.vpcs.values() if vpc.is_default != "true"}
     found |= {subnet for zone in ec2.subnets.values() for subnet in zone}
     groups = [group for vpc in ec2.groups.values() for group in vpc.values() if group.name != "default"]
@@ -93,9 +99,9 @@ def inventory(camp: CampaignSite) -> set[str]:
     # A service's own interface goes with the service, which is counted by itself.
     found |= {eni.id for eni in ec2.enis.values() if not str(eni.description).startswith(OF_SERVICES)}
     found |= {*ec2.volumes, *camp.world.backend("fsx").file_systems}
-    found |= {one.id for one in ec2.nat_gateways.values() if one.state != "deleted"}
+    found |= {gateway.id for gateway in ec2.nat_gateways.values() if gateway.state != "deleted"}
     found |= {address.allocation_id for address in ec2.addresses if address.allocation_id}
-    found |= {one.name for one in iam.roles.values()} | {*camp.world.clusters}
+    found |= {role.name for role in iam.roles.values()} | {*camp.world.clusters}
     return found | {*camp.world.backend("logs").groups, *camp.world.auto_scaling.groups}
 
 
@@ -212,8 +218,8 @@ def _cases(chance: random.Random, options: argparse.Namespace) -> list[tuple[Fau
         cases.append((_before(end) if end.after else begin, end))
     if options.only:
         begins, ends = at_provision(), at_teardown()
-        cases = [(_before(one), one) for one in ends if options.only in one.name]
-        cases += [(one, ends[0]) for one in begins if options.only in one.name]
+        cases = [(_before(end), end) for end in ends if options.only in end.name]
+        cases += [(begin, ends[0]) for begin in begins if options.only in begin.name]
     return cases
 
 

@@ -56,9 +56,9 @@ class Graph:
         return [node for node in self.custom if node.type.endswith(f":{kind}")]
 
     def one(self, kind: str, name: str) -> Node:
-        found = [node for node in self.of(kind) if node.name == name]
-        assert len(found) == 1, f"{len(found)} {kind} called {name}; there are {[node.name for node in self.of(kind)]}"
-        return found[0]
+        nodes = [node for node in self.of(kind) if node.name == name]
+        assert len(nodes) == 1, f"{len(nodes)} {kind} called {name}; there are {[node.name for node in self.of(kind)]}"
+        return nodes[0]
 
     @cached_property
     def custom(self) -> list[Node]:

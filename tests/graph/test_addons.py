@@ -35,8 +35,8 @@ def test_a_campaign_has_the_charts_that_its_spec_asks_for(campaign: Graph, full:
 
 def test_a_pinned_add_on_has_its_build_and_another_kubernetes_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     pins = {"1.36": "v1.23.1-eksbuild.1", "1.35": "v1.22.0-eksbuild.1"}
-    known = catalogue.addons()
-    pinned = tuple(one.model_copy(update={"versions": pins if one.name == "vpc-cni" else {}}) for one in known)
+    addons = catalogue.addons()
+    pinned = tuple(one.model_copy(update={"versions": pins if one.name == "vpc-cni" else {}}) for one in addons)
     monkeypatch.setattr(catalogue, "addons", lambda: pinned)
     for version, pin in pins.items():
         graph = campaign_graph(example_spec(kubernetes=version))
@@ -124,7 +124,9 @@ def test_the_mpi_operator_is_there_on_request_and_stays_within_its_namespace(cam
     pin = catalogue.operators()["mpi-operator"]
     for graph, registry in ((public, "docker.io"), (mirrored, mirror)):
         pod = graph.one("Deployment", "mpi-operator").inputs["spec"]["template"]["spec"]
-        assert [one["image"] for one in pod["containers"]] == [f"{registry}/mpioperator/mpi-operator:{pin.version}"]
+        assert [container["image"] for container in pod["containers"]] == [
+            f"{registry}/mpioperator/mpi-operator:{pin.version}"
+        ]
         assert pod["nodeSelector"] == {"bivouac.dev/pool": "system"}
     wide = public.one("ClusterRole", "mpi-operator").inputs["rules"]
     assert [(rule["resources"], rule["verbs"]) for rule in wide] == [(["priorityclasses"], ["get", "list", "watch"])]
@@ -153,9 +155,9 @@ def test_a_job_that_mpirun_starts_brings_the_operator_and_the_stewards_right_to_
         return {kind for rule in role.inputs["rules"] for kind in rule["resources"]}
 
     assert kinds(graph) - kinds(campaign) == {"mpijobs"}
-    assert not [one for one in findings(graph.asked, spec) if one.rule == "pod-admission"]
+    assert not [finding for finding in findings(graph.asked, spec) if finding.rule == "pod-admission"]
     free = damaged(graph.asked, "RoleBinding mpi-operator", None, depends=frozenset(), refers={})
-    assert any("before its bounds" in one.message for one in findings(free, spec))
+    assert any("before its bounds" in finding.message for finding in findings(free, spec))
 
 
 def kept(job: dict[str, Any], discovered: dict[str, str]) -> bool:
@@ -230,12 +232,12 @@ def test_prometheus_scrapes_the_trainers_agents_the_gpus_exporters_and_the_stewa
         "__meta_kubernetes_pod_label_app": STEWARD,
         "__meta_kubernetes_pod_container_port_name": steward_port["name"],
     }
-    taken = {one["job_name"]: [kept(one, pod) for pod in (agent, exporter, steward, other)] for one in jobs}
+    taken = {job["job_name"]: [kept(job, pod) for pod in (agent, exporter, steward, other)] for job in jobs}
     assert taken == {
         "gpus": [False, True, False, False], "trainer": [True, False, False, False],
         "steward": [False, False, True, False],
     }  # fmt: skip
-    (spaces,) = (one["kubernetes_sd_configs"] for one in jobs if one["job_name"] == "trainer")
+    (spaces,) = (job["kubernetes_sd_configs"] for job in jobs if job["job_name"] == "trainer")
     assert spaces == [{"role": "pod", "namespaces": {"names": [job["metadata"]["namespace"]]}}]
 
 
@@ -243,7 +245,10 @@ def test_an_alarm_has_one_topic_and_the_specs_own_comes_first(campaign: Graph) -
     pager = "arn:aws:sns:us-east-1:123456789012:pager"
     paged = campaign_graph(example_spec(money={"alarm_topic_arn": pager}))
     own, theirs = (
-        [one["subscriberSnsTopicArns"] for one in graph.one("Budget", "budget").inputs["notifications"]]
+        [
+            notification["subscriberSnsTopicArns"]
+            for notification in graph.one("Budget", "budget").inputs["notifications"]
+        ]
         for graph in (campaign, paged)
     )
     assert {len(topics) for topics in own} == {1} and pager not in str(own)

@@ -46,7 +46,10 @@ def test_every_aws_resource_takes_the_campaigns_tags_from_the_provider(campaign:
 
 def test_what_auto_scaling_launches_carries_the_tags_too(campaign: Graph) -> None:
     for template in campaign.of("LaunchTemplate"):
-        marked = {one["resourceType"]: one["tags"] for one in template.inputs["tagSpecifications"]}
+        marked = {
+            specification["resourceType"]: specification["tags"]
+            for specification in template.inputs["tagSpecifications"]
+        }
         assert set(marked) == {"instance", "volume", "network-interface"}
         for found in marked.values():
             assert tags(example_spec(), DEADLINE).items() <= found.items()
@@ -111,7 +114,7 @@ def test_lustre_with_efa_is_matched_by_groups_for_every_protocol() -> None:
 
 def test_every_efa_device_of_the_type_is_attached_and_carries_both_groups(campaign: Graph) -> None:
     interfaces = campaign.one("LaunchTemplate", "gpu-nodes").inputs["networkInterfaces"]
-    efas = [one for one in interfaces if one["interfaceType"] == "efa-only"]
+    efas = [interface for interface in interfaces if interface["interfaceType"] == "efa-only"]
     assert len(efas) == instance_type("p5.48xlarge").efa_interfaces == 32
     for one in interfaces:
         assert set(one["securityGroups"]) == {"SecurityGroup-nodes", "sg-cluster"}, "EKS adds no group to ours"

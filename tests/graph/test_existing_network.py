@@ -27,8 +27,8 @@ def placed() -> Graph:
 
 def test_nothing_of_a_network_is_made_but_the_campaigns_own_groups(placed: Graph, campaign: Graph) -> None:
     assert not placed.of("Vpc") and not [str(node) for kind in OF_A_NETWORK for node in placed.of(kind)]
-    made = {kind for kind in OF_A_NETWORK if campaign.of(kind)}
-    assert made >= {"Vpc", "Subnet", "NatGateway", "VpcEndpoint"}, "without a given VPC they are"
+    kinds = {kind for kind in OF_A_NETWORK if campaign.of(kind)}
+    assert kinds >= {"Vpc", "Subnet", "NatGateway", "VpcEndpoint"}, "without a given VPC they are"
     groups = {node.name: node.inputs["vpcId"] for node in placed.of("SecurityGroup")}
     assert groups == {"nodes": VPC, "lustre": VPC}
     rest = {str(node) for node in campaign.custom if node.type.rpartition(":")[2] not in OF_A_NETWORK}
@@ -52,7 +52,9 @@ def test_efa_has_its_rules_to_itself_both_ways_in_the_existing_vpc(placed: Graph
         assert rule["securityGroupId"] == rule["referencedSecurityGroupId"] and rule["ipProtocol"] == "-1"
         assert rule["securityGroupId"].endswith(group.name)
     (template,) = [one for one in placed.of("LaunchTemplate") if one.name == "gpu-nodes"]
-    assert all(rule["securityGroupId"] in one["securityGroups"] for one in template.inputs["networkInterfaces"])
+    assert all(
+        rule["securityGroupId"] in interface["securityGroups"] for interface in template.inputs["networkInterfaces"]
+    )
 
 
 PRIVATE = {"api_endpoint": "private", "api_allowed_cidrs": list(FOREIGN)}
@@ -69,8 +71,8 @@ def test_a_private_endpoint_admits_the_drivers_ranges_by_https_and_nobody_else()
     spec = example_spec(network=NETWORK | PRIVATE)
     graph = campaign_graph(spec)
     doors = [one.inputs for one in graph.of("SecurityGroupIngressRule") if one.inputs.get("cidrIpv4")]
-    assert {one["cidrIpv4"] for one in doors} == set(FOREIGN)
-    assert {(one["ipProtocol"], one["fromPort"], one["toPort"]) for one in doors} == {("tcp", 443, 443)}
+    assert {door["cidrIpv4"] for door in doors} == set(FOREIGN)
+    assert {(door["ipProtocol"], door["fromPort"], door["toPort"]) for door in doors} == {("tcp", 443, 443)}
     (cluster,) = graph.of("Cluster")
     assert not cluster.inputs["vpcConfig"]["endpointPublicAccess"]
     assert "publicAccessCidrs" not in cluster.inputs["vpcConfig"]

@@ -91,7 +91,7 @@ def check_nodes(graph: Graph, item: InstanceType, capacity: Capacity, named: str
     assert template["metadataOptions"] == {
         "httpEndpoint": "enabled", "httpTokens": "required", "httpPutResponseHopLimit": 1,
     }  # fmt: skip
-    kinds = {one["resourceType"]: one["tags"] for one in template["tagSpecifications"]}
+    kinds = {specification["resourceType"]: specification["tags"] for specification in template["tagSpecifications"]}
     assert set(kinds) == {"instance", "volume", "network-interface"}
     assert all(tags["bivouac:campaign"] == "example" and "bivouac:expires" in tags for tags in kinds.values())
     assert not {"iamInstanceProfile", "instanceInitiatedShutdownBehavior", "hibernationOptions"} & set(template)
@@ -130,7 +130,7 @@ def test_every_type_bought_in_every_way_passes_all_rules_and_fits_ec2_and_eks(
     money, batch = {"alarm_email": "someone@example.com"}, {"global_batch": 4 * item.accelerators * 2}
     spec = example_spec(nodes=chosen, money=money, training=batch)
     graph = campaign_graph(spec)
-    assert [one for one in findings(graph.asked, spec) if one.level is not Level.INFO] == []
+    assert [finding for finding in findings(graph.asked, spec) if finding.level is not Level.INFO] == []
     check_nodes(graph, item, capacity, named)
     body = parts(graph.one("LaunchTemplate", "gpu-nodes").inputs)
     config = yaml.safe_load(body["application/node.eks.aws"])["spec"]

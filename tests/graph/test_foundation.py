@@ -95,8 +95,8 @@ def test_the_outputs_are_what_the_driver_reads(foundation: Graph) -> None:
 def test_settings_survive_the_stack_configuration() -> None:
     campaign = CampaignSettings(spec=example_spec(), deadline=DEADLINE, data_digest=DATA_DIGEST, operator_arn="arn:x")
     for settings in (campaign, FoundationSettings(account=ACCOUNT, region="us-east-1")):
-        stored = {key.removeprefix("bivouac:"): value for key, value in settings.to_config().items()}
-        assert read_settings(stored.get) == settings
+        values = {key.removeprefix("bivouac:"): value for key, value in settings.to_config().items()}
+        assert read_settings(values.get) == settings
 
 
 def test_a_stack_that_does_not_say_what_it_is_is_refused() -> None:

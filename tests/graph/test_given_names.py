@@ -49,8 +49,8 @@ def names_in(node: Node) -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("endpoints", [False, True])
 def test_each_name_of_the_program_is_evidence_for_its_campaign(full: Graph, endpoints: bool) -> None:
     graph = campaign_graph(example_spec(network={"egress": "endpoints"})) if endpoints else full
-    named = {row for node in graph.custom if node.type.startswith("aws:") for row in names_in(node)}
-    assert {"role", "subnet", "security group", "VPC endpoint", "volume"} <= {kind for kind, _ in named}
-    known = Knowledge(Names("example"))
-    missed = [row for row in named if not known.judge({row[0]: [Thing("id", row[1])]})[row[0]]]
+    rows = {row for node in graph.custom if node.type.startswith("aws:") for row in names_in(node)}
+    assert {"role", "subnet", "security group", "VPC endpoint", "volume"} <= {kind for kind, _ in rows}
+    knowledge = Knowledge(Names("example"))
+    missed = [row for row in rows if not knowledge.judge({row[0]: [Thing("id", row[1])]})[row[0]]]
     assert not missed

@@ -31,8 +31,8 @@ def test_a_grant_in_the_namespace_and_one_in_the_cluster_have_roles_of_their_own
     graph = granted()
 
     def inputs(kind: str) -> dict[str, Any]:
-        given = graph.one(kind, "worker").inputs
-        return {name: given[name] for name in given if name not in ("apiVersion", "kind")}
+        inputs = graph.one(kind, "worker").inputs
+        return {name: inputs[name] for name in inputs if name not in ("apiVersion", "kind")}
 
     here, everywhere = {"name": "worker", "namespace": "campaign"}, {"name": "worker-of-nodes"}
     assert inputs("Role") == {"metadata": here, "rules": [JOBS, PODS]}

@@ -8,7 +8,7 @@ import pytest
 
 from infra.kinds import kind_of_type
 from infra.plan.catalogue import instance_type
-from infra.rehearsal.aws.schedule_targets import parse
+from infra.rehearsal.aws.schedules import parse
 from infra.rehearsal.plugins.aws.catalogue import RESOURCES
 from infra.spec.names import Names
 from tests.example import example_spec
@@ -20,7 +20,7 @@ def test_every_campaign_has_a_budget_that_tells_a_topic(campaign: Graph, full: G
         budget = graph.one("Budget", "budget").inputs
         assert budget["limitAmount"] == "10000"
         assert budget["costFilters"] == [{"name": "TagKeyValue", "values": ["user:bivouac:campaign$example"]}]
-        assert [one["threshold"] for one in budget["notifications"]] == [80, 100]
+        assert [notification["threshold"] for notification in budget["notifications"]] == [80, 100]
         for one in budget["notifications"]:
             assert one["subscriberSnsTopicArns"] and one.get("subscriberEmailAddresses", []) == mails
     (statement,) = json.loads(campaign.one("Topic", "alarms").inputs["policy"])["Statement"]
@@ -80,7 +80,7 @@ def test_the_steward_moves_its_schedules_and_passes_their_role_to_scheduler_only
     (hands_on,) = [one for one in of if "iam:PassRole" in one["Action"]]
     schedules = [campaign.one("Schedule", name).inputs for name in ("silence", "silence-notice")]
     arn = f"arn:aws:scheduler:us-east-1:{ACCOUNT}:schedule/default/"
-    assert moves["Resource"] == sorted(arn + one["name"] for one in schedules)
+    assert moves["Resource"] == sorted(arn + schedule["name"] for schedule in schedules)
     assert hands_on["Resource"] == [f"arn:aws:iam::{ACCOUNT}:role/{campaign.one('Role', 'guard').inputs['name']}"]
     assert hands_on["Condition"] == {"StringEquals": {"iam:PassedToService": "scheduler.amazonaws.com"}}
 
@@ -118,5 +118,5 @@ def test_every_type_of_the_programs_is_in_the_reviewed_table_and_survives_a_kill
     used = {n.type for graph in (full, nat, foundation) for n in graph.custom if n.type.startswith("aws:")}
     assert len(used) >= 38
     assert used <= set(RESOURCES), used - set(RESOURCES)
-    lost = [kind for kind in map(kind_of_type, used) if not (kind.find or kind.remake or kind.made_over)]
-    assert not lost, f"a killed engine would leave a second one: {lost}"
+    kinds = [kind for kind in map(kind_of_type, used) if not (kind.find or kind.remake or kind.made_over)]
+    assert not kinds, f"a killed engine would leave a second one: {kinds}"

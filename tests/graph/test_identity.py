@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from infra.plan.checks.finding import Level
-from infra.spec.names import buckets
-from infra.spec.sections import ENDPOINT_SERVICES
+from infra.spec.names import ENDPOINT_SERVICES, buckets
 from infra.stack.rules import findings
 from tests.example import example_spec
 from tests.graph.engine import ACCOUNT, DRIVER, Graph, campaign_graph, foundation_with, held
@@ -20,6 +19,7 @@ _KEY_USE = {"kms:Decrypt", "kms:GenerateDataKey"}
 TO_EVERYTHING = {
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
+    "cloudwatch:GetMetricData",
     "ec2:DescribeInstanceStatus",
     "ec2:DescribeInstances",
     "ecr:GetAuthorizationToken",
@@ -66,6 +66,7 @@ ALLOWED = {
         "autoscaling:DescribeAutoScalingGroups",
         "autoscaling:DescribeScalingActivities",
         "autoscaling:TerminateInstanceInAutoScalingGroup",
+        "cloudwatch:GetMetricData",
         "codebuild:StartBuild",
         "ec2:DescribeInstanceStatus",
         "ec2:DescribeInstances",
@@ -211,13 +212,13 @@ def test_a_job_with_secrets_has_rights_and_endpoint_and_the_stack_keeps_its_rule
     assert own["role"] == "bivouac-example-trainer"
     reads = [one for one in json.loads(own["policy"])["Statement"] if one["Action"] != ["kms:Decrypt"]]
     secret = f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:bivouac_job/token-??????"
-    assert [(one["Action"], one["Resource"]) for one in reads] == [
+    assert [(read["Action"], read["Resource"]) for read in reads] == [
         (["secretsmanager:GetSecretValue"], [secret]),
         (["ssm:GetParameter"], [f"arn:aws:ssm:us-east-1:{ACCOUNT}:parameter/bivouac_job/key"]),
     ]
     made = {node.inputs["serviceName"].removeprefix("com.amazonaws.us-east-1.") for node in graph.of("VpcEndpoint")}
     assert made == {"s3", *ENDPOINT_SERVICES, "secretsmanager"}
-    assert not [one for one in findings(graph.asked, spec) if one.level is Level.ERROR]
+    assert not [finding for finding in findings(graph.asked, spec) if finding.level is Level.ERROR]
 
 
 ADA, BOB, EVE = (f"arn:aws:iam::{ACCOUNT}:{one}" for one in ("role/team/ada", "user/bob", "user/eve"))
@@ -230,9 +231,9 @@ def entries(operator: str) -> dict[str, tuple[str, Any]]:
     people = [(ADA, "admin"), (BOB, "operator"), (EVE, "viewer")]
     spec = example_spec(access=[{"principal": principal, "role": role} for principal, role in people])
     graph = campaign_graph(spec, operator_arn=operator)
-    made = {node.inputs["principalArn"]: node.name for node in graph.of("AccessEntry")}
+    names = {node.inputs["principalArn"]: node.name for node in graph.of("AccessEntry")}
     bound = {node.inputs["principalArn"]: node for node in graph.of("AccessPolicyAssociation")}
-    assert made.keys() == bound.keys() and len(made) == len(graph.of("AccessEntry"))
+    assert names.keys() == bound.keys() and len(names) == len(graph.of("AccessEntry"))
     return {
         who: (node.inputs["policyArn"].removeprefix(POLICY), node.inputs["accessScope"]) for who, node in bound.items()
     }

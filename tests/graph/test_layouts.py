@@ -47,9 +47,9 @@ def layout_problems(item: InstanceType, layout: tuple[Interface, ...]) -> list[s
         problems.append("card 0, device 0 must be the plain primary interface")
     if len(efas) != item.efa_interfaces:
         problems.append(f"{len(efas)} EFA devices where {item.name} has {item.efa_interfaces}")
-    if len({one.card for one in efas}) != len(efas):
+    if len({efa.card for efa in efas}) != len(efas):
         problems.append("more than one EFA device on a card")
-    if not item.efa_on_first_card and any(one.card == 0 for one in efas):
+    if not item.efa_on_first_card and any(efa.card == 0 for efa in efas):
         problems.append("card 0 carries no EFA")
     for card in range(item.network_cards):
         if sum(one.card == card for one in layout) > item.interfaces_per_card:
@@ -108,7 +108,7 @@ def test_the_launch_template_says_how_the_node_is_bought(capacity: Capacity) -> 
     assert (template.get("instanceMarketOptions") == {"marketType": "capacity-block"}) == block
     assert ("capacityReservationSpecification" in template) == (chosen["reservation_id"] is not None)
     assert ("placement" in template) == (capacity in (Capacity.ON_DEMAND, Capacity.SPOT))
-    assert sum(one["interfaceType"] == "efa-only" for one in template["networkInterfaces"]) == 16
+    assert sum(interface["interfaceType"] == "efa-only" for interface in template["networkInterfaces"]) == 16
 
 
 def test_a_group_that_would_go_on_to_buy_on_demand_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,9 +118,9 @@ def test_a_group_that_would_go_on_to_buy_on_demand_is_told(monkeypatch: pytest.M
     graph = campaign_graph(spec).asked
     assert not broken(findings(graph, spec))
     (template,) = [one for one in graph.of("LaunchTemplate") if one.name == "gpu-nodes"]
-    asked = template.inputs["capacityReservationSpecification"]
-    monkeypatch.delitem(asked, "capacityReservationPreference")
-    assert any("on demand once it is full" in one.seen for one in findings(graph, spec))
+    specification = template.inputs["capacityReservationSpecification"]
+    monkeypatch.delitem(specification, "capacityReservationPreference")
+    assert any("on demand once it is full" in finding.seen for finding in findings(graph, spec))
 
 
 def test_what_aws_does_not_sell_is_refused_with_a_cure() -> None:

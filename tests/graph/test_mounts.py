@@ -76,9 +76,9 @@ def let_in(graph: Graph) -> set[tuple[str, int, int]]:
     """Groups and TCP ports that the nodes' group lets in, without those of other protocols."""
     rules = [rule.inputs for rule in graph.of("SecurityGroupIngressRule")]
     return {
-        (one["referencedSecurityGroupId"], one["fromPort"], one["toPort"])
-        for one in rules
-        if one["securityGroupId"] == "SecurityGroup-nodes" and one["ipProtocol"] == "tcp"
+        (rule["referencedSecurityGroupId"], rule["fromPort"], rule["toPort"])
+        for rule in rules
+        if rule["securityGroupId"] == "SecurityGroup-nodes" and rule["ipProtocol"] == "tcp"
     }
 
 
@@ -91,11 +91,11 @@ def test_nodes_let_in_the_servers_of_a_file_system_that_exists(graph: Graph, cam
 
 def test_the_trainers_role_reads_the_prefix_and_nothing_beside_it(graph: Graph) -> None:
     rights = [statement for role, statement in held(graph) if role == "trainer"]
-    assert {tuple(one["Action"]): one["Resource"] for one in rights if "kms:Decrypt" not in one["Action"]} == {
+    assert {tuple(right["Action"]): right["Resource"] for right in rights if "kms:Decrypt" not in right["Action"]} == {
         ("s3:ListBucket",): ["arn:aws:s3:::somebodys"],
         ("s3:GetObject",): ["arn:aws:s3:::somebodys/shards/v2/*"],
     }
-    (listing,) = [one for one in rights if one["Action"] == ["s3:ListBucket"]]
+    (listing,) = [right for right in rights if right["Action"] == ["s3:ListBucket"]]
     assert listing["Condition"] == {"StringLike": {"s3:prefix": ["shards/v2/*"]}}
     others = [one for role, one in held(graph) if role != "trainer"]
     assert "somebodys" not in json.dumps(others)
@@ -118,7 +118,11 @@ def test_in_the_existing_network_that_it_needs_all_rules_are_passed() -> None:
 def test_only_the_trainers_pods_may_claim_a_mount(graph: Graph, campaign: Graph) -> None:
     def rule(of: Graph) -> str:
         (policy,) = [node.inputs for node in of.of("ValidatingAdmissionPolicy") if node.name == "pods"]
-        (found,) = [one["expression"] for one in policy["spec"]["validations"] if "claimName" in one["expression"]]
+        (found,) = [
+            validation["expression"]
+            for validation in policy["spec"]["validations"]
+            if "claimName" in validation["expression"]
+        ]
         return str(found)
 
     claims = "['mount-out', 'mount-shards', 'mount-team']"

@@ -69,14 +69,14 @@ def test_no_pod_of_ours_names_a_folder_or_a_namespace_of_its_node(name: str) -> 
 def test_training_does_not_see_what_the_health_check_reads_of_its_node() -> None:
     def mounted(manifest: dict[str, Any]) -> dict[str, bool]:
         (pod,) = pods_of(manifest)
-        return {one["mountPath"]: one.get("readOnly", False) for one in pod["containers"][0]["volumeMounts"]}
+        return {mount["mountPath"]: mount.get("readOnly", False) for mount in pod["containers"][0]["volumeMounts"]}
 
     assert "/node" not in mounted(gang()) and mounted(gang(sees_node=True))["/node"] is True
 
 
 def test_a_job_writes_to_its_nodes_disk_and_no_container_but_its_own_sees_that() -> None:
     (pod,) = pods_of(gang(secrets=True, supervisor_image=IMAGE))
-    (volume,) = (one for one in pod["volumes"] if one["name"] == "local")
+    (volume,) = (volume for volume in pod["volumes"] if volume["name"] == "local")
     assert volume["persistentVolumeClaim"] == {"claimName": "local"}, "the volume that is another folder on each node"
     seeing = {
         container["name"]: (mount["mountPath"], mount.get("readOnly", False))
@@ -89,9 +89,9 @@ def test_a_job_writes_to_its_nodes_disk_and_no_container_but_its_own_sees_that()
 
 def test_secrets_lie_in_the_pods_memory_where_one_container_writes_and_the_job_reads() -> None:
     (pod,) = pods_of(gang(secrets=True, supervisor_image=IMAGE))
-    (volume,) = (one for one in pod["volumes"] if one["name"] == "secrets")
+    (volume,) = (volume for volume in pod["volumes"] if volume["name"] == "secrets")
     assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Mi"}
-    writers = {one["name"]: one for one in pod["initContainers"]}
+    writers = {container["name"]: container for container in pod["initContainers"]}
     mounts = {
         (container["name"], mount["name"]): (mount["mountPath"], mount.get("readOnly", False))
         for container in (*pod["initContainers"], *pod["containers"])
@@ -104,11 +104,11 @@ def test_secrets_lie_in_the_pods_memory_where_one_container_writes_and_the_job_r
     assert mounts["secrets", "config"] == ("/config", True)
     assert writers["secrets"]["command"] == ["python", "-m", "infra.steward.secrets"]
     assert writers["secrets"]["image"] == IMAGE
-    told = {one["name"] for one in writers["secrets"]["env"]}
-    assert {"BIVOUAC_ATTEMPT", "BIVOUAC_NODE_NAME"} <= told, "its last words name them"
+    names = {one["name"] for one in writers["secrets"]["env"]}
+    assert {"BIVOUAC_ATTEMPT", "BIVOUAC_NODE_NAME"} <= names, "its last words name them"
     (plain,) = pods_of(gang(supervisor_image=IMAGE))
-    assert [one["name"] for one in plain["initContainers"]] == ["supervisor"]
-    assert "secrets" not in {one["name"] for one in plain["volumes"]}
+    assert [container["name"] for container in plain["initContainers"]] == ["supervisor"]
+    assert "secrets" not in {volume["name"] for volume in plain["volumes"]}
 
 
 def test_a_job_of_a_private_registry_is_pulled_with_a_login_that_no_container_sees() -> None:
@@ -129,12 +129,14 @@ def test_the_namespace_opens_only_for_a_job_in_its_nodes_network_and_closes_the_
     level = "pod-security.kubernetes.io/enforce"
     (space,) = (one for one in graph.of("Namespace") if one.name == "campaign")
     assert space.inputs["metadata"]["labels"][level] == "privileged"
-    assert not [one for one in findings(graph, spec) if one.rule == "pod-admission"]
+    assert not [finding for finding in findings(graph, spec) if finding.rule == "pod-admission"]
     for damage in (None, at("spec.failurePolicy", "Ignore")):
         told = findings(damaged(graph, "ValidatingAdmissionPolicy baseline", damage), spec)
         assert ["bivouac-example-baseline" in one.message for one in told if one.rule == "pod-admission"] == [True]
     opened = damaged(whole, "Namespace campaign", at("metadata.labels", {level: "privileged"}))
-    assert ["privileged pods" in one.message for one in findings(opened, SPEC) if one.rule == "pod-admission"]
+    assert [
+        "privileged pods" in finding.message for finding in findings(opened, SPEC) if finding.rule == "pod-admission"
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -159,13 +161,13 @@ CONTAINER = f"{POD}.containers.0.securityContext"
     ],
 )
 def test_a_pod_of_the_stack_that_is_not_confined_is_told(whole: Graph, path: str, value: Any, word: str) -> None:
-    assert not [one for one in findings(whole, SPEC) if one.rule == "confined-pods"]
+    assert not [finding for finding in findings(whole, SPEC) if finding.rule == "confined-pods"]
     told = findings(damaged(whole, "Deployment mpi-operator", at(path, value)), SPEC)
     assert [word in one.seen for one in told if one.rule == "confined-pods"] == [True]
 
 
 def test_a_right_to_make_pods_that_may_come_before_its_bounds_is_told(whole: Graph) -> None:
     free = damaged(whole, "RoleBinding steward", None, depends=frozenset(), refers={})
-    told = [one.message for one in findings(free, SPEC) if one.level is Level.ERROR]
-    assert told and all("before its bounds" in message for message in told if "bounds" in message)
-    assert any("before its bounds" in message for message in told)
+    messages = [finding.message for finding in findings(free, SPEC) if finding.level is Level.ERROR]
+    assert messages and all("before its bounds" in message for message in messages if "bounds" in message)
+    assert any("before its bounds" in message for message in messages)

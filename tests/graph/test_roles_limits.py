@@ -24,8 +24,8 @@ def graphs(full: Graph, foundation: Graph) -> tuple[Graph, Graph]:
 
 
 def test_every_role_of_the_stacks_is_under_the_boundary(graphs: tuple[Graph, Graph]) -> None:
-    made = {one.name for graph in graphs for one in graph.of("Role") if one.type.startswith("aws:")}
-    assert made == set(ASSUMED)
+    names = {one.name for graph in graphs for one in graph.of("Role") if one.type.startswith("aws:")}
+    assert names == set(ASSUMED)
     for graph in graphs:
         for one in graph.of("Role"):
             if one.type.startswith("aws:"):
@@ -82,6 +82,7 @@ def test_no_role_has_a_wildcard_action(campaign: Graph) -> None:
     listing = {
         "autoscaling:DescribeAutoScalingGroups",
         "autoscaling:DescribeScalingActivities",
+        "cloudwatch:GetMetricData",
         "ec2:DescribeInstanceStatus",
         "ec2:DescribeInstances",
         "ecr:GetAuthorizationToken",
@@ -94,8 +95,8 @@ def test_no_role_has_a_wildcard_action(campaign: Graph) -> None:
 
 
 def test_the_trainers_role_may_do_nothing(campaign: Graph) -> None:
-    held = {node.inputs["role"] for kind in ("RolePolicy", "RolePolicyAttachment") for node in campaign.of(kind)}
-    assert Names("example").role("trainer") not in held
+    roles = {node.inputs["role"] for kind in ("RolePolicy", "RolePolicyAttachment") for node in campaign.of(kind)}
+    assert Names("example").role("trainer") not in roles
     assert campaign.one("PodIdentityAssociation", "trainer").inputs["serviceAccount"] == "trainer"
 
 

@@ -33,11 +33,11 @@ def whole() -> Graph:
 @pytest.mark.parametrize("named", ["cr-0fedcba9876543210", GROUP, "open"])
 def test_nodes_that_start_in_another_reservation_are_told(named: str) -> None:
     ways = [named for capacity, named in OPTIONS if capacity is Capacity.RESERVATION]
-    for other in ways:
-        chosen = {"count": 4, "instance_type": "p5.48xlarge", "capacity": "reservation", "reservation_id": other}
+    for way in ways:
+        chosen = {"count": 4, "instance_type": "p5.48xlarge", "capacity": "reservation", "reservation_id": way}
         wanted = example_spec(nodes=chosen | {"reservation_id": named})
         found = findings(campaign_graph(example_spec(nodes=chosen)).asked, wanted)
-        assert broken(found) == (other != named), (other, named, found)
+        assert broken(found) == (way != named), (way, named, found)
 
 
 PRIVATE = {"network": {"api_endpoint": "private", "driver_vpc": DRIVER}}
@@ -81,7 +81,7 @@ FEE = {"nodes": {"instance_type": "p5en.48xlarge", "capacity": "capacity-block",
 def test_a_budget_that_counts_a_blocks_fee_which_no_tag_carries_is_told() -> None:
     spec = example_spec(**FEE)
     graph = campaign_graph(spec).asked
-    assert not [one for one in findings(graph, spec) if one.rule == "campaign-budget"]
+    assert not [finding for finding in findings(graph, spec) if finding.rule == "campaign-budget"]
     for limit, word in (("10000", "more than the campaign"), ("2000.01", "more than the campaign"), ("0", "nothing")):
         told = findings(damaged(graph, "Budget budget", setting(limitAmount=limit)), spec)
         assert [word in one.message for one in told if one.rule == "campaign-budget"] == [True], limit
@@ -202,29 +202,29 @@ BROKEN: list[tuple[str, str, Change | None, str]] = [
 def test_a_broken_graph_is_told_by_its_rule(
     whole: Graph, rule: str, title: str, change: Change | None, word: str
 ) -> None:
-    told = [one for one in findings(damaged(whole, title, change), SPEC) if one.level is Level.ERROR]
+    told = [finding for finding in findings(damaged(whole, title, change), SPEC) if finding.level is Level.ERROR]
     assert rule in {one.rule for one in told}, told
     assert any(word in one.message and one.cure and one.seen for one in told if one.rule == rule), told
 
 
 def test_edges_that_are_missing_are_told(whole: Graph) -> None:
     alone: dict[str, Any] = {"depends": frozenset(), "refers": {}}
-    told = {one.rule for one in findings(damaged(whole, "NodeGroup gpu-nodes", None, **alone), SPEC)}
-    assert {"cni-deletion-order", "deadline-guard", "one-zone"} <= told
+    rules = {finding.rule for finding in findings(damaged(whole, "NodeGroup gpu-nodes", None, **alone), SPEC)}
+    assert {"cni-deletion-order", "deadline-guard", "one-zone"} <= rules
     free = damaged(whole, "ServiceAccount trainer", None, deleted_with="")
-    assert "no-unmanaged-resources" in {one.rule for one in findings(free, SPEC)}
+    assert "no-unmanaged-resources" in {finding.rule for finding in findings(free, SPEC)}
     strange = damaged(whole, "Vpc vpc", None, provider="urn:pulumi:x::y::pulumi:providers:aws::default::1")
-    assert "resource-tags" in {one.rule for one in findings(strange, SPEC)}
+    assert "resource-tags" in {finding.rule for finding in findings(strange, SPEC)}
 
 
 def test_a_card_that_carries_no_efa_and_a_block_in_a_placement_group_are_told() -> None:
     b300 = example_spec(nodes={"instance_type": "p6-b300.48xlarge"})
     moved = damaged(campaign_graph(b300).asked, GPU, at("networkInterfaces.1.networkCardIndex", 0))
-    assert any("card 0" in one.message for one in findings(moved, b300))
+    assert any("card 0" in finding.message for finding in findings(moved, b300))
     item = next(one for one in instance_types() if one.capacity_block)
     block = example_spec(nodes=nodes(item, Capacity.CAPACITY_BLOCK).model_dump(mode="json"))
     placed = damaged(campaign_graph(block).asked, GPU, setting(placement={"groupName": "x"}))
-    assert any("capacity block" in one.message for one in findings(placed, block))
+    assert any("capacity block" in finding.message for finding in findings(placed, block))
 
 
 def test_rights_that_come_by_another_way_are_told(whole: Graph) -> None:
@@ -234,7 +234,7 @@ def test_rights_that_come_by_another_way_are_told(whole: Graph) -> None:
         for one in whole:
             other.add(one)
         other.add(replace(role, urn=f"{role.urn}-2", type=f"aws:iam/x:{kind}", name="aside"))
-        told = [one for one in findings(other, SPEC) if one.rule == "no-wildcard-rights"]
+        told = [finding for finding in findings(other, SPEC) if finding.rule == "no-wildcard-rights"]
         assert [(one.level, one.resource) for one in told] == [(Level.ERROR, f"{kind} aside")]
 
 
@@ -244,7 +244,7 @@ def test_two_that_hand_out_efa_devices_are_told(whole: Graph) -> None:
         other.add(one)
         if str(one) == "Release aws-efa-k8s-device-plugin":
             other.add(replace(one, urn=f"{one.urn}-2", name="aws-dranet"))
-    told = [one for one in findings(other, SPEC) if one.rule == "one-efa-plugin"]
+    told = [finding for finding in findings(other, SPEC) if finding.rule == "one-efa-plugin"]
     assert [(one.level, one.seen) for one in told] == [(Level.ERROR, "aws-dranet, aws-efa-k8s-device-plugin")]
 
 
@@ -264,7 +264,7 @@ def test_the_drivers_door_is_no_wider_than_its_own_addresses_and_https(change: C
     spec = example_spec(**PRIVATE)
     graph = campaign_graph(spec).asked
     assert not broken(findings(graph, spec))
-    told = [one for one in findings(damaged(graph, DOOR, change), spec) if one.level is Level.ERROR]
+    told = [finding for finding in findings(damaged(graph, DOOR, change), spec) if finding.level is Level.ERROR]
     assert [(one.rule, one.resource) for one in told] == [("no-public-ingress", DOOR)]
 
 
@@ -273,12 +273,12 @@ def test_the_driver_reaches_the_clusters_api_and_not_the_nodes() -> None:
     graph = campaign_graph(spec).asked
     nodes = next(one for one in graph if str(one) == "SecurityGroupIngressRule nodes-self-in")
     moved = damaged(graph, DOOR, None, refers={"securityGroupId": nodes.refers["securityGroupId"]})
-    assert "no-public-ingress" in {one.rule for one in findings(moved, spec) if one.level is Level.ERROR}
+    assert "no-public-ingress" in {finding.rule for finding in findings(moved, spec) if finding.level is Level.ERROR}
 
 
 def test_an_api_server_that_the_internet_reaches_is_mentioned_unless_ranges_are_named(whole: Graph) -> None:
     def mentioned(graph: Graph) -> list[Level]:
-        return [one.level for one in findings(graph, SPEC) if one.rule == "public-control-plane"]
+        return [finding.level for finding in findings(graph, SPEC) if finding.rule == "public-control-plane"]
 
     assert mentioned(whole) == [Level.INFO]
     narrow = at("vpcConfig.publicAccessCidrs", ["198.51.100.0/24"])

@@ -10,7 +10,7 @@ import pytest
 from moto.core.utils import get_service_model
 
 from infra.rehearsal.aws.answers import RequestRefused
-from infra.rehearsal.aws.strict.texts import refuse_unfit
+from infra.rehearsal.aws.strict.admission import refuse_unfit
 from infra.spec.campaign import MAX_NAME
 from infra.spec.names import LONGEST_TAG, OWNER_TAG
 from tests.example import example_spec
@@ -106,7 +106,7 @@ def longest() -> Graph:
 def test_aws_takes_every_tag_name_and_description(longest: Graph, full: Graph) -> None:
     rows = [row for graph in (longest, full, foundation_with(own_key=True)) for row in texts(graph)]
     assert {node.type for node, _ in rows} == set(CALLS), "what does AWS take of their texts?"
-    assert [one for node, tags in rows for one in refusals(node, tags)] == []
+    assert [refusal for node, tags in rows for refusal in refusals(node, tags)] == []
 
 
 def test_an_owner_that_aws_refuses_would_be_found_here(full: Graph) -> None:

@@ -35,7 +35,7 @@ def test_nothing_of_the_stack_is_of_fsx_or_lustre(graph: Graph) -> None:
     assert not named, [str(node) for node in named]
     assert {one.name for one in graph.of("SecurityGroup")} == {"nodes", "endpoints"}
     for pool in (SYSTEM_POOL, GPU_POOL):
-        assert not [one for one in scripts(graph, pool) if "lustre" in one.lower()]
+        assert not [script for script in scripts(graph, pool) if "lustre" in script.lower()]
     text = json.dumps([node.inputs for node in graph.custom], default=str)
     assert "fsx" not in text.lower(), "a role, an endpoint or a tag names it"
 
@@ -61,19 +61,19 @@ def test_no_pod_claims_the_shared_volume() -> None:
     found = [pod for manifest in manifests for pod in pods(manifest)]
     assert len(found) == len(manifests) and not any(mounts_shared(pod) for pod in found)
     for pod in found:
-        volumes = {one["name"] for one in pod["volumes"]}
-        used = {one["name"] for each in pod["containers"] for one in each["volumeMounts"]}
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        used = {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]}
         assert used <= volumes, "a container mounts what the pod does not have"
 
 
 def statements(graph: Graph, role: str) -> list[dict[str, Any]]:
     policies = [one for one in graph.of("RolePolicy") if one.name == role]
-    return [statement for one in policies for statement in json.loads(one.inputs["policy"])["Statement"]]
+    return [statement for policy in policies for statement in json.loads(policy.inputs["policy"])["Statement"]]
 
 
 def allowed(graph: Graph, role: str, action: str) -> set[str]:
-    found = (one["Resource"] for one in statements(graph, role) if action in one["Action"])
-    return {arn for arns in found for arn in arns}
+    resources = (statement["Resource"] for statement in statements(graph, role) if action in statement["Action"])
+    return {arn for arns in resources for arn in arns}
 
 
 def test_the_ranks_may_write_the_campaigns_copies_and_read_the_data_and_nothing_else(graph: Graph) -> None:
@@ -82,7 +82,7 @@ def test_the_ranks_may_write_the_campaigns_copies_and_read_the_data_and_nothing_
     for action in ("s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:AbortMultipartUpload"):
         assert allowed(graph, "trainer", action) == {copies}, action
     assert allowed(graph, "trainer", "s3:GetObject") == {copies, data}
-    actions = {action for one in statements(graph, "trainer") for action in one["Action"]}
+    actions = {action for statement in statements(graph, "trainer") for action in statement["Action"]}
     assert not {action for action in actions if not action.startswith(("s3:", "kms:"))}
     assert allowed(graph, "steward", "s3:PutObject").isdisjoint({copies})
     assert not campaign_graph(example_spec()).of("RolePolicy") or not statements(

@@ -41,14 +41,14 @@ def main() -> int:
     parser.add_argument("--survivors", action="store_true", help="only those that survived when they were tried last")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="modules at a time")
     parser.add_argument("--try", dest="trying", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     table: dict[str, list[str]] = yaml.safe_load((FOLDER / "modules.yaml").read_text())
-    if unknown := set(asked.module) - set(table):
+    if unknown := set(options.module) - set(table):
         parser.error(f"not in the table: {', '.join(sorted(unknown))}; there are {', '.join(table)}")
-    if asked.trying:
-        return _try(asked.trying, table[asked.trying], asked)
-    chosen = asked.module or list(table)
-    with ThreadPoolExecutor(asked.workers) as workers:
+    if options.trying:
+        return _try(options.trying, table[options.trying], options)
+    chosen = options.module or list(table)
+    with ThreadPoolExecutor(options.workers) as workers:
         codes = list(workers.map(_start, chosen))
     rows = [Row(module) for module in chosen]
     _show(rows)

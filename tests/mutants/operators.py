@@ -133,7 +133,7 @@ class _Mutation:
         self._lines = outer
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for default in (*node.args.defaults, *(each for each in node.args.kw_defaults if each)):
+        for default in (*node.args.defaults, *(default for default in node.args.kw_defaults if default)):
             self._expression(default)
         self._place.append(node.name)
         returns = node.returns
@@ -301,7 +301,7 @@ class _Mutation:
             self._replace(node, f"({text})")
         if len(node.values) > 2:
             for one in node.values:
-                others = [f"({self._text(each)})" for each in node.values if each is not one]
+                others = [f"({self._text(value)})" for value in node.values if value is not one]
                 self._replace(node, f"({f' {old} '.join(others)})")
         for value in node.values:
             self._expression(value)

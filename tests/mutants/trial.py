@@ -59,8 +59,8 @@ class Chosen:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self.names is not None:
-            wanted = set(self.names)
-            items[:] = [item for item in items if item.nodeid in wanted]
+            names = set(self.names)
+            items[:] = [item for item in items if item.nodeid in names]
             order: dict[str, int] = {}
             for name in self.names:
                 order.setdefault(name.partition("::")[0], len(order))
@@ -151,13 +151,13 @@ def attempt(name: str, path: Path, mutant: Mutant, seen: Seen) -> tuple[str, str
     child = _fork(run, log)
     ended = _wait(child, asleep_s)
     _end(child)
-    said = log.read_text(errors="replace")
+    text = log.read_text(errors="replace")
     log.unlink()
     if ended == 0:
         return SURVIVED, f"{len(chosen)} tests pass"
     if ended is None or ended in (-signal.SIGXCPU, -signal.SIGKILL):
         return ENDLESS, ""
-    failed = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    failed = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return KILLED, failed[0][:160] if failed else f"exit code {ended}"
 
 
@@ -171,10 +171,10 @@ def _import(name: str, path: Path, modules: Sequence[str]) -> None:
     """Import what the tests import. Of ours only what does not need the module that is to be changed."""
     later = Replaced(name, path, None)
     sys.meta_path.insert(0, later)  # type: ignore[arg-type]
-    for each in modules:
-        if each.partition(".")[0] != "tests" and each not in ("__main__", "conftest") and "test_" not in each:
+    for module in modules:
+        if module.partition(".")[0] != "tests" and module not in ("__main__", "conftest") and "test_" not in module:
             with contextlib.suppress(Exception):
-                importlib.import_module(each)
+                importlib.import_module(module)
     sys.meta_path.remove(later)  # type: ignore[arg-type]
 
 

@@ -61,7 +61,7 @@ def watch_questions(patch: pytest.MonkeyPatch, found: list[str]) -> None:
 
     def judged(*call: Any) -> Iterator[Need]:
         for need in original(*call):
-            found.extend(one for one in odd_questions(need) if one not in found)
+            found.extend(question for question in odd_questions(need) if question not in found)
             yield need
 
     patch.setattr(gateway, "needs", judged)

@@ -10,6 +10,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
 
 from tests.root import ROOT
 
@@ -31,6 +35,15 @@ def emulated_s3(site: Path) -> Iterator[dict[str, str]]:
             yield json.loads(told)
         finally:
             process.stdin.close()  # it ends then
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with emulated_s3(tmp_path_factory.mktemp("site")) as environment, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.setattr(boto3, "DEFAULT_SESSION", None)  # it keeps the credentials of whoever came first
+        yield boto3.client("s3")
 
 
 def main() -> None:

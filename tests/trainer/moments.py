@@ -49,7 +49,7 @@ def trained(engine: Any, config: TrainConfig, rank: int, first: int) -> Iterator
 def digest(engine: Any, loss: float) -> str:
     """Return the SHA-256 of loss, random state, weights, and the optimizer's weights and states."""
     inner = getattr(engine.optimizer, "optimizer", engine.optimizer)
-    found = [getattr(one, "ds_tensor", one) for one in engine.module.parameters()]
+    found = [getattr(parameter, "ds_tensor", parameter) for parameter in engine.module.parameters()]
     for group in inner.param_groups:
         for one in group["params"]:
             found += [one, *(value for _, value in sorted(inner.state[one].items()) if torch.is_tensor(value))]

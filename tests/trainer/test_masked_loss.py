@@ -71,8 +71,8 @@ def one_process(config: TrainConfig, reader: Reader) -> Alone:
     model = Transformer(config.model)
     torch.manual_seed(config.seed)
     model.initialize()
-    decayed = [one for one in model.parameters() if one.dim() > 1]
-    rest = [one for one in model.parameters() if one.dim() < 2]
+    decayed = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    rest = [parameter for parameter in model.parameters() if parameter.dim() < 2]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95))
     losses, means, norms = [], [], []
@@ -84,7 +84,11 @@ def one_process(config: TrainConfig, reader: Reader) -> Alone:
         optimizer.zero_grad()
         loss.backward()
         norms.append(
-            float(torch.nn.utils.get_total_norm([one.grad for one in model.parameters() if one.grad is not None]))
+            float(
+                torch.nn.utils.get_total_norm(
+                    [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+                )
+            )
         )
         optimizer.step()
         losses.append(float(loss.detach()))
@@ -96,7 +100,7 @@ def one_process(config: TrainConfig, reader: Reader) -> Alone:
 
 def supervised(folder: Path, chats: list[Chat], context: int = CONTEXT) -> tuple[Path, TrainConfig, Reader]:
     """Prepare conversations; return their data, a training on it, and its reader."""
-    data, rows = folder / "data", [row_of(one) for one in chats]
+    data, rows = folder / "data", [row_of(chat) for chat in chats]
     manifest = make(recipe(folder / "text", rows, tokenizer_in(folder), context=context), data, quiet, 1)
     digest = hashlib.sha256((data / "manifest.json").read_bytes()).hexdigest()
     model = ModelConfig(

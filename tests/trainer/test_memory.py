@@ -124,7 +124,7 @@ def _peak(config: TrainConfig, trace: Path) -> int:
 
 def _highest(events: list[dict[str, Any]]) -> int:
     ours, total, highest = dict[int, int](), 0, 0
-    for event in sorted((one for one in events if one.get("name") == "[memory]"), key=lambda one: one["ts"]):
+    for event in sorted((event for event in events if event.get("name") == "[memory]"), key=lambda one: one["ts"]):
         size, place = event["args"]["Bytes"], event["args"]["Addr"]
         total -= ours.pop(place, 0)  # freed now, or by a thread that is not seen; or of before
         if size > 0:

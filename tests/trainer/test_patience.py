@@ -89,11 +89,11 @@ def two_ranks(tmp_path: Path) -> Iterator[Callable[[Callable[[], None], int], di
     ranks: list[Any] = []
 
     def outcomes(disk: Callable[[], None], of: int) -> dict[int, tuple[float, object]]:
-        said = context.Queue()
+        queue = context.Queue()
         for rank in range(2):
-            ranks.append(context.Process(target=chosen, args=(tmp_path / "store", rank, disk, said)))
+            ranks.append(context.Process(target=chosen, args=(tmp_path / "store", rank, disk, queue)))
             ranks[-1].start()
-        answers = [said.get(timeout=60) for _ in range(of)]
+        answers = [queue.get(timeout=60) for _ in range(of)]
         return {rank: (seconds, what) for rank, seconds, what in answers}
 
     yield outcomes
@@ -143,13 +143,13 @@ def test_a_rank_whose_imports_take_longer_than_a_steps_timeout_is_waited_for(con
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     context = mp.get_context("fork")
-    said = context.Queue()
+    queue = context.Queue()
     impatient = config.model_copy(update={"collective_timeout_s": TIMEOUT_S})
-    ranks = [context.Process(target=started, args=(port, rank, impatient, said)) for rank in range(2)]
+    ranks = [context.Process(target=started, args=(port, rank, impatient, queue)) for rank in range(2)]
     for rank in ranks:
         rank.start()
     try:
-        assert sorted(said.get(timeout=120) for _ in ranks) == [(0, [2.0]), (1, [2.0])]
+        assert sorted(queue.get(timeout=120) for _ in ranks) == [(0, [2.0]), (1, [2.0])]
     finally:
         for rank in ranks:
             rank.kill()
@@ -159,15 +159,15 @@ def test_a_rank_whose_imports_take_longer_than_a_steps_timeout_is_waited_for(con
 @pytest.fixture
 def slow_bucket(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """S3 as the ranks see it: whoever asks second for the manifest, or for the first shard, waits."""
-    asked: list[str] = []
+    names: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             name = self.path.rpartition("/")[2].partition("?")[0]
-            asked.append(name)
-            if asked.count(name) == 2:
+            names.append(name)
+            if names.count(name) == 2:
                 time.sleep(LATE_S.get(name, 0.0))
             content = (data / name).read_bytes()
             self.send_response(200)
@@ -186,7 +186,7 @@ def slow_bucket(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
         monkeypatch.setenv(name, "any")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    yield asked
+    yield names
     server.shutdown()
     server.server_close()
 
@@ -230,11 +230,11 @@ def test_only_where_the_gang_is_patient_a_collective_outlasts_a_steps_timeout(
     patient: bool, first: str, tmp_path: Path
 ) -> None:
     context = mp.get_context("fork")
-    said = context.Queue()
-    ranks = [context.Process(target=barrier, args=(tmp_path / "store", rank, patient, said)) for rank in range(2)]
+    queue = context.Queue()
+    ranks = [context.Process(target=barrier, args=(tmp_path / "store", rank, patient, queue)) for rank in range(2)]
     for rank in ranks:
         rank.start()
-    assert dict(said.get(timeout=120) for _ in ranks)[0] == first
+    assert dict(queue.get(timeout=120) for _ in ranks)[0] == first
     for rank in ranks:
         rank.kill()
         rank.join()

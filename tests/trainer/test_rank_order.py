@@ -60,8 +60,8 @@ class Nodes:
             for node, disk in zip(ranks, disks, strict=True):
                 for local in range(PER_NODE):
                     gang = Told.of(node * PER_NODE + local, local, NODES * PER_NODE)
-                    found = Search(gang, self.tiers(disk), Neighbours(node, servers), 2).shards(self.manifest)
-                    assert found and None not in found
+                    shards = Search(gang, self.tiers(disk), Neighbours(node, servers), 2).shards(self.manifest)
+                    assert shards and None not in shards
         return ranks
 
     @contextmanager

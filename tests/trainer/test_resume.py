@@ -88,9 +88,9 @@ def test_a_step_that_is_damaged_on_every_tier_is_refused_and_the_one_before_it_i
 
 
 def test_each_step_tells_its_rate_and_the_norm_of_its_gradients(twin: Attempt) -> None:
-    steps = {one["step"]: one for one in twin.events("step")}
-    assert len(steps) == 60 and all(0 < one["norm"] < 100 for one in steps.values())
-    assert len({one["norm"] for one in steps.values()}) > 50, "each step has its own"
+    steps = {event["step"]: event for event in twin.events("step")}
+    assert len(steps) == 60 and all(0 < step["norm"] < 100 for step in steps.values())
+    assert len({step["norm"] for step in steps.values()}) > 50, "each step has its own"
     warm = {step: one["rate"] for step, one in steps.items() if step <= 20}
     assert warm == pytest.approx({step: 2e-3 * step / 20 for step in range(1, 21)})
     assert steps[60]["rate"] < steps[30]["rate"] < 2e-3
@@ -173,8 +173,8 @@ def test_what_two_ranks_saved_one_rank_goes_on_with_at_the_same_evaluation_loss(
     assert resized.agents[0].returncode == 0, resized.log(0).read_text()
     assert resized.events("restored")[0]["step"] == 60
     assert [(e["from_ranks"], e["to_ranks"]) for e in resized.events("reshaped")] == [(2, 1)]
-    kept = Tier("shared", resized.world.shared / "tiny")
-    assert [not unsound_shards(manifest, kept.folder(60)) for manifest in kept.committed() if manifest.step == 60] == [
+    tier = Tier("shared", resized.world.shared / "tiny")
+    assert [not unsound_shards(manifest, tier.folder(60)) for manifest in tier.committed() if manifest.step == 60] == [
         True
     ]
     losses = [attempt.losses()[61] for attempt in (resized, same)]

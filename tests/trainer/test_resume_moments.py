@@ -54,9 +54,11 @@ def moments(kind: TrainConfig, count: int, folder: Path) -> list[dict[str, Any]]
         given = [kind.model_dump_json(), "1", str(count), str(folder / "tiers")]
         ranks.append(start_module("tests.trainer.moments", given, environment, folder / f"{rank}.log"))
     assert [rank.wait() for rank in ranks] == [0] * WORLD, (folder / "0.log").read_text()[-3000:]
-    found = [one for rank in range(WORLD) for one in events_of(folder / f"{rank}.log") if one["event"] == "moment"]
-    assert len(found) == count * WORLD
-    return found
+    events = [
+        event for rank in range(WORLD) for event in events_of(folder / f"{rank}.log") if event["event"] == "moment"
+    ]
+    assert len(events) == count * WORLD
+    return events
 
 
 def check(found: list[dict[str, Any]]) -> None:

@@ -114,7 +114,7 @@ def built(rank: int, port: int, config: TrainConfig, folder: Path) -> None:
 
     def look(model: torch.nn.Module) -> None:
         nonlocal held
-        held = max(held, sum(one.numel() for one in model.parameters()))
+        held = max(held, sum(parameter.numel() for parameter in model.parameters()))
 
     register_module_module_registration_hook(lambda parent, name, child: look(parent))
     draw = Transformer.initialize
@@ -153,7 +153,7 @@ def test_with_stage_3_no_rank_holds_the_whole_model_and_losses_are_those_of_stag
             port = server.getsockname()[1]
         torch.multiprocessing.spawn(built, (port, config, folder), nprocs=2)
         found[stage] = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
-    whole = sum(one.numel() for one in Transformer(model).parameters())
+    whole = sum(parameter.numel() for parameter in Transformer(model).parameters())
     assert all(one["held"] == whole for one in found[1])
     largest = model.vocabulary * model.width
     assert all(one["held"] <= largest for one in found[3]), found[3]

@@ -90,7 +90,7 @@ class WarmStart:
         assert more, "the warm process has ended"
         *lines, self._rest = (self._rest + more).split(b"\n")
         answers = [json.loads(line) for line in lines]
-        self._codes |= {one["ended"]: one["code"] for one in answers if "ended" in one}
+        self._codes |= {answer["ended"]: answer["code"] for answer in answers if "ended" in answer}
         return answers
 
 

@@ -132,7 +132,7 @@ def fake_site(folder: Path, strictness: Strictness = SOFT) -> Iterator[AccountSi
         strictness=strictness,
         machine_factory=machine,
         control_plane_factory=plane,
-        ready_nodes=lambda _: {one.provider_id for one in machines if one.alive() and one.joined},
+        ready_nodes=lambda _: {machine.provider_id for machine in machines if machine.alive() and machine.joined},
         token_owner=owner,
         join_within_s=60.0,
         replace_impaired_after_s=0.5,
@@ -177,9 +177,9 @@ def pitch_gang(site: AccountSite, names: Names, bits: int = 24) -> None:
             "Action": ["sts:AssumeRole", "sts:TagSession"],
         }
         trust = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-        made = iam.create_role(RoleName=f"{names.campaign}-{name}", AssumeRolePolicyDocument=trust)["Role"]
-        iam.attach_role_policy(RoleName=made["RoleName"], PolicyArn=f"arn:aws:iam::aws:policy/{policy}")
-        roles[name] = made["Arn"]
+        role = iam.create_role(RoleName=f"{names.campaign}-{name}", AssumeRolePolicyDocument=trust)["Role"]
+        iam.attach_role_policy(RoleName=role["RoleName"], PolicyArn=f"arn:aws:iam::aws:policy/{policy}")
+        roles[name] = role["Arn"]
     eks.create_cluster(
         name=names.cluster,
         version="1.36",

@@ -171,7 +171,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         if test := tests.get(name):
             # Its file's fixtures stay for the others; those of another file end before it.
             session._setupstate.teardown_exact(test)
-            others = [one for one in session.items if one is not test]
+            others = [item for item in session.items if item is not test]
             following = next((one for one in others if one.parent is test.parent), next(iter(others), None))
             session.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
         reports.send()

@@ -44,12 +44,12 @@ def emulated(work: Path) -> Iterator[World]:
     network.add_addresses("lo", ())
     network.make_bridge("camp0", ["10.77.0.1/16", f"{AWS}/16", f"{PLANE}/16"])
     where = f"http://{AWS}:5000"
-    made = World(work=work, tools=tools_dir(), endpoint_url=where, control_plane_address=PLANE, strictness=SOFT)
-    http = server.make(made, AWS, 5000)
-    made.start()
+    world = World(work=work, tools=tools_dir(), endpoint_url=where, control_plane_address=PLANE, strictness=SOFT)
+    http = server.make(world, AWS, 5000)
+    world.start()
     serve(http)
-    yield made
-    made.stop()
+    yield world
+    world.stop()
     http.shutdown()
 
 
@@ -116,7 +116,7 @@ class NodeletSite:
         self.two_nodes()
         self.apply(*settings())
         accounts = "serviceaccounts"
-        self.until(lambda: any(one["metadata"]["name"] == "default" for one in self.see(accounts)["items"]))
+        self.until(lambda: any(item["metadata"]["name"] == "default" for item in self.see(accounts)["items"]))
 
     def kubectl(self, *words: str, given: object = None) -> str:
         argv = [str(tools_dir() / "kubectl"), f"--kubeconfig={self.world.control_planes['camp'].admin_kubeconfig}"]
@@ -134,7 +134,7 @@ class NodeletSite:
     def ready_nodes(self) -> list[str]:
         def ready(node: Any) -> bool:
             conditions = node.get("status", {}).get("conditions", [])
-            return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+            return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
         return [node["metadata"]["name"] for node in self.see("nodes")["items"] if ready(node)]
 
@@ -156,7 +156,7 @@ class NodeletSite:
 
     def config_for(self, **changes: Any) -> MachineConfig:
         """Return the configuration of a machine beside the nodes, which has to be started by hand."""
-        known = next(iter(self.world.machines.values())).config  # type: ignore[attr-defined]
+        config = next(iter(self.world.machines.values())).config  # type: ignore[attr-defined]
         fresh = {
             "instance_id": "i-0broken",
             "hostname": "ip-10-42-0-200.ec2.internal",
@@ -164,7 +164,7 @@ class NodeletSite:
             "pod_addresses": (),
             "work": str(self.work / "machines" / "i-0broken"),
         }
-        return replace(known, **(fresh | changes))
+        return replace(config, **(fresh | changes))
 
     def push(self) -> str:
         """An image of one small layer on the host's; returns its reference."""

@@ -222,13 +222,13 @@ def _steward_camp(site: AccountSite, shared: Path, **changes: Any) -> Iterator[S
     document = yaml.safe_load((ROOT / "infra/campaigns/rehearsal.yaml").read_text())
     spec = Spec.model_validate(document | {"rehearsal": {"faults": []}} | changes)
     site.client("s3").create_bucket(Bucket=buckets(spec.account, spec.region).state)
-    made = StewardSite(site, api, shared, spec)
-    api.created = made.created
+    steward_site = StewardSite(site, api, shared, spec)
+    api.created = steward_site.created
     pem = Authority(shared / "pki", spec.campaign).pem
     site.world.control_plane_factory = lambda settings: FakeControlPlane(settings, ca_pem=pem, endpoint=api.endpoint)
     pitch_gang(site, Names(spec.campaign))
     try:
-        yield made
+        yield steward_site
     finally:
         api.stop()
 

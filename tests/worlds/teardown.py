@@ -35,7 +35,7 @@ EXPIRED = "ExpiredToken: renew it"
 
 
 def failed(*words: str, urn: str = SUBNET) -> EngineFailed:
-    return EngineFailed("pulumi destroy", "train", tuple(ResourceFailure(urn, one) for one in words), "words")
+    return EngineFailed("pulumi destroy", "train", tuple(ResourceFailure(urn, word) for word in words), "words")
 
 
 class FakedTeardown:

@@ -45,9 +45,9 @@ def test_each_has_its_own_result_and_what_is_not_collected_or_dies_inside_fails(
     probe.write_text(PROBE)
     command = [sys.executable, "-m", "pytest", "-rA", "-p", "tests.worlds.inside", "-p", "no:cacheprovider", str(probe)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", "OUTSIDE": os.readlink("/proc/self/ns/net")}
-    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
-    rows = {line for line in said.splitlines() if line.startswith(("PASSED", "FAILED", "ERROR ", "SKIPPED"))}
-    assert {"PASSED test_probe.py::test_alone", "PASSED test_probe.py::test_last"} <= rows, said
+    stdout = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+    rows = {line for line in stdout.splitlines() if line.startswith(("PASSED", "FAILED", "ERROR ", "SKIPPED"))}
+    assert {"PASSED test_probe.py::test_alone", "PASSED test_probe.py::test_last"} <= rows, stdout
     for name, text in (
         ("FAILED test_probe.py::test_wrong", "in its call"),
         ("FAILED test_probe.py::test_outside_only", "test_outside_only is not collected inside"),
@@ -55,5 +55,5 @@ def test_each_has_its_own_result_and_what_is_not_collected_or_dies_inside_fails(
         ("ERROR test_probe.py::test_last", ""),
         ("SKIPPED", "for a reason"),
     ):
-        assert [row for row in rows if row.startswith(name) and text in row], (name, said)
-    assert "assert 1 == 'sought'" in said and "said before" in said and "the end of a fixture" in said
+        assert [row for row in rows if row.startswith(name) and text in row], (name, stdout)
+    assert "assert 1 == 'sought'" in stdout and "said before" in stdout and "the end of a fixture" in stdout

@@ -3,8 +3,10 @@ restored state, committer, loop."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from io import BufferedReader
@@ -13,6 +15,7 @@ from typing import Any
 
 import torch
 
+from trainer.buckets.sources import ShardSource, source_of
 from trainer.builtin.checkpoint.commit import Committer, ManifestIdentity
 from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.builtin.checkpoint.fence import claim, lost_nothing
@@ -22,8 +25,11 @@ from trainer.builtin.checkpoint.pace import Pace, job_mtbf_s
 from trainer.builtin.checkpoint.restore import choose_start, load_start
 from trainer.builtin.checkpoint.tiers import AnyTiers, campaign_tiers, tiers_in_s3
 from trainer.builtin.config import config_digest, load_config
+from trainer.builtin.data.cache import Cache
+from trainer.builtin.data.feed import Feed, Share, placement_for
 from trainer.builtin.data.ledger import DataLedger
-from trainer.builtin.data.supply import Supply
+from trainer.builtin.data.reader import Reader, check_vocabulary, read_manifest, verify_shards
+from trainer.builtin.data.staging import Stager
 from trainer.builtin.engine import build_engine, import_deepspeed, initialize_distributed
 from trainer.builtin.gang import Gang
 from trainer.builtin.heartbeat import Heartbeat
@@ -35,11 +41,76 @@ from trainer.builtin.model.named import import_transformers
 from trainer.builtin.tuning.processors import take_processors
 from trainer.builtin.watch.overseer import Overseer, agreed_bans
 from trainer.builtin.watch.profile import Profiler
-from trainer.contract import Env, Layout, Manifest, ModelConfig, Phase, TrainConfig
+from trainer.client.bivouac_data.reader import folder_opener
+from trainer.contract import DATA_MANIFEST_NAME, DataManifest, Env, Layout, Manifest, ModelConfig, Phase, TrainConfig
 from trainer.contract.checkpoint import Ban, distrust
-from trainer.errors import Interrupted, StorageError
+from trainer.errors import DataError, Interrupted, StorageError, unread
 from trainer.events import emit
 from trainer.place import Paths, generation
+
+CACHE_FOLDER = ".data-cache"
+"""Folder on the node's disk, beside the campaigns' checkpoints."""
+
+
+@dataclass(frozen=True)
+class Supply:
+    """A rank's data: manifest, source or cache of shards, reader, and feed."""
+
+    config: TrainConfig
+    gang: Gang
+    digest: str
+    """Digest of the manifest."""
+    reader: Reader
+    cache: Cache | None
+
+    @classmethod
+    def open(cls, config: TrainConfig, paths: Paths, gang: Gang, session: str) -> Supply:
+        """Open the data. Raises `DataError` when it is damaged or not the configuration's."""
+        data, source = config.data, source_of(config.data.stream_from, paths.data)
+        content = _manifest_bytes(source)
+        manifest = read_manifest(content, data.manifest_digest)
+        _check_fit(config, manifest)
+        cache = None
+        if data.cache_gib or data.stream_from:
+            limit = int(data.cache_gib * 2**30)
+            cache = Cache(paths.local / CACHE_FOLDER, limit, source, manifest.token_bytes, session)
+        elif gang.first_on_node:
+            verify_shards(paths.data, manifest)
+
+        opener = cache.open if cache else folder_opener(paths.data)
+        reader = Reader(manifest, opener, config.model.context, data.seed, data.weights, data.shuffle_blocks)
+        return cls(config, gang, hashlib.sha256(content).hexdigest(), reader, cache)
+
+    def feed(self, position: int, step: int, device: torch.device) -> Feed:
+        """Return the feed of this rank's steps from `step`, whose data begins at `position`, to the last. `device`: the
+        one that will read the batches."""
+        config = self.config
+        layout = Layout.of(config.parallel, self.gang.world_size)
+        share = Share(config.global_batch, config.micro_batch, layout.data, layout.data_rank(self.gang.rank))
+        end = position + (config.steps - step) * config.global_batch
+        lead = (config.data.steps_ahead + 2) * config.global_batch
+        stager = Stager(self.cache, self.reader, position, lead) if self.cache and self.gang.first_on_node else None
+        place = placement_for(device)
+        return Feed(self.reader, share, position, end, config.data.steps_ahead, stager, place)
+
+
+def _manifest_bytes(source: ShardSource) -> bytes:
+    try:
+        return b"".join(source.read(DATA_MANIFEST_NAME))
+    except OSError as error:
+        detail = f"{DATA_MANIFEST_NAME} in {source}: {error.strerror or error}"
+        raise unread(error, DataError("there is no prepared data", detail, "stage the prepared data")) from error
+
+
+def _check_fit(config: TrainConfig, manifest: DataManifest) -> None:
+    check_vocabulary(manifest, config.model.vocabulary, or_fewer=bool(config.model.name))
+    splits_documents = config.model.document_attention or config.model.reset_positions
+    if splits_documents and config.model.end_of_document != manifest.end_of_document:
+        raise DataError(
+            "model and data end documents with different tokens",
+            f"model.end_of_document {config.model.end_of_document}, data {manifest.end_of_document}",
+            f"set model.end_of_document to {manifest.end_of_document}",
+        )
 
 
 def import_ahead(model: ModelConfig) -> None:

@@ -3,6 +3,7 @@ library and Python 3.8 only, as `trainer.contract.tree`."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -51,7 +52,11 @@ ROLLED_BACK = "rolled-back"
 """The watch goes back to an earlier checkpoint; no node is at fault."""
 OF_OTHERS = frozenset({PEER_LOST, "interrupted", "fenced", ROLLED_BACK})
 """Reasons of ends that follow from the end of another rank or of the job, or from no rank."""
-RESTARTABLE = ("signal", "internal", PEER_LOST, "stopped")
+MEMORY, OPEN_FILES = "memory", "open-files"
+OF_LIMITS: dict[int, str] = {errno.ENOMEM: MEMORY, errno.EMFILE: OPEN_FILES, errno.ENFILE: OPEN_FILES}
+"""Number of an error -> reason of the end: the kernel has refused memory or another open file, so that neither a disk
+nor a file is at fault."""
+RESTARTABLE = ("signal", "internal", PEER_LOST, "stopped", MEMORY, OPEN_FILES)
 """Reasons after which a restart in place may go on. Not here: what a retry repeats (config, data, numeric), what a disk
 or the watch has caused, and what the next attempt alone can mend (a fence, a roll-back, nothing sound)."""
 HARDWARE_SIGNALS = (signal.SIGBUS, signal.SIGILL)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from trainer.contract import LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, ExitCode, Expectation, HealthReport, Probe
-from trainer.contract.exits import write_termination
+from trainer.contract import LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, ExitCode, Expectation, HealthReport, Probe, Verdict
+from trainer.contract.exits import fitting, write_termination
 from trainer.errors import ConfigError, TrainerError
-from trainer.health import collective, fabrics, message, nvlinks
+from trainer.health import collective, fabrics, nvlinks
 from trainer.health.collective import Collective
 from trainer.health.diagnostic import diagnose
 from trainer.health.gpus import identities
@@ -29,6 +29,36 @@ from trainer.health.looking import Look, blind, look
 from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.probes import node_probes
 from trainer.place import place_of
+
+_SHORTEST = 24
+
+
+def serialize(report: HealthReport) -> str:
+    """Return the report as JSON within the limit: shorten passed probes first, failed ones last.
+
+    The pod's log has the whole report.
+    """
+    return fitting(candidate.model_dump_json(exclude_defaults=True) for candidate in _shorter(report))
+
+
+def _shorter(report: HealthReport) -> Iterator[HealthReport]:
+    yield report
+    for length in (200, 80, 40, _SHORTEST):
+        probes = tuple(_short(probe, length) if probe.verdict is Verdict.PASS else probe for probe in report.probes)
+        report = report.model_copy(update={"probes": probes})
+        yield report
+    for length in (400, 200, 120, 80, 40, _SHORTEST):
+        report = report.model_copy(update={"probes": tuple(_short(probe, length) for probe in report.probes)})
+        yield report
+    failures = [probe for probe in report.probes if probe.verdict is not Verdict.PASS]
+    for count in range(len(failures), 0, -1):
+        yield report.model_copy(update={"probes": tuple(failures[:count])})
+
+
+def _short(probe: Probe, length: int) -> Probe:
+    ok = probe.verdict is Verdict.PASS
+    cut = {"seen": probe.seen[:length], "wanted": probe.wanted[:length], "cure": "" if ok else probe.cure[:length]}
+    return probe.model_copy(update=cut)
 
 
 def main() -> int:
@@ -68,7 +98,7 @@ def main() -> int:
     hardware = () if expectation.gpus is None else identities(look)
     report = HealthReport(node=place.node_name, probes=tuple(probes), bus_bandwidth_gb_s=bandwidth, hardware=hardware)
     print(report.model_dump_json(), flush=True)
-    write_termination(message.serialize(report))
+    write_termination(serialize(report))
     return int(ExitCode.DONE if report.fit else ExitCode.INTERNAL)
 
 

@@ -114,8 +114,8 @@ def infiniband_nccl_probe(log: NcclLog, ports: Collection[str], gpudirect: bool 
         wrong += [f"TCP through {interfaces}" for interfaces in log.tcp]
         wrong += ["NCCL found no device of InfiniBand or RoCE"] if log.without_verbs else []
     for row in log.verbs_ports:
-        if unused := sorted(set(ports) - set(row)):
-            wrong.append(f"{len(row)} of {len(ports)} ports used, not {', '.join(unused)}")
+        if unused_ports := sorted(set(ports) - set(row)):
+            wrong.append(f"{len(row)} of {len(ports)} ports used, not {', '.join(unused_ports)}")
     if not wrong and not (networks and log.verbs_ports):
         wrong.append("NCCL does not say which network and which ports it uses")
     ends = sum(log.channels.values())

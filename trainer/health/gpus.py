@@ -50,7 +50,7 @@ def bus_addresses(look: Look) -> frozenset[str]:
     smi = nvidia_smi.parse_query(text_of(look("nvidia-smi", "-q", "-x", timeout_s=60), "nvidia-smi"))
     # The tool writes eight digits of the domain, the kernel as few as it needs but four.
     parts = (gpu.bus_id.lower().partition(":") for gpu in smi.gpus)
-    return frozenset(f"{int(domain, 16):04x}:{rest}" for domain, _, rest in parts)
+    return frozenset(f"{int(domain, 16):04x}:{slot}" for domain, _, slot in parts)
 
 
 def suspicion(look: Look) -> str:

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any, Iterable, Mapping, NamedTuple
 
-from trainer.contract.exits import PEER_LOST, REASONS, ExitCode, fitting
+from trainer.contract.exits import OF_LIMITS, PEER_LOST, REASONS, ExitCode, fitting
 from trainer.supervisor.failures import LastWords, cause_of, repeats
 
 DONE, USER, DATA, INTERNAL = ExitCode.DONE, ExitCode.USER, ExitCode.DATA, ExitCode.INTERNAL
@@ -105,14 +105,21 @@ def failure_end(
     return End(INTERNAL, f"the job {end_text}{words}", PEER_LOST if lost_peer else "", rank)
 
 
-def rank_end(code: int, rank: int, died: bool) -> End:
-    """Return the end of a rank of ours that failed first. `died`: of a signal that its code does not send itself; what
+def rank_end(code: int, rank: int, dies: bool) -> End:
+    """Return the end of a rank of ours that failed first. `dies`: of a signal that its code does not send itself; what
     else ends a rank may be the loss of a peer, unless its code says more."""
     if code in _OWN:
         return End(code, f"exited with {code}", REASONS[code], rank)
     if code > 0:
         return End(INTERNAL, f"exited with {code}", PEER_LOST, rank)
-    return End(INTERNAL, f"died of {signal_name(-code)}", "signal" if died else PEER_LOST, rank, -code)
+    return End(INTERNAL, f"died of {signal_name(-code)}", "signal" if dies else PEER_LOST, rank, -code)
+
+
+def error_end(error: OSError, place: Path, before: str = "") -> End:
+    """Return the end that an error of the supervisor's own means: a disk's, unless the kernel refused it memory or
+    another open file."""
+    reason = OF_LIMITS.get(error.errno or 0, "")
+    return End(INTERNAL if reason else STORAGE, before + of_error(error, place), reason)
 
 
 def of_error(error: OSError, place: Path) -> str:

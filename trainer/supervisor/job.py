@@ -8,6 +8,7 @@ import os
 import re
 import threading
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any, Iterable, Mapping
@@ -20,7 +21,7 @@ from trainer.supervisor.place import Place
 from trainer.supervisor.progress.record import Progress
 from trainer.supervisor.running import Running
 from trainer.supervisor.sealing import local as sealing
-from trainer.supervisor.sealing.shared import NoSoundSeal
+from trainer.supervisor.sealing.shared import AGAIN_S, NoSoundSeal
 
 _LOOK_S, _RARELY = 1.0, 5
 """All processes are read in one look of five: that costs more than all else here."""
@@ -43,9 +44,15 @@ class RankCount:
 
     def __init__(self, config: Mapping[str, Any], place: Place) -> None:
         self.here, self._nodes = place.ranks_per_node, place.node_count
-        self._nodes_in_folder = 1 if config["checkpoints"].get("tier") == "local" else self._nodes
+        self._is_local = config["checkpoints"].get("tier") == "local"
+        self._restored: set[Path] = set()
+        """Folders with files of ranks that lie there before the job starts."""
         self._is_known = False
         self._most, self._since = 0, 0.0
+
+    def note_restored(self, folder: Path) -> None:
+        """Note what has been laid back into the job's folder: also on a node's own disk it has all nodes' files."""
+        self._restored = set(_rank_files(folder)) if self._is_local else set()
 
     def look(self, processes: Iterable[int], folder: Path) -> int:
         """Return the number by what processes and checkpoints show now."""
@@ -69,15 +76,22 @@ class RankCount:
     def _count_files(self, folder: Path) -> None:
         """Take the most files of ranks in one checkpoint for the number, once they have stopped rising."""
         with contextlib.suppress(OSError):  # the job removes a folder meanwhile
-            paths = itertools.chain(folder.glob("*/*"), folder.glob("*/*/*"))
-            largest_count = max(
-                Counter(path.parent for path in paths if _OF_A_RANK.fullmatch(path.name)).values(), default=0
-            )
+            counts = {
+                path: max(1, count // (1 if self._is_local and path not in self._restored else self._nodes))
+                for path, count in _rank_files(folder).items()
+            }
+            largest_count = max(counts.values(), default=0)
             if largest_count > self._most:
                 self._most, self._since = largest_count, time.monotonic()
-                self.here = max(self.here, largest_count // self._nodes_in_folder)
+                self.here = max(self.here, largest_count)
             elif largest_count and time.monotonic() - self._since >= SETTLED_S:
-                self.here, self._is_known = max(1, largest_count // self._nodes_in_folder), True
+                self.here, self._is_known = largest_count, True
+
+
+def _rank_files(folder: Path) -> Mapping[Path, int]:
+    """Return the number of ranks' files in each folder of a checkpoint. Raises `OSError`."""
+    paths = itertools.chain(folder.glob("*/*"), folder.glob("*/*/*"))
+    return Counter(path.parent for path in paths if _OF_A_RANK.fullmatch(path.name))
 
 
 class Job(Running):
@@ -154,13 +168,14 @@ class Job(Running):
         """Run the job to its end; return how it ended. Nothing that it started is left."""
         if not self._unpack_all():
             return self._signal_end() if self.stopping else self.unfit
-        if (unstaged := self._stage()) is not None:
-            return unstaged
+        if (staging_end := self._stage()) is not None:
+            return staging_end
         try:
             resume = self.sealing.resume()
         except NoSoundSeal as error:
             return End(STORAGE, str(error), NOTHING_SOUND)
         self.progress.begin(self.generation, self.committed_step)
+        self._ranks.note_restored(self.sealing.folder)
         environment = dict(os.environ, **self.launcher.environment(resume, str(self.run_folder)))
         words = self.launcher.command(environment)
         if self.launcher.unset:
@@ -304,8 +319,13 @@ class Job(Running):
     def _seal_while_it_runs(self) -> None:
         family.give_way()
         while not self._over.wait(_LOOK_S):
-            self._seal_finished()
-            self.progress.keep(self.committed_step)
+            try:
+                self._seal_finished()
+                self.progress.keep(self.committed_step)
+            except Exception as error:  # a look that fails must not be the last one
+                traceback.print_exc()
+                self.emit("not_sealed", step=self.committed_step, why=f"{type(error).__name__}: {error}"[:500])
+                self._over.wait(AGAIN_S)
 
     def _seal_finished(self) -> None:
         self.sealing.look()

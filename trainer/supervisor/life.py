@@ -15,7 +15,7 @@ from typing import Callable
 
 from trainer.contract.exits import write_termination
 from trainer.supervisor import ends, family
-from trainer.supervisor.ends import STORAGE, End
+from trainer.supervisor.ends import End
 from trainer.supervisor.running import Running
 from trainer.supervisor.serving import serve
 
@@ -28,7 +28,7 @@ def live(make_job: Callable[[Path], Running], end_of: Callable[[Exception], End]
     try:
         run = Path(tempfile.mkdtemp(prefix="bivouac-run-"))
     except OSError as error:
-        return _never_began(End(STORAGE, "no folder for the run: " + ends.of_error(error, Path("/tmp"))))
+        return _never_began(ends.error_end(error, Path("/tmp"), "no folder for the run: "))
     try:
         job = make_job(run)
     except Exception as error:

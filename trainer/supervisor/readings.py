@@ -99,10 +99,10 @@ class Readings:
             self._gpus = of_gpus(self._query())
         self._looks += 1
         rooms = {"local_free": _free(self._local), "shm_free": _free(self._shm)}
-        more = {**self._gpus, **rooms, "efa": of_efa(self._efa) or None}
+        further_readings = {**self._gpus, **rooms, "efa": of_efa(self._efa) or None}
         for file_system in self._file_systems.values():
             file_system.look()
-        self.newest = {name: value for name, value in more.items() if value is not None}
+        self.newest = {name: value for name, value in further_readings.items() if value is not None}
 
     def full(self) -> dict[str, Any]:
         """Return the newest readings with each tier's room, as it is known at this moment."""
@@ -119,8 +119,8 @@ def notice(action: str = ACTION, rebalance: str = REBALANCE) -> dict[str, Any] |
     for path, names in ((action, ("action", "time")), (rebalance, ("action", "-"))):
         try:
             with open(path) as file:
-                told = json.load(file)
-            return {"action": str(told.get(names[0], ""))[:64], "due": told.get(names[1])}
+                document = json.load(file)
+            return {"action": str(document.get(names[0], ""))[:64], "due": document.get(names[1])}
         except (OSError, ValueError, AttributeError, RecursionError):
             continue
     return None

@@ -83,8 +83,8 @@ class Running:
 
     def full_status(self) -> dict[str, Any]:
         """Return the status with what is known of the node."""
-        more = {"readings": self.readings.full(), "notice": notice()}
-        return {**self.status(), **{name: value for name, value in more.items() if value}}
+        further_fields = {"readings": self.readings.full(), "notice": notice()}
+        return {**self.status(), **{name: value for name, value in further_fields.items() if value}}
 
     def answer(self, path: str) -> serving.Answer | None:
         """Return the answer to a path that not every job has; None for an unknown one."""
@@ -116,7 +116,7 @@ class Running:
     def end_of(self, error: Exception) -> ends.End:
         """Return the end that an error of the supervisor's own means."""
         if isinstance(error, OSError):
-            return ends.End(ends.STORAGE, ends.of_error(error, self.tier))
+            return ends.error_end(error, self.tier)
         print(self.secrets.text("".join(traceback.format_exception(None, error, error.__traceback__))), file=sys.stderr)
         return ends.End(ends.INTERNAL, repr(error))
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-import yaml
-
 from infra.aws.account import Account, every
 from infra.errors import UserError
-from infra.folders import asset
 from infra.plan.catalogue import instance_type
+from infra.plan.catalogue.reading import image_versions
 from infra.plan.facts import BaseImage
 from infra.spec.campaign import Spec
-
-_VERSIONS = asset("images/versions.yaml")
 
 ROOT_DISK = "/dev/xvda"
 """Root device of EKS's Amazon Linux images, which the launch templates size and encrypt."""
@@ -54,7 +50,7 @@ def find_image(account: Account, spec: Spec) -> tuple[str, str]:
 
 def base_release() -> str:
     """Return the release of EKS's images from which a bake begins, such as `v20260101`."""
-    return str(yaml.safe_load(_VERSIONS.read_text())["versions"]["base"]["release"])
+    return str(image_versions()["base"]["release"])
 
 
 def eks_images(account: Account, variant: str, kubernetes: str = "*") -> dict[str, dict[str, Any]]:

@@ -53,9 +53,9 @@ class FaultMemory:
             for verdict in check.verdicts
             if verdict["fit"] and (fault := self._known.of_node(verdict["instance"], verdict["hardware"])) is not None
         ]
-        refusals, most = dict[str, PastFault](), max(1, len(check.verdicts) // 2)
+        refusals, limit = dict[str, PastFault](), max(1, len(check.verdicts) // 2)
         for verdict, fault in matches:
-            if not is_last and not _marks(fault) & self._refused and len(refusals) < most:
+            if not is_last and not _marks(fault) & self._refused and len(refusals) < limit:
                 self._refused |= _marks(fault)
                 refusals[verdict["node"]] = fault
         spare_count = order_spares(len(refusals)) if refusals else 0

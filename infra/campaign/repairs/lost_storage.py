@@ -17,18 +17,16 @@ from infra.aws.account import Account
 from infra.campaign import billing
 from infra.campaign.driver_notices import tell
 from infra.campaign.launch import recorded_config
-from infra.campaign.repairs.repair import carry_out
-from infra.engine.drift import StackLook, resources_of
+from infra.campaign.repairs.repair import carry_out, id_of
+from infra.engine.drift import StackLook
 from infra.engine.failures import EngineFailed
 from infra.engine.kubernetes_state import KUBERNETES
 from infra.engine.refusal import FILE_SYSTEM, refusals, standing
-from infra.engine.state_copy import stored_state
 from infra.errors import PermanentError
 from infra.preview.read_only import look_at_stacks
 from infra.record import meter
 from infra.record.events import CampaignState
 from infra.record.payloads.training import FileSystemLost
-from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec import waits
 
@@ -70,12 +68,6 @@ class FileSystemLoss:
             return ""
         detail = (systems[0].get("FailureDetails") or {}).get("Message")
         return f"{_FAILED}{f' ({detail})' if detail else ''}"
-
-
-def id_of(store: CampaignStore, stack: str) -> str | None:
-    """Return the id of the campaign's file system by the engine's state; None without one."""
-    systems = (row for row in resources_of(stored_state(store, stack)).values() if row["type"] == FILE_SYSTEM)
-    return next((str(row["id"]) for row in systems if row.get("id")), None)
 
 
 class StorageWatch:

@@ -15,18 +15,26 @@ from infra.campaign.launch import deploy, recorded_config, withdraw
 from infra.campaign.provision import job_data
 from infra.checkpoints.copy_job import COPY, FETCH
 from infra.data import dataset
-from infra.engine.drift import StackLook
+from infra.engine.drift import StackLook, resources_of
 from infra.engine.engine import Engine
 from infra.engine.refusal import FILE_SYSTEM
+from infra.engine.state_copy import stored_state
 from infra.errors import PermanentError
 from infra.preview.read_only import stacks
 from infra.record.payloads.training import FileSystemReplaced
+from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.session.session import foundation_lease
 from infra.spec.names import FOUNDATION_STACK, NAMESPACE, SHARED_CLAIM
 
 _LEAVE_S = 600.0
 """Time for pods to leave: a gang may take its whole grace."""
+
+
+def id_of(store: CampaignStore, stack: str) -> str | None:
+    """Return the id of the campaign's file system by the engine's state; None without one."""
+    systems = (row for row in resources_of(stored_state(store, stack)).values() if row["type"] == FILE_SYSTEM)
+    return next((str(row["id"]) for row in systems if row.get("id")), None)
 
 
 def let_go(context: Context) -> None:
@@ -90,7 +98,7 @@ def carry_out(context: Context, looks: Sequence[StackLook]) -> None:
     _apply(context, [look.stack for look in looks])
     if anew:
         go_on(context)
-        context.store.append(FileSystemReplaced())
+        context.store.append(FileSystemReplaced(id=id_of(context.store, context.names.stack) or ""))
 
 
 def _apply(context: Context, names: Sequence[str]) -> None:

@@ -43,8 +43,8 @@ def list_command(place: str, region: str, json: bool, console: Console) -> int:
     copies: tuple[Copied, ...] = ()
     if source.store is not None and isinstance(source.place, BucketPlace):
         copies_place, copies = copies_of(source.store, source.place.bucket)
-    read_back = {copied.row.step: copied.read_back_at for copied in copies}
-    rows = [*source.tiers, *source.place.rows(), *(copied.row for copied in copies)]
+    read_back = {step_copy.row.step: step_copy.read_back_at for step_copy in copies}
+    rows = [*source.tiers, *source.place.rows(), *(step_copy.row for step_copy in copies)]
     rows.sort(key=lambda row: (-row.step, row.tier, row.node))
     golden = source.archive.step if source.archive else None
     if json:
@@ -71,7 +71,7 @@ def list_command(place: str, region: str, json: bool, console: Console) -> int:
 
 
 def table(
-    listed: Iterable[Listed],
+    rows_of_tiers: Iterable[Listed],
     golden: int | None,
     read_back: Mapping[int, timedelta | None] = MappingProxyType({}),
     proof: EvaluationProof | None = None,
@@ -79,7 +79,7 @@ def table(
     """`read_back`: step of an interval copy -> how long ago its last byte was read back; None: not by the record.
     `proof`: of the golden step."""
     rows = Listing("step", "tier", "node", "~state", "~checkpoint", "shards", "size", "tokens", "loss", "held-out loss")
-    for row in listed:
+    for row in rows_of_tiers:
         state = "committed" if row.committed else "not committed"
         if _is_golden(row, golden):
             state = (
@@ -180,7 +180,7 @@ def restore_command(
 
 
 def _restore_step(
-    source: FoundPlace, step: int | None, path: Path, console: Console, as_json: bool, sealed: bool
+    source: FoundPlace, step: int | None, path: Path, console: Console, as_json: bool, as_sealed: bool
 ) -> work.Restored:
     """Restore a step of a place; without one named the newest that proves sound, the golden one first."""
     wish = step if step is not None else source.step
@@ -189,7 +189,7 @@ def _restore_step(
     for choice in choices if wish is None else choices[:1]:
         try:
             with _progress(console, as_json, "restore", f"step {choice} of {source.place.name} to {path}") as progress:
-                return work.restore_for_use(source.place, choice, path, progress.step, sealed)
+                return work.restore_for_use(source.place, choice, path, progress.step, as_sealed)
         except PermanentError as error:
             if wish is not None or choice == choices[-1]:
                 raise

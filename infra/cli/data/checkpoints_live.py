@@ -54,14 +54,14 @@ def prune(source: FoundPlace, keep: int, plan: work.Pruning | None, tell: Tell) 
     return work.Pruning(answer.keep, answer.drop, answer.proven)
 
 
-def restore(source: FoundPlace, step: int | None, folder: Path, tell: Tell, sealed: bool = False) -> work.Restored:
+def restore(source: FoundPlace, step: int | None, folder: Path, tell: Tell, as_sealed: bool = False) -> work.Restored:
     """Restore a step out of the cluster through the state bucket, and remove the copy there with its versions. The
     steward is asked also for a step that was carried before: meanwhile another attempt may have sealed it again."""
     store = _store(source)
     place = carry_place(store)
     step = ask(store, _request("carry", steps=() if step is None else (step,)), tell).carried
     assert step is not None
-    restored_step = work.restore_for_use(place, step, folder, tell, sealed)
+    restored_step = work.restore_for_use(place, step, folder, tell, as_sealed)
     tell("tidying up")
     place.remove(step)
     with suppress(ClientError):  # whoever may not see versions leaves them to the bucket's lifecycle

@@ -25,23 +25,23 @@ def prepare_command(console: Console, *, as_json: bool = False, **arguments: Any
     """Prepare a data set; exit code 0. `arguments`: the other arguments of the command line by name."""
     machine, console = console, aside(console, as_json)
     *sources, folder = arguments["places"]
-    out, progress = Path(folder), Progress(console)
+    output_folder, progress = Path(folder), Progress(console)
     recipe = _of_spec(arguments["spec"], sources) if arguments["spec"] else _of_arguments(arguments, sources)
-    with progress.stage("data", f"to {out}"):
-        summary = dataset.run_tool(recipe, out, arguments["cores"], progress.step)
-        dataset_here = dataset.load(out)
-        (out / DATA_REPORT_NAME).write_text(data_page(dataset_here))
+    with progress.stage("data", f"to {output_folder}"):
+        summary = dataset.run_tool(recipe, output_folder, arguments["cores"], progress.step)
+        dataset_here = dataset.load(output_folder)
+        (output_folder / DATA_REPORT_NAME).write_text(data_page(dataset_here))
     manifest = dataset_here.manifest
     if as_json:
         facts: dict[str, Any] = {"documents": manifest.documents, "left_out": manifest.skipped_documents}
-        facts |= {"held_out": manifest.held_out_documents, **summary, "folder": str(out)}
+        facts |= {"held_out": manifest.held_out_documents, **summary, "folder": str(output_folder)}
         write_json(machine, facts)
         return 0
     left_out = f", {manifest.skipped_documents:,} left out" if manifest.skipped_documents else ""
     console.print(f"{manifest.documents:,} documents{left_out}; {manifest.held_out_documents:,} held out")
     console.print(f"{summary['tokens']:,} tokens; unigram model {summary['unigram_loss']:.3f} nats per token")
     console.print(f"manifest {summary['manifest_sha256']}")
-    say(console, f"report   {out / DATA_REPORT_NAME}")
+    say(console, f"report   {output_folder / DATA_REPORT_NAME}")
     return 0
 
 

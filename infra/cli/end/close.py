@@ -15,7 +15,8 @@ from infra import target
 from infra.aws.account import Account
 from infra.campaign import billing
 from infra.campaign.closing import Act, CloserView, judge, look
-from infra.campaign.repairs.lost_storage import FileSystemLoss, id_of
+from infra.campaign.repairs.lost_storage import FileSystemLoss
+from infra.campaign.repairs.repair import id_of
 from infra.cli.end.down import ask_to_stop, end
 from infra.cli.records import record_of
 from infra.cluster.kubernetes import OF_WORLD

@@ -44,8 +44,8 @@ def down_command(
     spec = stored_spec(store)
     machine = output if as_json else None
     if store.state().over:
-        again = "" if spec.borrows_nodes else f"; `bivouac sweep {campaign}` looks again for leftovers"
-        words = f"campaign {campaign} is over and stays as it is{again}"
+        advice = "" if spec.borrows_nodes else f"; `bivouac sweep {campaign}` looks again for leftovers"
+        words = f"campaign {campaign} is over and stays as it is{advice}"
         say(console, words)
         return _report_end(read_only_context(spec, None, console), console, machine)
     question, word = ("Type its name to lose that", campaign) if abandon else ("Tear it down?", "")

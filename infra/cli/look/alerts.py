@@ -80,8 +80,8 @@ def alerts_command(
         payload, lasts = alert.payload, "fires" if alert.ended is None else clock(alert.seconds)
         if alert.ended is None and alert.acknowledged is not None:
             lasts += f", by {alert.acknowledged.by}"
-        at = f"{alert.event.at:%Y-%m-%d %H:%M:%S}"
-        table.row(at, lasts, payload.severity, payload.alert, payload.summary, payload.runbook)
+        fired_at = f"{alert.event.at:%Y-%m-%d %H:%M:%S}"
+        table.row(fired_at, lasts, payload.severity, payload.alert, payload.summary, payload.runbook)
     table.show(console)
     return 0
 

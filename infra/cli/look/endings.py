@@ -92,7 +92,7 @@ def _row(way: Way, recovery: Recovery) -> EndingRow:
     follows = if_held if if_held == if_not else f"{if_held} (`on_stop: hold`), else {if_not}"
     if isinstance(actions[-1], Finish):
         return EndingRow(way.how, end.failure, follows, ())
-    limits = [name for name in LIMITS if isinstance(_actions(way, end, _policy(recovery, least=name))[-1], Finish)]
+    limits = [name for name in LIMITS if isinstance(_actions(way, end, _policy(recovery, limit=name))[-1], Finish)]
     return EndingRow(way.how, end.failure, follows, tuple(limits))
 
 
@@ -105,13 +105,13 @@ def _deed(action: Action) -> str:
     return DEEDS[action.kind] + (" with fewer nodes" if fewer else "")
 
 
-def _policy(recovery: Recovery, on_stop: Literal["hold", "teardown"] = "hold", least: str = "") -> Policy:
-    """Return the policy of a spec of whose limits none is reached, but for `least`, which is as low as it may be."""
+def _policy(recovery: Recovery, on_stop: Literal["hold", "teardown"] = "hold", limit: str = "") -> Policy:
+    """Return the policy of a spec of whose limits none is reached, but for `limit`, which is as low as it may be."""
     shared = {name: value for name in Policy.model_fields if (value := getattr(recovery, name, None)) is not None}
     waits = {"capacity_timeout": timedelta(hours=1), "gang_sizes": (1,)}
     fields: dict[str, Any] = {**waits, **shared, **dict.fromkeys(LIMITS, _ENOUGH)}
-    if least:  # an attempt without progress counts as one
-        fields[least] = int(least == "attempts_without_progress")
+    if limit:  # an attempt without progress counts as one
+        fields[limit] = int(limit == "attempts_without_progress")
     money = {"budget_usd": Decimal(_ENOUGH), "interval_and_archive": timedelta(hours=1)}
     return Policy(**fields, **money, on_stop=on_stop, reboots=True)
 

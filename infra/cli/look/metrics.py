@@ -59,20 +59,20 @@ def _show(rows: list[MetricSeries], console: Console) -> None:
         own_labels = sorted(set(row.labels.items()) - common)
         labels = ", ".join(f"{label}={value}" for label, value in own_labels)
         values = [value for _, value in row.points]
-        at, newest = row.points[-1]
+        newest_s, newest = row.points[-1]
         figures = (min(values), statistics.fmean(values), max(values))
         table.row(
-            " ".join(filter(None, (row.name, labels))) or "value", f"{newest:.6g}", _moment(at),
+            " ".join(filter(None, (row.name, labels))) or "value", f"{newest:.6g}", _moment(newest_s),
             *(f"{figure:.6g}" for figure in figures),
         )  # fmt: skip
     table.show(console)
 
 
-def _moment(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
+def _moment(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _row(row: MetricSeries) -> dict[str, object]:
     """Return a series for machines. JSON has no NaN: such a value is none."""
-    points = [[at, value if math.isfinite(value) else None] for at, value in row.points]
+    points = [[seconds, value if math.isfinite(value) else None] for seconds, value in row.points]
     return {"name": row.name, "labels": dict(row.labels), "points": points}

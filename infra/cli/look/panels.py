@@ -78,9 +78,9 @@ class PanelHandler(BaseHTTPRequestHandler):
         panels = dashboards()[match[1]].panels if match is not None and match[1] in dashboards() else ()
         if match is None or int(match[2]) >= len(panels):
             return self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"known: / /panels /series/BOARD/NUMBER\n")
-        since = parse_qs(address.query).get("since", ["0"])[0]
+        span = parse_qs(address.query).get("since", ["0"])[0]
         try:
-            answer = series_of_panel(self.server.source, panels[int(match[2])], int(since) if since.isdigit() else 0)
+            answer = series_of_panel(self.server.source, panels[int(match[2])], int(span) if span.isdigit() else 0)
         except BivouacError as error:
             return self._json(HTTPStatus.BAD_GATEWAY, {"error": str(error)})
         self._json(HTTPStatus.OK, answer)
@@ -113,12 +113,12 @@ class PanelHandler(BaseHTTPRequestHandler):
         """A request is not worth a line."""
 
 
-def series_of_panel(source: SeriesSource, panel: Panel, since: int) -> dict[str, Any]:
-    """Return a panel's series for the page, of the last `since` seconds, 0 for all. A value that is no number is none.
+def series_of_panel(source: SeriesSource, panel: Panel, last_s: int) -> dict[str, Any]:
+    """Return a panel's series for the page, of the last `last_s` seconds, 0 for all. A value that is no number is none.
     Raises what the source raises."""
-    begin, end, step = window(source, float(since) or None)
+    begin, end, step = window(source, float(last_s) or None)
     rows = [
-        {"legend": legend_of(legend, row), "points": [[at, _finite(value)] for at, value in row.points]}
+        {"legend": legend_of(legend, row), "points": [[second, _finite(value)] for second, value in row.points]}
         for query, legend in panel.queries.items()
         for row in source.ask(query, begin, end, step)
     ]

@@ -29,7 +29,7 @@ def bake_command(path: Path, force: bool, consent: bool, console: Console, *, as
     spec = check.spec
     refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
     target.enter_for(spec, site_steps(console))
-    question = "One builder (m7i.large) for up to two hours, and the storage of an image. Go?"
+    question = "Two builders (m7i.large) for up to two hours, and the storage of an image. Go?"
     if target.spends(spec) and not consent and not ask_yes(question, console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
     # Pulumi and boto3 take a second to import: only a bake that really starts pays for it.

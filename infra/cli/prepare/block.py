@@ -72,7 +72,7 @@ def gpu_time(plan: Plan) -> timedelta:
 def table(choices: Iterable[Choice], title: str) -> Listing:
     """Return a table: choices that hold all nodes first, the cheapest of them on top."""
     rows = Listing("type", "zone", "capacity", ">USD/h a node", ">USD in all", "starts", "ends", ">vCPUs free", "fits",
-                   "id", "~note", title=title, ruled=True)  # fmt: skip
+                   "id", "~note", title=title, has_rule=True)  # fmt: skip
     for choice in sorted(choices, key=lambda choice: (choice.fits is False, choice.usd is None, choice.usd or 0)):
         quota = "" if choice.quota is None else f"{choice.quota.free} of {choice.quota.vcpus}"
         places = f"{choice.places} places" if choice.places is not None else quota

@@ -47,7 +47,7 @@ def thresholds_command(as_json: bool, console: Console) -> int:
     if as_json:
         write_json(console, table.model_dump(mode="json"))
         return 0
-    rows = Listing("threshold", "~judges", "~value", "~unit", "~source", ruled=True)
+    rows = Listing("threshold", "~judges", "~value", "~unit", "~source", has_rule=True)
     for name, threshold in table.numbers.items():
         rows.row(name, threshold.probe, _words(threshold.value), threshold.unit, threshold.source)
     for probe, source in table.states.items():
@@ -116,7 +116,7 @@ def _bandwidth(item: InstanceType) -> float | None:
 
 def table(items: tuple[InstanceType, ...]) -> Listing:
     rows = Listing("type", "accelerators", ">TFLOP/s", ">NVLinks", ">vCPU", ">GiB", ">NVMe GB", ">Gbit/s", ">cards",
-                    ">EFA", ">all-reduce GB/s", ">USD/h", "block", ruled=True)  # fmt: skip
+                    ">EFA", ">all-reduce GB/s", ">USD/h", "block", has_rule=True)  # fmt: skip
     for item in items:
         rows.row(
             item.name, f"{item.accelerators} x {item.accelerator} {item.accelerator_memory_gib:.0f} GiB",

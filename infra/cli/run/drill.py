@@ -31,8 +31,8 @@ def drill_command(
         return _list(console, as_json)
     if unknown := sorted(set(names or ()) - scenarios().keys()):
         raise UserError("no drill of this name", seen=", ".join(unknown), cure=f"one of {', '.join(scenarios())}")
-    if refused := {name: scenarios()[name].absent_because for name in names or () if scenarios()[name].absent_because}:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+    if refusals := {name: scenarios()[name].absent_because for name in names or () if scenarios()[name].absent_because}:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
         raise UserError("a rehearsal cannot strike with it", seen=reasons, cure="leave it out")
     if names and all(scenarios()[name].stage == "teardown" for name in names):
         cure = "name one of the training before it, such as rank-killed"
@@ -66,7 +66,7 @@ def _list(console: Console, as_json: bool) -> int:
     if as_json:
         write_json(console, {name: scenario.model_dump(mode="json") for name, scenario in scenarios().items()})
         return 0
-    table = Listing("fault", "~what happens", "~what is expected", ruled=True)
+    table = Listing("fault", "~what happens", "~what is expected", has_rule=True)
     for name, scenario in scenarios().items():
         table.row(name, scenario.what, _expected(scenario))
     table.show(console)

@@ -68,7 +68,7 @@ def _draw(spec: Spec, console: Console) -> None:
 
 
 def _table(derivation: Derived) -> Listing:
-    table = Listing("field", "~in the spec", "~here", "~why", title="the rehearsal differs in", ruled=True)
+    table = Listing("field", "~in the spec", "~here", "~why", title="the rehearsal differs in", has_rule=True)
     for difference in derivation.differences:
         table.row(difference.field, difference.real, difference.rehearsed, difference.why)
     return table

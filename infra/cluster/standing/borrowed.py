@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from lightkube import Client
-from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import NodeCondition, Taint
 from lightkube.resources.core_v1 import Node, Pod
 
 from infra.aws.account import Account
+from infra.cluster.attempts import remove_now
 from infra.cluster.fitness import Ailment, NodeFacts, Sickness
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
-from infra.cluster.kubernetes import is_gone
-from infra.cluster.nodes import GpuNodes, Guard, Launched
-from infra.cluster.standing.network_labels import network_place
+from infra.cluster.nodes import NETWORK_LABELS, GpuNodes, Guard, Launched
 from infra.spec.campaign import Spec
 from infra.spec.names import GPU_TAINT_KEY, Names
 from infra.spec.standing import StandingCluster, Toleration
@@ -23,6 +22,25 @@ from infra.spec.standing import StandingCluster, Toleration
 _HOLDING = ("NoSchedule", "NoExecute")
 _RETURNED = " since "
 """Between the name of a node that came back and the time: no node's name has a space."""
+
+
+_TIER = re.compile(r"fabric\.topograph\.run/tier-(\d+)")
+_EARLIER = tuple(f"network.topology.nvidia.com/{layer}" for layer in ("core", "spine", "leaf"))
+
+
+def network_place(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the node's switches from the top layer down; empty where no label names one.
+
+    NVIDIA/topograph writes `fabric.topograph.run/tier-N`, 0 the nearest switch (its page of node labels, at commit
+    e2b6250); before its commit 71314a4 it wrote leaf, spine and core below `network.topology.nvidia.com`.
+    """
+    tiers = {int(match[1]): labels[match[0]] for match in map(_TIER.fullmatch, labels) if match}
+    if tiers:
+        return tuple(tiers[tier] for tier in sorted(tiers, reverse=True))
+    for family in (_EARLIER, NETWORK_LABELS):
+        if place := tuple(labels[name] for name in family if name in labels):
+            return place
+    return ()
 
 
 class BorrowedNodes:
@@ -85,11 +103,11 @@ class BorrowedNodes:
     def _take_back(self, name: str, ready: NodeCondition | None) -> None:
         """Let a node come to gangs again that was dead and has become Ready since."""
         died_at = self._left_out.get(name)
-        since = ready.lastTransitionTime if ready is not None and ready.status == "True" else None
-        if died_at is not None and since is not None and since > died_at:
+        ready_since = ready.lastTransitionTime if ready is not None and ready.status == "True" else None
+        if died_at is not None and ready_since is not None and ready_since > died_at:
             del self._left_out[name]
             self._unattended.discard(name)
-            self._returns[name] = since.isoformat()
+            self._returns[name] = ready_since.isoformat()
 
     def _instance(self, name: str) -> str:
         """Return what stands for the node's instance. A node that came back is another one: what an earlier attempt
@@ -133,7 +151,7 @@ class BorrowedNodes:
                 self._unattended.remove(node)
             for pod in pods:
                 if pod.metadata is not None and pod.metadata.deletionTimestamp is not None:
-                    _delete_now(self.client, str(pod.metadata.name))
+                    remove_now(self.client, str(pod.metadata.name))
 
     def desired(self) -> int:
         """Return the number of nodes that the gang needs: it always wants as many."""
@@ -151,7 +169,7 @@ class BorrowedNodes:
         """Return no instance: the campaign launched none."""
         return ()
 
-    def refusals(self, since: datetime) -> tuple[str, ...]:
+    def refusals(self, begin: datetime) -> tuple[str, ...]:
         """Return no reason: nobody was asked for a node."""
         return ()
 
@@ -179,14 +197,6 @@ def nodes_of(spec: Spec, account: Account, client: Client, names: Names, guard: 
 
 def _of_gang(pod: Pod) -> bool:
     return pod.metadata is not None and ATTEMPT_LABEL in (pod.metadata.labels or {})
-
-
-def _delete_now(client: Client, pod: str) -> None:
-    try:
-        client.delete(Pod, pod, grace_period=0)
-    except ApiError as error:
-        if not is_gone(error):
-            raise
 
 
 def obstacles(node: Node, cluster: StandingCluster) -> Iterator[str]:

@@ -1,18 +1,27 @@
-"""Reader of the catalogue's files, and the error for unknown names."""
+"""Readers of the catalogue's files and of what our images hold, and the error for unknown names."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from infra.errors import UserError
+from infra.folders import CODE, asset
 from infra.tables import table
 
 
 def read(name: str) -> dict[str, Any]:
     """Return the content of `infra/plan/catalogue/<name>.yaml`."""
     return dict(table("infra.plan.catalogue", name))
+
+
+def image_versions(root: Path = CODE) -> dict[str, Any]:
+    """Return the content of `images/versions.yaml`, by role."""
+    return dict(yaml.safe_load(asset("images/versions.yaml", root).read_text())["versions"])
 
 
 def unknown(kind: str, name: str, candidates: Iterable[str]) -> UserError:

@@ -21,7 +21,7 @@ def smaller_gang(case: Case) -> Iterator[Draft]:
             _FIELD, "is more than nodes.count", seen=f"{min_nodes}, nodes.count {count}", cure=f"write 1 to {count}"
         )
         return
-    if min_nodes == count or (case.spec.workload is not None and not case.spec.workload.elastic):
+    if min_nodes == count or not case.job.elastic:
         return
     sizes = gang_sizes(case.spec, ranks)
     if min_nodes not in sizes:
@@ -49,10 +49,10 @@ def reshaped_checkpoint(case: Case) -> Iterator[Draft]:
         if training.optimizer.offload != "none":
             cure = "leave out either"
             yield error(_FIELD, "is not tried with offload", seen="training.optimizer.offload", cure=cure)
-    if (workload := spec.workload) is not None and not workload.elastic:
+    if not case.job.elastic:
         cure = "write workload.elastic: true if the job goes on from a checkpoint of another number of ranks"
         yield error(_FIELD, "needs a job that trains on any number of nodes", seen="workload.elastic false", cure=cure)
-    elif workload is not None and workload.checkpoints.tier == "local":
+    elif case.job.on_disks:
         cure = "write tier: shared"
         message = "needs checkpoints that each node can read: on local disks each has its own nodes' files"
         yield error(_FIELD, message, seen="workload.checkpoints.tier local", cure=cure)
@@ -72,10 +72,10 @@ def smaller_gang_memory(case: Case) -> Iterator[Draft]:
         // training.parallel.tensor
         for nodes in (min_nodes, spec.nodes.count)
     )
-    room, what = int(instance.accelerator_memory_gib * sizing.GIB), "of state"
+    room, size_name = int(instance.accelerator_memory_gib * sizing.GIB), "of state"
     memory = case.facts.memory
     if memory is not None and not memory.trouble:
-        size, room, what = memory.peak + size - whole_size, memory.usable, "at the peak"
+        size, room, size_name = memory.peak + size - whole_size, memory.usable, "at the peak"
     if size > room:
-        seen = f"{size / sizing.GIB:.1f} GiB {what}, {room / sizing.GIB:.4g} GiB per {instance.accelerator}"
-        yield error(_FIELD, "leaves too few accelerators for the model's memory", seen=seen, cure="write more nodes")
+        finding = f"{size / sizing.GIB:.1f} GiB {size_name}, {room / sizing.GIB:.4g} GiB per {instance.accelerator}"
+        yield error(_FIELD, "leaves too few accelerators for the model's memory", seen=finding, cure="write more nodes")

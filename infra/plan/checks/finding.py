@@ -70,7 +70,7 @@ class Case:
     @property
     def job(self) -> Workload | BuiltIn:
         """The section `workload` as the file has it, or the built-in trainer's answers."""
-        return self.spec.workload or BuiltIn()
+        return self.spec.file_runtime
 
     @property
     def ranks_per_node(self) -> int | None:

@@ -11,7 +11,8 @@ from infra.plan.checks.finding import Case, Draft, error, warning
 from infra.plan.checks.placement import SERVICE_NETWORK
 from infra.plan.facts import SeenNetwork, SeenSubnet
 from infra.spec.campaign import Egress, Spec
-from infra.spec.sections import OWN_CIDR, SCHEDULER_SERVICE
+from infra.spec.names import MONITORING_SERVICE, SCHEDULER_SERVICE
+from infra.spec.sections import OWN_CIDR
 from trainer.contract import AGENT_PORT
 
 _VPC, _GPU, _CONTROL = "network.vpc_id", "network.subnet_ids.gpu", "network.subnet_ids.control_plane"
@@ -39,6 +40,11 @@ _INSIDE = (
 counts."""
 NO_WAY_OUT = ("igw-", "pcx-")
 """Targets of a default route that lead a private node nowhere: it has no public address, and no peer forwards."""
+_WITHOUT = {
+    SCHEDULER_SERVICE: "without a closer, nothing but the deadline ends the GPU nodes of a steward that dies",
+    MONITORING_SERVICE: "nobody sees the file system's traffic, and a storage target that fills up",
+}
+"""Service that a campaign can do without -> what it then lacks."""
 
 
 def existing_network_fields(case: Case) -> Iterator[Draft]:
@@ -167,11 +173,11 @@ def existing_network_egress(case: Case) -> Iterator[Draft]:
     if spec.network.egress is Egress.NAT:
         return
     cure = "make interface endpoints with private DNS for them, or write egress: nat where there is a default route"
-    if needed := [service for service in lacking if service != SCHEDULER_SERVICE]:
-        yield error("network.egress", "the VPC lacks endpoints that nodes need", seen=", ".join(needed), cure=cure)
-    if SCHEDULER_SERVICE in lacking:
-        message = "without a closer, nothing but the deadline ends the GPU nodes of a steward that dies"
-        yield warning("network.egress", message, seen=f"no endpoint for {SCHEDULER_SERVICE}", cure=cure)
+    if needs := [service for service in lacking if service not in _WITHOUT]:
+        yield error("network.egress", "the VPC lacks endpoints that nodes need", seen=", ".join(needs), cure=cure)
+    for service in lacking:
+        if service in _WITHOUT:
+            yield warning("network.egress", _WITHOUT[service], seen=f"no endpoint for {service}", cure=cure)
     for field, subnet in nodes:
         refusing_endpoints = [
             name for name in spec.services if not is_covered(subnet.cidr, vpc.endpoints.get(name, (subnet.cidr,)))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from infra.plan.checks.finding import Case, Draft, error, warning
 from infra.plan.estimates import losses, work
 from infra.plan.layout import gang_sizes
 from infra.spec import duration
 from infra.spec.campaign import Spec
+from infra.spec.drills.scenarios import scenarios
 from infra.spec.sections import LIMITS_WINDOW
 
 PLAUSIBLE_MFU = 0.65
@@ -62,10 +63,9 @@ def plausible_step_time(case: Case) -> Iterator[Draft]:
     mfu = None if world is None else work.implied_mfu(case.spec, case.facts, world)
     if mfu is not None and mfu > PLAUSIBLE_MFU:
         draft = error if mfu > 1 else warning
-        field = "workload.estimates.step_seconds" if case.spec.workload else "training.step_seconds_estimate"
         message = "claims more than the accelerators can do: clock and cost will be too low"
         cure = f"write {step * mfu / 0.4:.3g}, an MFU of 40 %"
-        yield draft(field, message, seen=f"{step:g} s, an MFU of {mfu:.0%}", cure=cure)
+        yield draft(case.job.step_time_field, message, seen=f"{step:g} s, an MFU of {mfu:.0%}", cure=cure)
 
 
 def loss_limits(case: Case) -> Iterator[Draft]:
@@ -102,15 +102,30 @@ def fault_range(case: Case) -> Iterator[Draft]:
         if fault.after_step >= spec.job.steps:
             cure = f"write less than {spec.job.steps}"
             yield error(f"{place}.after_step", "training is over by then", seen=fault.after_step, cure=cure)
-        ends = [other for other in faults if other.ends_campaign and other.after_step < fault.after_step]
+        ends = [item for item in faults if item.ends_campaign and item.after_step < fault.after_step]
         if ends and fault.in_training:
-            seen = f"{ends[0].fault} ends it after step {ends[0].after_step}"
-            yield error(f"{place}.after_step", "the campaign is over by then", seen=seen, cure="leave one of them out")
+            fact = f"{ends[0].fault} ends it after step {ends[0].after_step}"
+            yield error(f"{place}.after_step", "the campaign is over by then", seen=fact, cure="leave one of them out")
     kill_count = sum(fault.lost_nodes for fault in faults)
     if kill_count > spec.recovery.node_replacements:
         detail = f"{kill_count} faults, {spec.recovery.node_replacements} replacements"
         cure = f"write {kill_count} or more"
         yield error("recovery.node_replacements", "more nodes are killed than may be replaced", seen=detail, cure=cure)
+
+
+def fault_needs(case: Case) -> Iterator[Draft]:
+    """The spec has what a fault by name strikes, and what notices it. Else the fault is never overcome, and those after
+    it wait for that."""
+    for index, fault in enumerate(case.spec.rehearsal.faults if case.spec.rehearsal else ()):
+        for need in scenarios()[fault.fault].needs if fault.fault is not None else ():
+            value: Any = case.spec
+            for name in need.field.split("."):
+                value = getattr(value, name, None)
+            if not need.holds(value):
+                text = " ".join(value) if isinstance(value, tuple) else value
+                seen = f"{need.field}: {'none' if value is None else text}"
+                cure = f"{need.cure}, or leave the fault out"
+                yield error(f"rehearsal.faults.{index}.fault", f"{fault.fault} cannot strike", seen=seen, cure=cure)
 
 
 def fault_after_checkpoint(case: Case) -> Iterator[Draft]:

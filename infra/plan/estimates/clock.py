@@ -26,7 +26,7 @@ node, on which only daemons are left, before EC2 terminates it."""
 
 TYPICAL_MINUTES = {
     "provision": (20, "control plane 10, file system beside it, then system node and add-ons 10"),
-    "bake": (30, "node image 20 with its snapshot, trainer image 10; nothing where the inputs were baked before"),
+    "bake": (30, "node image 20 with snapshot, trainer image beside it, 10 to spare; nothing where baked before"),
     "preflight": (10, "GPU nodes join 6, probes and all-reduce 4"),
     "launch": (2, "job, pods, image already on the node"),
     "archive": (3, "job, evaluation of the restored model"),

@@ -58,11 +58,11 @@ def utilisations() -> tuple[Utilisation, ...]:
     return tuple(Utilisation.model_validate(row | {"source": sources[row["source"]]}) for row in content["rows"])
 
 
-def nearest_utilisation(accelerator: str, parameters: float, context: int, compiled: bool = False) -> Utilisation:
+def nearest_utilisation(accelerator: str, parameters: float, context: int, compile: bool = False) -> Utilisation:
     """Return the row nearest in size and context: of this device if it has any, and compiled only if that is."""
-    rows = [row for row in utilisations() if compiled or not row.compiled]
+    rows = [row for row in utilisations() if compile or not row.compiled]
     rows = [row for row in rows if row.accelerator == accelerator] or rows
-    return min(rows, key=lambda row: (row.distance(parameters, context), row.compiled != compiled, row.accelerators))
+    return min(rows, key=lambda row: (row.distance(parameters, context), row.compiled != compile, row.accelerators))
 
 
 UNMEASURED_S = 1.0
@@ -92,10 +92,8 @@ def with_step_time(spec: Spec, facts: Facts) -> Spec:
 def step_time(spec: Spec, facts: Facts) -> StepTime:
     """Return a step's time and where it is from; the formula says `unmeasured` if no published training is like it."""
     training = spec.training
-    if training is None:
-        return StepTime(seconds_of(spec), "spec: workload.estimates.step_seconds")
-    if training.step_seconds_estimate is not None:
-        return StepTime(seconds_of(spec), "spec: training.step_seconds_estimate")
+    if training is None or training.step_seconds_estimate is not None:
+        return StepTime(seconds_of(spec), f"spec: {spec.runtime.step_time_field}")
     peak, instance, model = peak_tflops(training, facts), facts.instance, training.model
     if peak is None or instance is None or not facts.environment.hardware:
         return StepTime(UNMEASURED_S, "unmeasured: no dense peak is known of what computes here in this precision")

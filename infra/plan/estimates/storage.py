@@ -90,11 +90,11 @@ def _tier(
     capacity: int | None,
     formula: str,
     has_own_copies: bool,
-    once: int,
+    frozen: int,
 ) -> TierSize:
-    """`has_own_copies`: a job writes its checkpoints there, and sealed copies of them lie beside. `once`: bytes of each
-    checkpoint that all of them share, as links of one file."""
-    total = once + (keep + 1 + (OWN_KEPT if has_own_copies else 0)) * (size - once)
+    """`has_own_copies`: a job writes its checkpoints there, and sealed copies of them lie beside. `frozen`: bytes of
+    each checkpoint that all of them share, as links of one file."""
+    total = frozen + (keep + 1 + (OWN_KEPT if has_own_copies else 0)) * (size - frozen)
     copies = (
         f"{keep} sealed copies + 1 being copied + {OWN_KEPT} of the job's own"
         if has_own_copies
@@ -107,7 +107,7 @@ def _tier(
         keep=keep,
         needed_bytes=total,
         capacity_bytes=capacity,
-        formula=f"({copies}) x ({formula})" + (", the frozen weights once" if once else ""),
+        formula=f"({copies}) x ({formula})" + (", the frozen weights once" if frozen else ""),
     )
 
 

@@ -44,8 +44,8 @@ class NodeQuarantined(Payload, kind="node.quarantined", notice=Change.NODE, watc
     """It was dead: a borrowed one is the campaign's again once it is back."""
 
     def sentence(self) -> str:
-        others = f"; with it {', '.join(map(short, self.others))}" if self.others else ""
-        return f"{short(self.node)} ({self.instance}) quarantined: {self.reason}{others}"
+        addition = f"; with it {', '.join(map(short, self.others))}" if self.others else ""
+        return f"{short(self.node)} ({self.instance}) quarantined: {self.reason}{addition}"
 
 
 class NodeAnnounced(Payload, kind="node.announced", notice=Change.NODE, watched=True):
@@ -135,8 +135,8 @@ class NodesAtZero(Payload, kind="nodes.at-zero"):
     """When a schedule of AWS's ended them and nobody was there to record it; None: at the event's own time."""
 
     def sentence(self) -> str:
-        since = f" since {self.since.isoformat()}, by a schedule of AWS's" if self.since else ""
-        return f"{self.group} is at zero nodes{since}" + (f": {self.why}" if self.why else "")
+        addition = f" since {self.since.isoformat()}, by a schedule of AWS's" if self.since else ""
+        return f"{self.group} is at zero nodes{addition}" + (f": {self.why}" if self.why else "")
 
 
 class AttemptLaunched(Payload, kind="attempt.launched", watched=True):

@@ -32,6 +32,9 @@ class FileSystemLost(Payload, kind="file-system.lost", notice=Change.FAILED):
 
 
 class FileSystemReplaced(Payload, kind="file-system.replaced"):
+    id: str = ""
+    """Of the new one; empty in records that are older than this field."""
+
     def sentence(self) -> str:
         return "a new file system has taken the lost one's place"
 

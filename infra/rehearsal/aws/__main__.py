@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import logging
+from functools import lru_cache
 from pathlib import Path
 
+from botocore.loaders import JSONFileLoader, Loader
+
 from infra.folders import cache_root
-from infra.rehearsal.aws.server import serve
 from infra.rehearsal.aws.strict import settings
 from infra.rehearsal.aws.world import World
+
+_MODELS = 1000
 
 
 def main() -> None:
@@ -22,6 +26,9 @@ def main() -> None:
     parser.add_argument("--account", default="123456789012")
     parser.add_argument("--control-plane-address", default="10.77.0.10")
     options = parser.parse_args()
+    _read_models_once()
+    from infra.rehearsal.aws.server import serve  # it imports moto, which reads models
+
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     world = World(
@@ -34,6 +41,14 @@ def main() -> None:
         strictness=settings.read(options.work),
     )
     serve(world, options.host, options.port)
+
+
+def _read_models_once() -> None:
+    """Let all of boto's loaders have one memory: moto makes sessions of its own, each of which would read a service's
+    model anew. EC2's takes 0.12 s."""
+    models = JSONFileLoader()
+    models.load_file = lru_cache(_MODELS)(models.load_file)  # type: ignore[method-assign]
+    Loader.FILE_LOADER_CLASS = staticmethod(lambda: models)
 
 
 if __name__ == "__main__":

@@ -6,21 +6,31 @@ As on AWS, a layer is downloaded by a presigned URL of a bucket in the service's
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
+import platform
+import re
 import sys
-from datetime import UTC, datetime, timedelta
+import tarfile
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from importlib.metadata import distribution
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 import boto3
 from botocore.config import Config
 from moto.ecr.models import ECRBackend, Image, Repository
 from moto.ecr.responses import ECRResponse
+from packaging.markers import Marker
 
-from infra.rehearsal.aws import base_images
+from infra.folders import asset
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
 from infra.rehearsal.aws.world import World
+from infra.spec.sections import SLIM_BASE
 
 HOST_LAYER = "application/vnd.bivouac.host.layer.v1"
 """A layer that every node image already contains, so it is never downloaded."""
@@ -35,6 +45,79 @@ LAYER = "application/vnd.oci.image.layer.v1.tar"
 ECR_ACCOUNT = "602401143452"
 PART_BYTES = 10 * 1024 * 1024
 URL_LIFE = timedelta(hours=1)
+
+
+REPOSITORY, HOST_TAG = "bivouac/base", "host"
+SLIM_TAG = SLIM_BASE.rpartition(":")[2]
+LOCK = asset("requirements/steward.txt")
+"""Packages of the steward's base."""
+PLACE = PurePosixPath("opt/bivouac/venv")
+_PIN = re.compile(r"^([\w.-]+)==\S+(?: ; ([^\\]+))?", re.MULTILINE)
+
+
+def variables(folder: str) -> list[str]:
+    """Return the environment of an image whose Python is in `folder`."""
+    return [f"PATH={folder}:/usr/local/bin:/usr/bin:/bin", f"PYTHON_VERSION={platform.python_version()}"]
+
+
+def slim_layer() -> bytes:
+    """Return a tar with a virtual environment of the steward's packages only, as links to this machine's own: a steward
+    which imports more fails here as it would on AWS. The trainer's base has all of its packages."""
+    interpreter = os.path.realpath(sys.executable)
+    archive, packages = io.BytesIO(), PLACE / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        settings = f"home = {os.path.dirname(interpreter)}\ninclude-system-site-packages = false\n".encode()
+        file = tarfile.TarInfo(str(PLACE / "pyvenv.cfg"))
+        file.size = len(settings)
+        tar.addfile(file, io.BytesIO(settings))
+        for name in ("python", "python3"):
+            _link(tar, PLACE / "bin" / name, interpreter)
+        for path, target in _links(_files(), 1):
+            _link(tar, packages.joinpath(*path), target)
+    return archive.getvalue()
+
+
+def locked_packages() -> list[str]:
+    """Return the locked packages that belong on this machine."""
+    pins = _PIN.findall(LOCK.read_text())
+    return [name for name, marker in pins if not marker or Marker(marker.strip()).evaluate()]
+
+
+class _File(NamedTuple):
+    package: str
+    parts: tuple[str, ...]
+    """Path below the packages' folder."""
+    place: Path
+
+
+def _files() -> list[_File]:
+    return [
+        _File(name, file.parts, Path(os.path.abspath(str(file.locate()))))
+        for name in locked_packages()
+        for file in distribution(name).files or ()
+        if file.parts[0] != ".." and "__pycache__" not in file.parts
+    ]
+
+
+def _links(files: list[_File], depth: int) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield (path, target): a link for each topmost folder or file of one package only; two may share a folder."""
+    by_path = defaultdict[tuple[str, ...], list[_File]](list)
+    for file in files:
+        by_path[file.parts[:depth]].append(file)
+    for path, paths in sorted(by_path.items()):
+        target = paths[0]
+        if len(target.parts) == depth:
+            yield path, str(target.place)
+        elif len({file.package for file in paths}) == 1:
+            yield path, str(target.place.parents[len(target.parts) - depth - 1])
+        else:
+            yield from _links(paths, depth + 1)
+
+
+def _link(tar: tarfile.TarFile, path: PurePosixPath, target: str) -> None:
+    member = tarfile.TarInfo(str(path))
+    member.type, member.linkname = tarfile.SYMTYPE, target
+    tar.addfile(member)
 
 
 def digest_of(content: bytes) -> str:
@@ -199,21 +282,19 @@ class EcrRegistry:
     def push_bases(self) -> None:
         """Push the bases of trainer image and steward image."""
         tags = [{"Key": "bivouac:foundation", "Value": "true"}]
-        repository = self.backend.create_repository(base_images.REPOSITORY, None, {}, None, "MUTABLE", tags)
+        repository = self.backend.create_repository(REPOSITORY, None, {}, None, "MUTABLE", tags)
         interpreter_folder = str(Path(sys.prefix) / "bin")
         host = {"mediaType": HOST_LAYER, "digest": self.store(repository, HOST_LAYER_CONTENT)}
-        self._push_base(
-            repository, base_images.HOST_TAG, interpreter_folder, [host | {"size": len(HOST_LAYER_CONTENT)}]
-        )
-        slim = base_images.slim_layer()
+        self._push_base(repository, HOST_TAG, interpreter_folder, [host | {"size": len(HOST_LAYER_CONTENT)}])
+        slim = slim_layer()
         packages = {"mediaType": LAYER, "digest": self.store(repository, slim), "size": len(slim)}
-        self._push_base(repository, base_images.SLIM_TAG, f"/{base_images.PLACE}/bin", [packages])
+        self._push_base(repository, SLIM_TAG, f"/{PLACE}/bin", [packages])
 
     def _push_base(self, repository: Repository, tag: str, folder: str, layers: list[dict[str, Any]]) -> None:
         config = {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Env": base_images.variables(folder), "Entrypoint": []},
+            "config": {"Env": variables(folder), "Entrypoint": []},
             "rootfs": {"type": "layers", "diff_ids": [layer["digest"] for layer in layers]},
         }
         content = json.dumps(config).encode()
@@ -224,13 +305,6 @@ class EcrRegistry:
             "layers": layers,
         }
         self.put_image({"repositoryName": repository.name, "imageManifest": json.dumps(manifest), "imageTag": tag})
-
-    def get_authorization_token(self, params: Parameters) -> dict[str, Any]:
-        expires = datetime.now(UTC) + timedelta(hours=12)
-        proxy = f"https://{self.world.account}.dkr.ecr.{self.world.region}.amazonaws.com"
-        # There is no docker endpoint: in a rehearsal images move only by the operations above.
-        token = {"authorizationToken": "QVdTOm5vLWRvY2tlcg==", "expiresAt": expires, "proxyEndpoint": proxy}
-        return {"authorizationData": [token]}
 
 
 def install(world: World) -> None:

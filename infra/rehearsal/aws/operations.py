@@ -24,6 +24,13 @@ class AwsError(ServiceException):
         super().__init__(code, message)
 
 
+class ServicePart:
+    """What the emulator adds to a service, and has no state but its world's."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+
 def add_operations(world: World, response: type[BaseResponse], handlers: Mapping[str, Handler]) -> None:
     """Add or replace operations of a service, by their snake-case names."""
     for name, handler in handlers.items():

@@ -14,15 +14,16 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import boto3
+import botocore.session
+from botocore import xform_name
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.model import ListShape, MapShape, OperationModel, Shape, StructureShape
 from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule
 from moto.scheduler.responses import EventBridgeSchedulerResponse
 
-from infra.rehearsal.aws import schedule_targets
 from infra.rehearsal.aws.iam import access
-from infra.rehearsal.aws.operations import Parameters, add_backend, wrap
-from infra.rehearsal.aws.schedule_targets import invalid
+from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend, wrap
 from infra.rehearsal.aws.world import World
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,70 @@ SERVICE = "scheduler.amazonaws.com"
 AT = re.compile(r"at\((\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\)")
 RATE = re.compile(r"rate\((\d+) (minute|hour|day)s?\)")
 RETRIED = ("Throttling", "ThrottlingException", "TooManyRequestsException", "RequestLimitExceeded")
+
+
+UNIVERSAL = re.compile(r"arn:aws:scheduler:::aws-sdk:(?P<service>[a-z0-9-]+):(?P<action>\w+)")
+FORBIDDEN = ("get", "describe", "list", "poll", "receive", "search", "scan", "query", "select", "read", "batchGet")
+"""AWS refuses actions that only read."""
+_session = botocore.session.get_session()
+
+
+@dataclass(frozen=True)
+class Target:
+    service: str
+    operation: OperationModel
+    arguments: dict[str, Any]
+
+    @property
+    def method(self) -> str:
+        """Method name of the boto3 client."""
+        return xform_name(self.operation.name)
+
+
+def invalid(message: str) -> AwsError:
+    return AwsError("ValidationException", message)
+
+
+def parse(arn: str, text: str | None) -> Target:
+    """Return the call that a schedule will make; raises ValidationException as CreateSchedule does.
+
+    The input's members are in PascalCase, whatever the service's own spelling. For camelCase, AWS's CreateSchedule
+    reports that the required members are missing.
+    """
+    match = UNIVERSAL.fullmatch(arn)
+    if not match:
+        raise invalid(f"Provided Arn is not in correct format, or not part of the rehearsal (only aws-sdk): {arn}")
+    service, action = match["service"], match["action"]
+    if action.startswith(FORBIDDEN):
+        raise invalid(f"{action} only reads and cannot be a target")
+    if service not in _session.get_available_services():
+        raise invalid(f"{service} is not a service")
+    model = _session.get_service_model(service)
+    name = next((name for name in model.operation_names if name[0].lower() + name[1:] == action), None)
+    if name is None:
+        raise invalid(f"{service} has no action {action}")
+    operation = model.operation_model(name)
+    try:
+        document = json.loads(text or "{}")
+    except ValueError:
+        raise invalid(f"Invalid Json: {text}") from None
+    arguments = _convert(operation.input_shape, document, name) if operation.input_shape else {}
+    return Target(service, operation, arguments)
+
+
+def _convert(shape: Shape, value: Any, path: str) -> Any:
+    if isinstance(shape, ListShape) and isinstance(value, list):
+        return [_convert(shape.member, item, path) for item in value]
+    if isinstance(shape, MapShape) and isinstance(value, dict):
+        return {key: _convert(shape.value, item, path) for key, item in value.items()}
+    if not isinstance(shape, StructureShape) or not isinstance(value, dict):
+        return value
+    names = {member[0].upper() + member[1:]: member for member in shape.members}
+    missing = [name for name, member in names.items() if member in shape.required_members and name not in value]
+    unknown = sorted(set(value) - set(names))
+    if missing or unknown:
+        raise invalid(f"Invalid RequestJson: {path}: missing {missing}, unknown {unknown}; members: {sorted(names)}")
+    return {names[key]: _convert(shape.members[names[key]], item, f"{path}.{key}") for key, item in value.items()}
 
 
 @dataclass
@@ -57,7 +122,7 @@ class Schedules:
     def create_schedule(self, params: Parameters) -> dict[str, Any]:
         self._check(params)
         if (params.get("GroupName") or "default") not in self.backend.schedule_groups:
-            raise schedule_targets.AwsError("ResourceNotFoundException", f"no group {params['GroupName']}")
+            raise AwsError("ResourceNotFoundException", f"no group {params['GroupName']}")
         completion_action = params.get("ActionAfterCompletion") or "NONE"
         schedule = self.backend.create_schedule(**_fields(params), action_after_completion=completion_action)
         return {"ScheduleArn": schedule.arn}
@@ -72,7 +137,7 @@ class Schedules:
     def _check(self, params: Parameters) -> None:
         first_time(params["ScheduleExpression"], params.get("ScheduleExpressionTimezone") or "UTC", 0.0)
         target = params["Target"]
-        schedule_targets.parse(target["Arn"], target.get("Input"))
+        parse(target["Arn"], target.get("Input"))
         if not access.role_trusts(self.world, target["RoleArn"], SERVICE):
             raise invalid("The execution role you provide must allow AWS EventBridge Scheduler to assume the role.")
 
@@ -113,7 +178,7 @@ class Schedules:
 
     def _call(self, schedule: Schedule) -> tuple[str | None, bool]:
         """Make one call; return its error, if any, and whether a retry may help."""
-        target = schedule_targets.parse(schedule.target["Arn"], schedule.target.get("Input"))
+        target = parse(schedule.target["Arn"], schedule.target.get("Input"))
         role = schedule.target["RoleArn"]
         if not access.role_trusts(self.world, role, SERVICE):
             return f"AccessDenied: {role} does not trust {SERVICE}", False

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 MODULES = (
     "lookups", "troubles", "ec2.compute", "power", "ec2.autoscaling", "eks.clusters", "eks.access", "eks.addons",
     "eks.pod_identity", "eks.tags", "eks.updates", "eks.nodegroups", "iam.identity", "iam.sizes", "fsx.systems",
-    "fsx.damage", "fsx.given",
+    "fsx.damage", "fsx.given", "fsx.figures",
     "ecr", "ssm", "schedules", "builds", "ec2.placement", "ec2.reservations", "ec2.market", "money.budgets",
     "money.cost_tags", "s3.bucket_policies", "s3.bucket_settings", "s3.checksums", "ec2.quotas", "ec2.networks",
     "ec2.templates", "s3.kms", "logs", "ec2.residual", "tagging", "faults", "strict.buckets", "journal",

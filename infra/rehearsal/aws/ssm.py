@@ -15,7 +15,6 @@ from moto.iam.models import InstanceProfile
 from moto.ssm.responses import SimpleSystemManagerResponse
 
 from infra.rehearsal.aws import ssm_parameters
-from infra.rehearsal.aws.ec2.reaching import reaches
 from infra.rehearsal.aws.iam import access, policies
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
 from infra.rehearsal.aws.world import World
@@ -26,14 +25,55 @@ PLUGIN_STEP = "awsrunShellScript"
 MAX_STDOUT_CHARS = 24_000
 MAX_STDERR_CHARS = 8_000
 TRUNCATED = "\n---Output truncated---"
-EVENTUAL_S = 0.3
-"""GetCommandInvocation does not know younger commands, as on AWS."""
+EVENTUAL_S = 0.1
+"""GetCommandInvocation does not know younger commands, as on AWS. A bake sends about 20, one after the other."""
 ENDED = ("Success", "Failed", "TimedOut", "Cancelled")
 AGENT_ACTION = "ssm:UpdateInstanceInformation"
 """An agent needs it to register; AmazonSSMManagedInstanceCore grants it."""
 AGENT_SERVICES = ("ssm", "ssmmessages")
 """What an agent calls; from 3.3.40 it needs no `ec2messages`.
 https://docs.aws.amazon.com/systems-manager/latest/userguide/setup-create-vpc.html"""
+
+
+ANYWHERE = "0.0.0.0/0"
+
+
+def reaches(world: World, instance: Any, services: tuple[str, ...]) -> bool:
+    """Return whether an instance has a way from its subnet to all of these services: out, or by their endpoints."""
+    ec2, subnet_id = world.backend("ec2"), instance.subnet_id
+    if str(ec2.get_subnet(subnet_id).default_for_az).lower() == "true":
+        return bool(instance.public_ip)  # AWS's default VPC has an internet gateway; moto leaves it out
+    route = next((entry for entry in _table(ec2, subnet_id).routes if entry.destination_cidr_block == ANYWHERE), None)
+    return _leads_out(route, instance) or all(_endpoint(ec2, world.region, subnet_id, entry) for entry in services)
+
+
+def _table(ec2: Any, subnet_id: str) -> Any:
+    """Return the subnet's route table: its own, else the VPC's main one."""
+    vpc_id = ec2.get_subnet(subnet_id).vpc_id
+    tables = [table for table in ec2.route_tables.values() if table.vpc_id == vpc_id]
+    own_tables = [table for table in tables if any(link.get("SubnetId") == subnet_id for link in table.associations)]
+    return (own_tables or [table for table in tables if table.main_association_id is not None])[0]
+
+
+def _leads_out(route: Any, instance: Any) -> bool:
+    """An internet gateway passes on only what has a public address; a peered VPC passes on nothing."""
+    if route is None or route.vpc_pcx is not None:
+        return False
+    if str(getattr(route.gateway, "id", "")).startswith("igw-"):
+        return bool(instance.public_ip)
+    return True
+
+
+def _endpoint(ec2: Any, region: str, subnet_id: str, service: str) -> bool:
+    vpc_id = ec2.get_subnet(subnet_id).vpc_id
+    return any(
+        endpoint.vpc_id == vpc_id
+        and endpoint.service_name == f"com.amazonaws.{region}.{service}"
+        and endpoint.state == "available"
+        and endpoint.vpc_endpoint_type == "Interface"
+        and str(endpoint.private_dns_enabled).lower() == "true"
+        for endpoint in ec2.vpc_end_points.values()
+    )
 
 
 @dataclass
@@ -169,16 +209,16 @@ class Commands:
             invocation.started = datetime.now(UTC)
         limit_s = float((command.parameters.get("executionTimeout") or ["3600"])[0])
         try:
-            completed = machine.run(_script(command.parameters), limit_s)
+            process = machine.run(_script(command.parameters), limit_s)
         except (subprocess.TimeoutExpired, TimeoutError):
             return invocation.end("TimedOut", 137, "Execution Timed Out")
         except Exception as error:
             return invocation.end("Failed", -1, err=f"the agent could not run it: {error}")
         if not machine.alive():
             return invocation.end("TimedOut", -1, "Undeliverable")
-        output, err = _text(completed.stdout), _text(completed.stderr)
+        output, err = _text(process.stdout), _text(process.stderr)
         self._keep_output(command, invocation, output, err)
-        invocation.end("Failed" if completed.returncode else "Success", completed.returncode, None, output, err)
+        invocation.end("Failed" if process.returncode else "Success", process.returncode, None, output, err)
         return None
 
     def _keep_output(self, command: Command, invocation: Invocation, output: str, err: str) -> None:

@@ -6,12 +6,11 @@ import hashlib
 import json
 from datetime import UTC, datetime
 
-import yaml
 from moto.core.utils import utcnow
 from moto.ec2.models.amis import Ami
 from moto.ssm.models import Parameter
 
-from infra.folders import asset
+from infra.plan.catalogue.reading import image_versions
 from infra.rehearsal.aws.world import World
 
 VERSIONS = tuple(f"1.{minor}" for minor in range(30, 37))
@@ -23,7 +22,7 @@ OWNER = "602401143452"
 
 def publish(world: World) -> None:
     """Publish the newest release with its parameters, and the node image's older base release as an AMI only."""
-    release = yaml.safe_load(asset("images/versions.yaml").read_text())["versions"]["base"]["release"]
+    release = image_versions()["base"]["release"]
     for version in VERSIONS:
         for architecture, variant in VARIANTS:
             family = f"amazon-eks-node-al2023-{architecture}-{variant}-{version}"

@@ -152,11 +152,11 @@ def living(ec2: Any) -> set[str]:
 
 
 def install(world: World) -> None:
-    unmodelled = Others(world)
+    other_resources = Others(world)
 
     def brief() -> Iterator[TaggedResource]:
         """Yield what may leave stale tags, without moto's EC2: its thousands of public images are slow."""
-        for backend in (*iter_taggable_backends(world.account, world.region), unmodelled):
+        for backend in (*iter_taggable_backends(world.account, world.region), other_resources):
             if backend.SERVICE_NAMESPACE != "ec2":
                 yield from backend.iter_tagged_resources()
         for arn, tags in Tags(world).all_tags().items():
@@ -169,7 +169,7 @@ def install(world: World) -> None:
     def iterate_backends(account: str, region: str) -> Iterator[TaggableResourcesMixin]:
         yield from iter_taggable_backends(account, region)
         if (account, region) == (world.account, world.region):
-            yield unmodelled
+            yield other_resources
             yield stale_tags
 
     tagging.iter_taggable_backends = iterate_backends  # type: ignore[assignment]

@@ -94,9 +94,9 @@ class CapacityTroubles:
 
     def hook(self, launch: InstanceLaunch) -> None:
         for rule, struck_at in list(self.rules.standing.values()):
-            expired = rule.seconds is not None and time.monotonic() - struck_at > rule.seconds
+            is_expired = rule.seconds is not None and time.monotonic() - struck_at > rule.seconds
             hit = fnmatchcase(launch.instance_type, rule.instance_type)
-            if expired or not hit or not fnmatchcase(launch.zone, rule.zone):
+            if is_expired or not hit or not fnmatchcase(launch.zone, rule.zone):
                 continue
             if not fnmatchcase(launch.node_group or "", rule.node_group):
                 continue

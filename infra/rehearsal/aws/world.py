@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from infra.rehearsal.aws.strict import durations
 from infra.rehearsal.aws.strict.settings import STRICT, Strictness
 
 log = logging.getLogger(__name__)
@@ -274,7 +273,7 @@ class World:
     def takes(self, work: str, quick: float) -> float:
         """Return the seconds of one of AWS's works: `quick`, or AWS's own time at the site's scale."""
         self._taken[work] += 1
-        return durations.seconds(self.strictness, work, quick, self._taken[work])
+        return self.strictness.seconds(work, quick, self._taken[work])
 
     def spawn(self, function: Callable[[], None]) -> None:
         """Run a long task, such as a control plane's start, on its own thread."""

@@ -74,7 +74,8 @@ class Conductor:
             self._say(f"{campaign}: ending the campaign")
             stopping = Moment(fault=len(self._drill.names) - 1, kind="stopping", at=datetime.now(UTC))
             note(self._site, campaign, stopping)
-            if self._await_end(self._start("down", campaign, "--yes")):
+            given_up = ["--abandon"] if any(scenarios()[name].abandons for name in self._drill.names) else []
+            if self._await_end(self._start("down", campaign, "--yes", *given_up)):
                 self._say(f"{campaign}: it may still run: bivouac down {campaign} --yes")
         try:
             self._driver.wait(_STOPS_WITHIN_S)

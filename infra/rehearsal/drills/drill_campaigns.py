@@ -41,8 +41,8 @@ class Drill(NamedTuple):
         steps = itertools.accumulate(gaps, initial=_BETWEEN)
         next(steps)  # nothing strikes before the first checkpoint
         faults = [{"fault": name, "after_step": step} for name, step in zip(self.names, steps, strict=True)]
-        needed = {path: value for name in self.names for path, value in scenarios()[name].spec.items()}
-        for path, value in {**_SMALL, **needed, "campaign": self.campaign, "rehearsal.faults": faults}.items():
+        needs = {path: value for name in self.names for path, value in scenarios()[name].spec.items()}
+        for path, value in {**_SMALL, **needs, "campaign": self.campaign, "rehearsal.faults": faults}.items():
             section: dict[str, Any] = document
             *parents, field = path.split(".")
             for parent in parents:

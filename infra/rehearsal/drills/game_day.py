@@ -107,12 +107,12 @@ class GameDay(Frozen):
 
 def spread(values: Iterable[float]) -> Spread | None:
     """Return median and 95th percentile; None of no values."""
-    ordered = sorted(values)
-    if not ordered:
+    ascending = sorted(values)
+    if not ascending:
         return None
-    middle = len(ordered) // 2
-    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    return Spread(count=len(ordered), median=median, p95=ordered[math.ceil(0.95 * len(ordered)) - 1])
+    middle = len(ascending) // 2
+    median = ascending[middle] if len(ascending) % 2 else (ascending[middle - 1] + ascending[middle]) / 2
+    return Spread(count=len(ascending), median=median, p95=ascending[math.ceil(0.95 * len(ascending)) - 1])
 
 
 def game_day(results: Sequence[DrillResult], made: datetime) -> GameDay:
@@ -149,8 +149,8 @@ def write_game_day(folder: Path, day: GameDay) -> list[Path]:
         for name, text in texts.items():
             (folder / name).write_text(text)
     except OSError as error:
-        seen = f"{error.filename}: {error.strerror}"
-        raise UserError("the game day cannot be written", seen=seen, cure="choose a folder of yours") from error
+        finding = f"{error.filename}: {error.strerror}"
+        raise UserError("the game day cannot be written", seen=finding, cure="choose a folder of yours") from error
     return [folder / name for name in texts]
 
 

@@ -71,8 +71,8 @@ class Injection:
 
     def _progress_of_end(self, number: int, struck: Moment) -> Moment | None:
         """Return `recovered` once the training has ended; None after a strike at the teardown."""
-        finished = [event for event in self._read_events() if isinstance(event.payload, TrainingFinished)]
-        ends = [event for event in finished if event.at > struck.at]
+        finishes = [event for event in self._read_events() if isinstance(event.payload, TrainingFinished)]
+        ends = [event for event in finishes if event.at > struck.at]
         return Moment(fault=number, kind="recovered", at=ends[0].at, step=struck.step) if ends else None
 
     def _places(self, live: Live, scenario: Scenario) -> dict[str, str]:

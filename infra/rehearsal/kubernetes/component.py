@@ -19,6 +19,9 @@ from infra.errors import TemporaryError
 # makes every fork. If this process is killed, its control plane dies too, even outside a PID namespace.
 _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="control-plane-spawner")
 START_DEADLINE = timedelta(seconds=30)
+GARBAGE = {"GOGC": "400"}
+"""Go collects garbage when the heap is five times what lives, instead of twice: a control plane that starts and
+installs JobSet then takes 6.2 s of a core instead of 7.2, and 100 MB more."""
 
 
 class Component:
@@ -33,7 +36,7 @@ class Component:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         # The environment is bare: a proxy in the caller's would swallow the API server's webhook calls.
-        environment = {"PATH": "/usr/bin:/bin", "HOME": str(self._log.parent.parent)}
+        environment = {"PATH": "/usr/bin:/bin", "HOME": str(self._log.parent.parent), **GARBAGE}
         with self._log.open("ab") as log:
             return subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *self._argv],

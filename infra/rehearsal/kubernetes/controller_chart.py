@@ -19,6 +19,7 @@ from infra.rehearsal.kubernetes.config import ControlPlaneConfig
 from infra.rehearsal.kubernetes.identities import write_kubeconfig
 from infra.rehearsal.kubernetes.pki import Authority
 from infra.rehearsal.kubernetes.releases import HelmRelease
+from infra.tables import parse
 
 
 class ControllerChart:
@@ -152,7 +153,7 @@ class JobSetChart(ControllerChart):
     webhook_port, health_port = 9443, 8081
 
     def definitions(self) -> list[dict[str, Any]]:
-        return [yaml.safe_load(self.read("crd/bases/jobset.x-k8s.io_jobsets.yaml"))]
+        return [parse(self.read("crd/bases/jobset.x-k8s.io_jobsets.yaml"))]
 
     def webhooks(self) -> Iterator[dict[str, Any]]:
         """Yield the module's configurations with its own patches."""
@@ -189,10 +190,10 @@ class KueueChart(ControllerChart):
 
     def definitions(self) -> Iterator[dict[str, Any]]:
         """Yield the CRDs, converted by the controller where the module's Kustomize patches say so."""
-        converted = {"localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters"}
+        converted_plurals = {"localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters"}
         for file in sorted((self._manifests / "crd/bases").glob("*.yaml")):
-            definition = yaml.safe_load(file.read_text())
-            if definition["spec"]["names"]["plural"] in converted:
+            definition = parse(file.read_text())
+            if definition["spec"]["names"]["plural"] in converted_plurals:
                 hook = {"clientConfig": self.client_config("/convert"), "conversionReviewVersions": ["v1"]}
                 definition["spec"]["conversion"] = {"strategy": "Webhook", "webhook": hook}
             yield definition

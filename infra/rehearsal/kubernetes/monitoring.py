@@ -74,17 +74,17 @@ class MonitoringChart:
         problem = component.last_words()
         raise TemporaryError(f"{component.name} did not become ready", seen=problem, delay=timedelta(seconds=5))
 
-    def _discover(self, over: threading.Event) -> None:
+    def _discover(self, end: threading.Event) -> None:
         """Write the pods' ports again and again, whenever they change."""
-        client, known = self._client(), ""
-        while not over.wait(_DISCOVER_EVERY_S):
+        client, previous_text = self._client(), ""
+        while not end.wait(_DISCOVER_EVERY_S):
             try:
                 targets = [target for pod in client.list(Pod, namespace="*") for target in targets_of(pod)]
                 text = json.dumps(targets, indent=1)
-                if text != known:
+                if text != previous_text:
                     fresh = self._write("targets.new", targets)
                     fresh.replace(self._folder / "targets.json")
-                    known = text
+                    previous_text = text
             except (ApiError, OSError, httpx2.HTTPError):
                 continue  # the API server is down, or the disk is full: those that were known stay
 
@@ -149,14 +149,14 @@ class MonitoringChart:
 
     def _by_file(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Return a scrape job whose targets come from the file, in the namespaces in which it looks for pods."""
-        discovery, *more = job.get("kubernetes_sd_configs") or [{}]
-        if more or discovery.get("role") != "pod":
+        discovery, *other_discoveries = job.get("kubernetes_sd_configs") or [{}]
+        if other_discoveries or discovery.get("role") != "pod":
             raise PermanentError("a scrape job of the chart is not understood", seen=sorted(job))
-        rest = {name: value for name, value in job.items() if name != "kubernetes_sd_configs"}
+        fields = {name: value for name, value in job.items() if name != "kubernetes_sd_configs"}
         names = (discovery.get("namespaces") or {}).get("names")
-        here = {"source_labels": ["__meta_kubernetes_namespace"], "regex": "|".join(names or [".*"]), "action": "keep"}
+        keep = {"source_labels": ["__meta_kubernetes_namespace"], "regex": "|".join(names or [".*"]), "action": "keep"}
         files = [{"files": [str(self._folder / "targets.json")], "refresh_interval": "5s"}]
-        return {**rest, "file_sd_configs": files, "relabel_configs": [here, *job.get("relabel_configs", [])]}
+        return {**fields, "file_sd_configs": files, "relabel_configs": [keep, *job.get("relabel_configs", [])]}
 
     def _services(self, release: HelmRelease) -> list[dict[str, Any]]:
         """Return the chart's services, with the address at which the site runs what is behind them."""
@@ -214,8 +214,8 @@ def targets_of(pod: Pod) -> Iterator[dict[str, Any]]:
     }
     for container in spec.containers:
         for port in container.ports or ():
-            named = {
+            meta_labels = {
                 "__meta_kubernetes_pod_container_name": container.name,
                 "__meta_kubernetes_pod_container_port_name": port.name or "",
             }
-            yield {"targets": [f"{status.podIP}:{port.containerPort}"], "labels": labels | named}
+            yield {"targets": [f"{status.podIP}:{port.containerPort}"], "labels": labels | meta_labels}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import httpx2
 from lightkube import ApiError, Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Secret
@@ -20,6 +21,12 @@ from infra.errors import BivouacError
 from infra.rehearsal.plugins.kubernetes.releases import STATE_ANNOTATION
 
 POLL_S = 0.5
+_WATCH_S = 300
+_DEPLOYED: dict[str, Any] = {
+    "labels": {"owner": "helm", "status": "deployed"},
+    "fields": {"type": "helm.sh/release.v1"},
+}
+"""Selectors of the newest revisions."""
 
 ReleaseState = Literal["running", "recorded", "failed"]
 
@@ -73,7 +80,7 @@ class ReleaseController:
         self._client, self._charts, self._log = client, charts, log
         self._installed: dict[str, HelmRelease] = {}
         self._states: dict[tuple[str, str], tuple[HelmRelease, ReleaseState]] = {}
-        self._stopping = threading.Event()
+        self._stopping, self._changed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="release-controller", daemon=True)
 
     def start(self) -> None:
@@ -81,30 +88,53 @@ class ReleaseController:
 
     def ask_to_stop(self) -> None:
         self._stopping.set()
+        self._changed.set()
 
     def join(self) -> None:
         self._thread.join(timeout=10)
 
     def _run(self) -> None:
         client = self._client()
-        while not self._stopping.wait(POLL_S):
+        threading.Thread(target=self._watch, args=(client,), name="release-watch", daemon=True).start()
+        while not self._stopping.is_set():
+            is_new = self._changed.wait(POLL_S)
+            self._changed.clear()
             try:
-                self._reconcile(client)
+                if is_new:
+                    self._reconcile(client)
+                self._revive()
             except (BivouacError, ApiError) as error:
                 self._log.warning("retry in %s s: %s", POLL_S, error)
+                self._retry()
             except Exception:  # the loop must outlive an API server that is down; stop() ends it for good
                 if not self._stopping.is_set():
                     self._log.exception("retry in %s s", POLL_S)
+                self._retry()
+
+    def _retry(self) -> None:
+        self._stopping.wait(POLL_S)
+        self._changed.set()
+
+    def _watch(self, client: Client) -> None:
+        """Note every change of a release. A listing twice a second would cost the emulation 6 % of its time."""
+        while not self._stopping.is_set():
+            try:
+                for _ in client.watch(Secret, namespace="*", **_DEPLOYED, server_timeout=_WATCH_S):
+                    self._changed.set()
+            except (ApiError, httpx2.HTTPError) as error:
+                self._log.debug("watch again in %s s: %s", POLL_S, error)
+                self._stopping.wait(POLL_S)
+            self._changed.set()  # whatever came between two watches
 
     def _reconcile(self, client: Client) -> None:
-        deployed = self._deployed_releases(client)
-        for key in set(self._states) - {(release.namespace, release.name) for release in deployed}:
+        releases = self._deployed_releases(client)
+        for key in set(self._states) - {(release.namespace, release.name) for release in releases}:
             release, _ = self._states.pop(key)
             self._log.info("release %s/%s is gone", *key)
             if self._installed.get(release.chart) == release:
                 self._charts[release.chart].remove()
                 del self._installed[release.chart]
-        for release in deployed:
+        for release in releases:
             self._bring_up(client, release)
 
     def _bring_up(self, client: Client, release: HelmRelease) -> None:
@@ -112,9 +142,6 @@ class ReleaseController:
         previous_state = self._states.get(key)
         chart = self._charts.get(release.chart)
         if previous_state and previous_state[0] == release and previous_state[1] != "failed":
-            if chart and self._installed.get(release.chart) == release and not chart.alive():
-                self._log.warning("the controller of %s died: started again", release.chart)
-                chart.restart()
             return
         self._states[key] = (release, "failed")
         if chart:
@@ -127,11 +154,16 @@ class ReleaseController:
         self._annotate(client, release, f"running {chart.version}" if chart else "recorded")
         self._log.info("release %s/%s (chart %s %s): %s", *key, release.chart, release.chart_version, state)
 
+    def _revive(self) -> None:
+        for name in self._installed:
+            if not self._charts[name].alive():
+                self._log.warning("the controller of %s died: started again", name)
+                self._charts[name].restart()
+
     def _deployed_releases(self, client: Client) -> list[HelmRelease]:
         """Return the newest deployed revision of every release."""
         releases: dict[tuple[str, str], HelmRelease] = {}
-        labels: dict[str, Any] = {"owner": "helm", "status": "deployed"}
-        for secret in client.list(Secret, namespace="*", labels=labels, fields={"type": "helm.sh/release.v1"}):
+        for secret in client.list(Secret, namespace="*", **_DEPLOYED):
             try:
                 release = decode_release(secret)
             except (ValueError, KeyError, OSError) as error:

@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -25,6 +25,14 @@ RETRY = timedelta(seconds=1)
 SLOWEST_RETRY_S = 10.0
 WATCH_LIFE_S = 300
 UNAUTHORIZED, CONFLICT, NOT_FOUND = 401, 409, 404
+
+
+def timestamp() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_timestamp() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class ApiRefused(PermanentError):

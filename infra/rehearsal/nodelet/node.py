@@ -10,8 +10,18 @@ from typing import Any
 
 from infra.errors import BivouacError, TemporaryError
 from infra.rehearsal.nodelet.boot import NodeConfig
-from infra.rehearsal.nodelet.client import CONFLICT, MERGE, NOT_FOUND, Api, ApiRefused, Object, Watch, namespaced_path
-from infra.rehearsal.nodelet.clock import micro_timestamp, timestamp
+from infra.rehearsal.nodelet.client import (
+    CONFLICT,
+    MERGE,
+    NOT_FOUND,
+    Api,
+    ApiRefused,
+    Object,
+    Watch,
+    micro_timestamp,
+    namespaced_path,
+    timestamp,
+)
 from infra.rehearsal.nodelet.machine import MachineConfig
 from infra.rehearsal.nodelet.pods.execution import FEATURE
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from infra.errors import BivouacError, TemporaryError
 from infra.rehearsal.nodelet.boot import NodeConfig
-from infra.rehearsal.nodelet.client import Api, Object, namespaced_path
-from infra.rehearsal.nodelet.clock import timestamp
+from infra.rehearsal.nodelet.client import Api, Object, namespaced_path, timestamp
 from infra.rehearsal.nodelet.credentials import RoleCredentials
 from infra.rehearsal.nodelet.machine import MachineConfig
 from infra.rehearsal.nodelet.pods.hosts import Hosts

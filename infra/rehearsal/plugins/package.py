@@ -15,11 +15,11 @@ class PropertyFailure:
     reason: str
 
 
-def unknown_properties(inputs: Props, known: Collection[str], owner: str) -> list[PropertyFailure]:
+def unknown_properties(inputs: Props, known_names: Collection[str], owner: str) -> list[PropertyFailure]:
     """Return a failure for each input that is not known. `owner` ends in the words before the names of these; what
     begins with `__` is the engine's."""
-    names = ", ".join(sorted(known))
-    unknown = sorted(name for name in inputs if name not in known and not name.startswith("__"))
+    names = ", ".join(sorted(known_names))
+    unknown = sorted(name for name in inputs if name not in known_names and not name.startswith("__"))
     return [PropertyFailure(name, f"unknown property '{name}' of {owner} {names}") for name in unknown]
 
 

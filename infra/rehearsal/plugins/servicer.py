@@ -132,7 +132,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
 
 
 def _request(
-    message: Any, inputs: Struct, old_inputs: Struct | None = None, state: Struct | None = None, **more: Any
+    message: Any, inputs: Struct, old_inputs: Struct | None = None, state: Struct | None = None, **fields: Any
 ) -> Request:
     """Return the request in plain Python; a URN is `urn:pulumi:stack::project::parent$type::name`."""
     parts = message.urn.split("::")
@@ -144,7 +144,7 @@ def _request(
         inputs=decode(inputs),
         old_inputs={} if old_inputs is None else decode(old_inputs),
         state={} if state is None else decode(state),
-        **more,
+        **fields,
     )
 
 

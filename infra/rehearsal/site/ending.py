@@ -64,18 +64,18 @@ def _export(site: handle.Site, say: Callable[[str], None], chosen_campaign: str 
         )
         say(f"{campaign}: exporting its archive to {results}")
         try:
-            completed = subprocess.run(
+            process = subprocess.run(
                 command, env={**bare(), **site.environment}, capture_output=True, text=True, timeout=_EXPORT_S
             )
         except subprocess.TimeoutExpired:
             failures = 1
             say(f"{campaign}: the export took longer than {_EXPORT_S:.0f} s")
             continue
-        if completed.returncode != 0:
+        if process.returncode != 0:
             failures = 1
-            say(f"{campaign}: nothing exported: {completed.stderr.strip().splitlines()[-1:]}")
+            say(f"{campaign}: nothing exported: {process.stderr.strip().splitlines()[-1:]}")
         else:
-            say(f"{campaign}: {completed.stdout.strip()}")
+            say(f"{campaign}: {process.stdout.strip()}")
     if failures:
         say(f"site {site.name} stays: it holds the only archive; free space or mend the cause, then repeat")
     return failures

@@ -114,7 +114,10 @@ def _live(store: CampaignStore, moment: datetime | None) -> dict[str, Any] | Non
 
 
 def _is_due(live: dict[str, Any], fault: dict[str, Any], store: CampaignStore) -> bool:
-    return bool(live["in_flight"]) and int(live["step"]) >= int(fault["after_step"])
+    if not live["in_flight"] or int(live["step"]) < int(fault["after_step"]):
+        return False
+    kind = scenarios()[fault["fault"]].after_event if fault.get("fault") else ""
+    return not kind or any(event.kind == kind for event in store.events())
 
 
 def _is_torn_down(live: dict[str, Any], fault: dict[str, Any], store: CampaignStore) -> bool:

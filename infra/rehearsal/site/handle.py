@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -17,7 +18,6 @@ from pathlib import Path
 from infra.errors import PermanentError
 from infra.folders import site_dir, sites_dir, tools_dir
 from infra.record.process_start import start_ticks as _start_ticks
-from infra.rehearsal.site import processes
 from infra.rehearsal.site.environment import bare
 from infra.rehearsal.site.layout import AWS_ENDPOINT, REGION
 from infra.spec import waits
@@ -27,6 +27,77 @@ ENTERED = "BIVOUAC_SITE"
 READY_WITHIN_S = 90.0
 _ENDS_WITHIN_S, _SAY_EVERY_S = 30.0, 5.0
 Progress = Callable[[str], None]
+
+
+SUPERVISOR = "infra.rehearsal.site.supervisor"
+FOLDER_VARIABLE = "BIVOUAC_SITE_FOLDER"
+"""Holds the site's folder, in the environment of every process that entered the site."""
+
+
+def boot() -> str:
+    """Return the boot ID; process numbers of another boot mean nothing."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def supervisors(folder: Path) -> tuple[int, ...]:
+    """Return a site's outer process and its PID 1, even if their starter died before it recorded them."""
+    arguments = [b"-m", SUPERVISOR.encode(), os.fsencode(folder)]
+    pids = []
+    for pid in _pids():
+        argv = _read(pid, "cmdline").split(b"\0")
+        if any(argv[offset : offset + 3] == arguments for offset in range(len(argv) - 2)):
+            pids.append(pid)
+    return tuple(pids)
+
+
+def processes_inside(folder: Path, inner_pid: int | None) -> tuple[int, ...]:
+    """Return the processes that entered a site from outside, by its network or its folder; never our ancestors."""
+    marker, ancestors = f"{FOLDER_VARIABLE}=".encode() + os.fsencode(folder), _ancestry()
+    network = None if inner_pid is None else _network(inner_pid)
+    if network == _network(os.getpid()):
+        network = None
+    return tuple(
+        pid
+        for pid in _pids()
+        if pid not in ancestors
+        and ((network is not None and _network(pid) == network) or marker in _read(pid, "environ").split(b"\0"))
+    )
+
+
+def end(pids: tuple[int, ...]) -> None:
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+
+
+def _read(pid: int, file_name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{file_name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _network(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return None
+
+
+def _ancestry() -> set[int]:
+    pid, ancestors = os.getpid(), set[int]()
+    while pid > 1 and pid not in ancestors:
+        ancestors.add(pid)
+        fields = _read(pid, "stat").rpartition(b")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0
+    return ancestors
 
 
 @dataclass(frozen=True)
@@ -46,7 +117,7 @@ class Site:
     """Boot ID of the machine when the site was started."""
 
     def alive(self) -> bool:
-        if self.boot and self.boot != processes.boot():
+        if self.boot and self.boot != boot():
             return False
         return _start_ticks(self.outer_pid) == self.outer_start and _start_ticks(self.inner_pid) is not None
 
@@ -112,7 +183,7 @@ def remove(name: str, say: Progress = lambda _: None) -> bool:
     # Look again each time: a process may have started another one, or become one, that was not yet the site's.
     while left := _living(folder, site, inner):
         was_alive = True
-        processes.end(left)
+        end(left)
         if time.monotonic() - reported_at > _SAY_EVERY_S:
             reported_at = time.monotonic()
             say(f"site {name}: waiting for {len(left)} processes to end")
@@ -132,9 +203,9 @@ def remove(name: str, say: Progress = lambda _: None) -> bool:
 def _living(folder: Path, site: Site | None, inner: int | None) -> tuple[int, ...]:
     """Return the running processes of a site, or of a start that was killed."""
     recorded_pids = (site.outer_pid, site.inner_pid) if site is not None and site.alive() else ()
-    supervisor_pids = processes.supervisors(folder)
+    supervisor_pids = supervisors(folder)
     inner = inner or max(supervisor_pids, key=lambda pid: (_start_ticks(pid) or 0, pid), default=None)
-    pids = dict.fromkeys([*recorded_pids, *supervisor_pids, *processes.processes_inside(folder, inner)])
+    pids = dict.fromkeys([*recorded_pids, *supervisor_pids, *processes_inside(folder, inner)])
     return tuple(pid for pid in pids if _start_ticks(pid) is not None)
 
 
@@ -143,7 +214,7 @@ def _start_site(name: str, folder: Path) -> Site:
 
     rootless = os.geteuid() != 0
     command = ["unshare", *(["--user", "--map-root-user"] if rootless else []), "--net", "--mount", "--pid", "--fork"]
-    command += ["--mount-proc", "--kill-child", sys.executable, "-P", "-m", processes.SUPERVISOR, str(folder), REGION]
+    command += ["--mount-proc", "--kill-child", sys.executable, "-P", "-m", SUPERVISOR, str(folder), REGION]
     (folder / "logs").mkdir(exist_ok=True)
     environment = {**bare(), "PATH": _path(folder)}
     with (folder / "logs" / "site.log").open("ab") as log:
@@ -180,11 +251,11 @@ def _start_site(name: str, folder: Path) -> Site:
             "AWS_EC2_METADATA_DISABLED": "true",
             "PATH": _path(folder),
             "PULUMI_HOME": str(folder / "pulumi"),
-            processes.FOLDER_VARIABLE: str(folder),
+            FOLDER_VARIABLE: str(folder),
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             waits.TIME_SCALE: str(settings.read(folder).time_scale or 1),
         },
-        boot=processes.boot(),
+        boot=boot(),
     )
     fresh = folder / "site.json.new"
     fresh.write_text(json.dumps(asdict(site), indent=1))

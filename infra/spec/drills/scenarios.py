@@ -22,6 +22,34 @@ class Hand(Frozen):
     body: Mapping[str, Any] | None = None
 
 
+class Need(Frozen):
+    """A field that a spec must have for the fault to strike, or to be noticed; without a value below any will do."""
+
+    field: str
+    """Its path in the spec."""
+    one_of: tuple[str | bool, ...] = ()
+    at_least: int | None = None
+    contains: str = ""
+    """Words of a command."""
+
+    def holds(self, value: object) -> bool:
+        """Return whether the field may have this value; None is a field that the spec lacks."""
+        if value is None or (self.one_of and value not in self.one_of):
+            return False
+        if self.at_least is not None and not (isinstance(value, int) and value >= self.at_least):
+            return False
+        return self.contains in (" ".join(value) if isinstance(value, tuple) else str(value))
+
+    @property
+    def cure(self) -> str:
+        """Return what to write."""
+        if self.one_of:
+            return f"write `{self.field}: {' or '.join(str(value).lower() for value in self.one_of)}`"
+        if self.at_least is not None:
+            return f"write {self.at_least} or more for `{self.field}`"
+        return f"give `{self.field}`{f' with {self.contains}' if self.contains else ''}"
+
+
 class Expectation(Frozen):
     """What must follow a strike. Times are seconds of the record, from the strike on."""
 
@@ -58,13 +86,19 @@ class Scenario(Frozen):
     driver: Literal["KILL", "SECOND"] | None = None
     """What happens to the driver, which is no process of the site: `bivouac drill` kills it and starts it again, or
     starts the same command a second time beside it, which must be refused."""
+    after_event: str = ""
+    """Kind of an event that the record must have before it strikes; empty: none."""
     lasts_s: float = 0.0
     """Time after which `undo` follows."""
     undo: tuple[Hand, ...] = ()
     stage: Literal["training", "teardown"] = "training"
     """When it strikes: after a step of the training, or once the teardown has begun."""
     spec: Mapping[str, Any] = {}
-    """Fields of the spec, by their path, without which it cannot strike: a drill with it has them."""
+    """Fields of the spec, by their path, that a drill with it has."""
+    needs: tuple[Need, ...] = ()
+    """What every spec must have that asks for it; `check` refuses others."""
+    abandons: bool = False
+    """No GPU node can be had any more, and the archive needs one: who ends the campaign gives up what is not in S3."""
     absent_because: str = ""
     """Why a rehearsal cannot strike with it; empty where it can."""
     nodes: int = 0

@@ -19,6 +19,8 @@ class BuiltIn(Frozen):
     pod_command: tuple[str, ...] = ("python", "-m", "trainer.builtin.agent")
     sealing_s: int = 0
     has_marks: bool = False
+    elastic: bool = True
+    step_time_field: str = "training.step_seconds_estimate"
     image: str | None = None
     pull_secret: SecretSource | None = None
     secrets: dict[str, SecretSource] = {}
@@ -46,3 +48,7 @@ class BuiltIn(Frozen):
     host_network: bool = False
     by_mpirun: bool = False
     on_disks: bool = False
+
+    def on(self, target: str) -> BuiltIn:
+        """Return itself: it differs on no target."""
+        return self

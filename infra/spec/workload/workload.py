@@ -61,6 +61,7 @@ class Workload(Section):
     evaluate_every: ClassVar = None
     """Steps between evaluations beside those that its steps include."""
     evaluation_tolerance: ClassVar = 0.0
+    step_time_field: ClassVar = "workload.estimates.step_seconds"
     sealing_s: ClassVar = 30
     """Time for its supervisor to seal the last checkpoint after the job's own grace."""
 

@@ -100,7 +100,8 @@ def pod_trust(account_place: AccountPlace) -> str:
 
 def steward(spec: Spec) -> list[Statement]:
     """Allow to resize the GPU node group, end single instances, postpone what ends them without a steward, use the
-    campaign's folder of the state bucket, and tell people."""
+    campaign's folder of the state bucket, tell people, and read what the file system tells CloudWatch, whose reads know
+    no resource."""
     account_place, names = place(spec), Names(spec)
     group = account_place.arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
     # EKS names a node group's Auto Scaling group `eks-<node group>-<uuid>`, a prefix that may match another campaign's;
@@ -120,6 +121,7 @@ def steward(spec: Spec) -> list[Statement]:
             [
                 "autoscaling:DescribeAutoScalingGroups",
                 "autoscaling:DescribeScalingActivities",
+                *(["cloudwatch:GetMetricData"] if spec.storage.shared else []),
                 "ec2:DescribeInstanceStatus",
                 "ec2:DescribeInstances",
             ],

@@ -24,8 +24,8 @@ _SYSTEM_ONLY = {POOL_LABEL: SYSTEM_POOL}
 
 def unused_drivers(spec: Spec) -> tuple[str, ...]:
     """Return the add-ons that mount nothing of this campaign's."""
-    used = {CSI_DRIVER: spec.storage.shared is not None, MOUNTPOINT_DRIVER: bool(spec.runtime.by_mountpoint)}
-    return tuple(name for name, is_used in used.items() if not is_used)
+    uses = {CSI_DRIVER: spec.storage.shared is not None, MOUNTPOINT_DRIVER: bool(spec.runtime.by_mountpoint)}
+    return tuple(name for name, is_used in uses.items() if not is_used)
 
 
 class AddonStage(pulumi.ComponentResource):

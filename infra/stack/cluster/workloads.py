@@ -178,84 +178,46 @@ class Workloads(pulumi.ComponentResource):
         """Make a static volume: the file system is Pulumi's, so nothing is left when the CSI driver is gone. With a new
         file system both are made anew, the claim deleted first: Kubernetes keeps a volume while a claim has it."""
         anew = ResourceOptions(delete_before_replace=True, replace_on_changes=["spec"])
-        size = {"storage": f"{shared.capacity_gib}Gi"}
-        lustre = storage.lustre
-        volume = kubernetes.core.v1.PersistentVolume(
-            SHARED_CLAIM,
-            metadata={"name": f"{self._names.prefix}-{SHARED_CLAIM}"},
-            spec={
-                "capacity": size,
-                "access_modes": ["ReadWriteMany"],
-                "volume_mode": "Filesystem",
-                "persistent_volume_reclaim_policy": "Retain",
-                "storage_class_name": "",
-                "mount_options": ["flock"],
-                "csi": {
-                    "driver": "fsx.csi.aws.com",
-                    "volume_handle": lustre.id,
-                    "volume_attributes": {"dnsname": lustre.dns_name, "mountname": lustre.mount_name},
-                },
-            },
-            opts=ResourceOptions.merge(self._child([storage.data] if storage.data is not None else []), anew),
-        )
-        self._claim(SHARED_CLAIM, volume, size, anew)
+        lustre, links = storage.lustre, [storage.data] if storage.data is not None else []
+        attributes = {"dnsname": lustre.dns_name, "mountname": lustre.mount_name}
+        csi = {"driver": "fsx.csi.aws.com", "volume_handle": lustre.id, "volume_attributes": attributes}
+        fields = {"volume_mode": "Filesystem", "mount_options": ["flock"], "csi": csi}
+        self._volume(SHARED_CLAIM, fields, f"{shared.capacity_gib}Gi", links, anew)
 
     def _mount(self, claim: str, source: MountVolume) -> None:
         """Make a static volume of what somebody has; with the cluster it goes, and what it shows stays."""
-        size = {"storage": "1Gi"}  # required, and no driver looks at it
-        volume = kubernetes.core.v1.PersistentVolume(
-            claim,
-            metadata={"name": f"{self._names.prefix}-{claim}"},
-            spec={
-                "capacity": size,
-                "access_modes": ["ReadWriteMany"],
-                "persistent_volume_reclaim_policy": "Retain",
-                "storage_class_name": "",
-                "claim_ref": {"namespace": NAMESPACE, "name": claim},
-                "mount_options": list(source.options),
-                "csi": {
-                    "driver": source.driver,
-                    "volume_handle": source.handle,
-                    "volume_attributes": source.attributes,
-                },
-            },
-            opts=self._child([]),
-        )
-        self._claim(claim, volume, size)
+        csi = {"driver": source.driver, "volume_handle": source.handle, "volume_attributes": source.attributes}
+        reference = {"namespace": NAMESPACE, "name": claim}
+        self._volume(claim, {"claim_ref": reference, "mount_options": list(source.options), "csi": csi})
 
     def _node_folder(self, claim: str, path: str) -> None:
         """Make a claim for a folder of the pod's node. Pods name the claim: only the volume names a path."""
-        size = {"storage": "1Gi"}  # required, but nothing limits a folder
-        volume = kubernetes.core.v1.PersistentVolume(
-            claim,
-            metadata={"name": f"{self._names.prefix}-{claim}"},
-            spec={
-                "capacity": size,
-                "access_modes": ["ReadWriteMany"],
-                "persistent_volume_reclaim_policy": "Retain",
-                "storage_class_name": "",
-                "host_path": {"path": path, "type": "DirectoryOrCreate"},
-            },
-            opts=self._child([]),
-        )
-        self._claim(claim, volume, size)
+        self._volume(claim, {"host_path": {"path": path, "type": "DirectoryOrCreate"}})
 
-    def _claim(
+    def _volume(
         self,
         name: str,
-        volume: kubernetes.core.v1.PersistentVolume,
-        size: Mapping[str, pulumi.Input[str]],
+        fields: Mapping[str, Any],
+        size: str = "1Gi",
+        after: Sequence[pulumi.Resource] = (),
         extra_opts: ResourceOptions | None = None,
     ) -> None:
+        """Make a volume of what exists, and the claim on it. A size is required, though no driver looks at it."""
+        of_both = {"access_modes": ["ReadWriteMany"], "storage_class_name": ""}
+        terms: dict[str, Any] = {"capacity": {"storage": size}, "persistent_volume_reclaim_policy": "Retain"}
+        volume_spec: Any = {**of_both, **terms, **fields}
+        volume = kubernetes.core.v1.PersistentVolume(
+            name,
+            metadata={"name": f"{self._names.prefix}-{name}"},
+            spec=volume_spec,
+            opts=ResourceOptions.merge(self._child(after), extra_opts),
+        )
+        volume_name = volume.metadata.apply(lambda metadata: metadata.name or "")
+        claim_spec: Any = {**of_both, "volume_name": volume_name, "resources": {"requests": {"storage": size}}}
         kubernetes.core.v1.PersistentVolumeClaim(
             name,
             metadata={"name": name, "namespace": NAMESPACE},
-            spec={
-                "access_modes": ["ReadWriteMany"],
-                "storage_class_name": "",
-                "volume_name": volume.metadata.apply(lambda metadata: metadata.name or ""),
-                "resources": {"requests": size},
-            },
+            spec=claim_spec,
             opts=ResourceOptions.merge(self._child([self._namespace, volume]), extra_opts),
         )
 

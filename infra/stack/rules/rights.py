@@ -17,6 +17,7 @@ from infra.stack.rules.graph import UNKNOWN, Graph, GraphResource
 TO_EVERYTHING = {
     "autoscaling:DescribeAutoScalingGroups": "the API knows no resource for it",
     "autoscaling:DescribeScalingActivities": "the API knows no resource for it",
+    "cloudwatch:GetMetricData": "the API knows no resource for it",
     "ec2:DescribeInstanceStatus": "the API knows no resource for it",
     "ec2:DescribeInstances": "the API knows no resource for it",
     "ecr:GetAuthorizationToken": "a token is the registry's, not a repository's",

@@ -56,12 +56,12 @@ class Announcements:
         """Return a view with the declines of this look (instance -> why) and what EC2 told spot nodes of their end, and
         these their agents. `statuses`: by pod. Both stand: EC2 takes no interruption back, and a gang that drains tells
         no more."""
-        standing = {instance: why for instance, why in declines.items() if not is_of_room(why)}
+        standing = {instance: reason for instance, reason in declines.items() if not is_of_room(reason)}
         self._declines = {**standing, **self._declines}
         self._rooms = {
-            instance: why
-            for instance, why in declines.items()
-            if is_of_room(why) and self._room_attempts.get(instance, view.attempt) == view.attempt
+            instance: reason
+            for instance, reason in declines.items()
+            if is_of_room(reason) and self._room_attempts.get(instance, view.attempt) == view.attempt
         }
         notices = {pod.node: statuses[pod.name].notice for pod in view.pods if pod.name in statuses}
         nodes = tuple(self._with_news(node, notices.get(node.name)) for node in view.nodes)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from http import HTTPStatus
 
-from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import Field, TypeAdapter, ValidationError
 
-from infra.errors import LeaseLost, LeaseUnproven
 from infra.monitoring.alerts import HEARTBEAT
 from infra.notices.fired_alerts import history
+from infra.record.lease_thread import LeaseThread
 from infra.record.payloads.alerts import AlertAcknowledged, AlertEnded, AlertFired, AlertsUnseen
 from infra.record.store import CampaignStore
 from infra.steward.seeing import agents
@@ -24,7 +22,6 @@ ALERTMANAGER, ALERTMANAGER_PORT = "kube-prometheus-stack-alertmanager.monitoring
 """The service of the chart `kube-prometheus-stack`, as the release of this name has it."""
 _PATH = "/api/v2/alerts"
 """Also those that are silenced or inhibited: they have not ended."""
-_EVERY_S = 2.0
 _UNSEEN_S = 120.0
 """Silence after which people are told that alerts cannot be seen: longer than Alertmanager takes to start anew."""
 _LATE_S = 150.0
@@ -83,8 +80,10 @@ def read(address: str = ALERTMANAGER, port: int = ALERTMANAGER_PORT) -> list[Ale
         raise agents.NoAnswer(f"Alertmanager's answer: {error.errors()[0]['msg']}") from error
 
 
-class AlertWatch:
+class AlertWatch(LeaseThread):
     """A thread, so that the steward's loop never waits for Alertmanager."""
+
+    name, every_s = "alerts", 2.0
 
     def __init__(
         self,
@@ -100,21 +99,6 @@ class AlertWatch:
         self._heard, self._is_unseen_told = monotonic(), False
         self._beat, self._beat_at = "", monotonic()
         """When Prometheus sent its newest heartbeat, and when it was first seen here: clocks of nodes may differ."""
-
-    def open(self) -> None:
-        threading.Thread(target=self._run, name="alerts", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self.look()
-            except (ClientError, BotoCoreError, OSError, LeaseUnproven) as error:
-                log.info("alerts wait: %s", error)
-            except LeaseLost:
-                return  # another steward takes them over
-            except Exception:
-                log.exception("alerts wait")
-            time.sleep(_EVERY_S)
 
     def look(self) -> None:
         """Record what has fired and what has ended since the last look."""
@@ -146,17 +130,17 @@ class AlertWatch:
                 self._store.append(AlertAcknowledged(alert=row.alert, began=row.began, labels=row.labels, by=person))
                 self._acknowledged.add(key)
         for key in [key for key in self._open if key not in active]:
-            ended = self._open[key]
-            self._store.append(AlertEnded(alert=ended.alert, began=ended.began, labels=ended.labels))
+            old_alert = self._open[key]
+            self._store.append(AlertEnded(alert=old_alert.alert, began=old_alert.began, labels=old_alert.labels))
             del self._open[key]
 
-    def _note_silence(self, why: str) -> None:
+    def _note_silence(self, reason: str) -> None:
         if self._monotonic() - self._heard >= _UNSEEN_S:
-            self._tell_unseen(why)
+            self._tell_unseen(reason)
 
-    def _tell_unseen(self, why: str) -> None:
+    def _tell_unseen(self, reason: str) -> None:
         if self._is_unseen_told:
             return
         self._guard()
-        self._store.append(AlertsUnseen(why=why))
+        self._store.append(AlertsUnseen(why=reason))
         self._is_unseen_told = True

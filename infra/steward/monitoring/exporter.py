@@ -42,11 +42,11 @@ class Exporter:
         attempts: int,
         look_s: float,
         interval: timedelta,
-        more: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
         step_s: float | None = None,
     ) -> None:
         """Take the figures of a look. `look_s`: its duration in seconds; `attempts`: those launched so far; `interval`:
-        between two commits on a tier that outlives a node; `more`: further fields of the metrics; `step_s`: seconds of
+        between two commits on a tier that outlives a node; `extra`: further fields of the metrics; `step_s`: seconds of
         the newest step."""
         now = self._clock.monotonic()
         self._count_time(view, now, step_s)
@@ -54,7 +54,7 @@ class Exporter:
         if view.committed_step > self._safe_step or not (self._trains and trains):
             self._since = now
         self._safe_step, self._trains = max(view.committed_step, self._safe_step), trains
-        further = more or {}
+        further = extra or {}
         self._facts = {
             "hang_timeout_s": self._hang_timeout.total_seconds(),
             "save_interval_s": interval.total_seconds(),

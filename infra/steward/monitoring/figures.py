@@ -119,7 +119,12 @@ def peak(config: StewardConfig, nodes: int, statuses: Iterable[Status]) -> dict[
 
 
 def further_figures(
-    config: StewardConfig, view: Observation, lookout: Lookout, lease: Lease, events_written: int
+    config: StewardConfig,
+    view: Observation,
+    lookout: Lookout,
+    lease: Lease,
+    events_written: int,
+    file_system: dict[str, float],
 ) -> dict[str, Any]:
     """Return the fields of the metrics that a look does not see. The lease's clock runs while the machine sleeps."""
     copied_at = lookout.record_figures.get("copied_at")
@@ -130,6 +135,7 @@ def further_figures(
         "source_errors": dict(lookout.sources.failures),
         "lease_left_s": max(0.0, left_s),
         "events_written": events_written,
+        "file_system": file_system,
         **lookout.record_figures,
         "copy_age_s": None if copied_at is None else (view.now - copied_at).total_seconds(),
     }

@@ -12,18 +12,16 @@ import io
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from infra.clock import Clock
-from infra.errors import LeaseLost, LeaseUnproven
+from infra.errors import LeaseLost
 from infra.monitoring.exporters import known_metrics
 from infra.monitoring.prometheus import PORT, SERVICE, SPACE, range_path
 from infra.monitoring.series import MetricSeries, lines, matrix
+from infra.record.lease_thread import LeaseThread
 from infra.record.payloads.alerts import SeriesUnkept
 from infra.record.series import piece, pieces, span
 from infra.record.store import CampaignStore
@@ -35,7 +33,7 @@ STEPS_S = (15, 60, 300)
 """Between two samples that are kept; a window that is too large is kept with the next one."""
 MOST_BYTES = 2**20
 """Of a window, compressed: at most 2.9 GB in 30 days, whatever the number of nodes."""
-_LATE_S, _EVERY_S = 15.0, 15.0
+_LATE_S = 15.0
 _UNKEPT_S = 1800.0
 """Time without an answer after which people read of it."""
 _FLUSH_S = 20.0
@@ -57,8 +55,10 @@ def read(query: str, begin: int, end: int, step: int) -> list[MetricSeries]:
         raise agents.NoAnswer(str(error)) from error
 
 
-class SeriesKeeper:
+class SeriesKeeper(LeaseThread):
     """A thread that writes each window once it is over, and what the steward asks for before it archives."""
+
+    name, every_s = "series", 15.0
 
     def __init__(
         self,
@@ -80,19 +80,7 @@ class SeriesKeeper:
 
     def open(self) -> None:
         self._flushes = True
-        threading.Thread(target=self._run, name="series", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self.look()
-            except LeaseLost:
-                return  # another steward keeps them
-            except (ClientError, BotoCoreError, OSError, LeaseUnproven) as error:
-                log.info("series wait: %s", error)
-            except Exception:
-                log.exception("series wait")
-            time.sleep(_EVERY_S)
+        super().open()
 
     def look(self) -> None:
         """Keep each window that is over. Raises S3's errors, `LeaseLost` and `LeaseUnproven`."""
@@ -154,7 +142,7 @@ class SeriesKeeper:
     def _begin(self) -> int:
         """Return the begin of the next window: behind the newest piece, else a whole window before this steward's."""
         if self._next is None:
-            spans = [kept for key in pieces(self._store)[-1:] if (kept := span(key)) is not None]
+            spans = [kept_span for key in pieces(self._store)[-1:] if (kept_span := span(key)) is not None]
             now = int(self._clock.now().timestamp())
             self._next = spans[0][1] if spans else now // WINDOW_S * WINDOW_S - WINDOW_S
         return self._next

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from math import inf
 from typing import Any
@@ -26,15 +26,14 @@ from infra.record.meter import Reading
 from infra.record.objects import Unreadable
 from infra.record.store import LIVE, STOP, CampaignStore
 from infra.steward.clocks import CLOCKS, EVERY_S, Clocks, StoredClocks, taken_over
-from infra.steward.decide import Action, History, Observation, Policy, Reboot, Replace, Wait, decide
+from infra.steward.decide import Action, History, Policy, Reboot, Replace, Wait, decide
 from infra.steward.foresight.announcements import Announcements
 from infra.steward.foresight.declines import Declines
 from infra.steward.policy import is_withheld
 from infra.steward.rules.gang_size import Room
 from infra.steward.seeing.observe import Observer
-from infra.steward.seeing.pace import Pace, interval_and_archive
 from infra.steward.seeing.sources import Away, Sources
-from infra.steward.seeing.views import PodView
+from infra.steward.seeing.views import Observation, PodView
 from trainer.contract import Phase
 from trainer.contract.culprit import Sign
 
@@ -48,6 +47,42 @@ _LATE_S = 5.0
 _MOST_RANKS, _LONGEST = 16, 80
 """Of one pod, that are named; and characters of how one ended."""
 _ALWAYS_NEW = ("at", "spent_usd", "step_seconds", "step", "loss", "pods")
+
+
+MEASURED_STEPS = 10
+"""Steps after the first one that was seen, whose mean replaces the estimate: the first compiles kernels."""
+
+
+class Pace:
+    """The measured time of a step. It replaces the spec's estimate, of a built-in training and of any job."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, int, datetime] | None = None
+        """(attempt, step, time) of the first step that was seen of the attempt."""
+        self._last_step = 0
+        self.mean_s: float | None = None
+        """Mean seconds of a step of the attempt; None before two of them were seen."""
+        self.measured_s: float | None = None
+        """The same over `MEASURED_STEPS` or more, of the newest attempt that had so many."""
+
+    def note(self, view: Observation, step: int) -> None:
+        """Take the step that an observation shows."""
+        self.mean_s = None
+        if self._first is None or self._first[0] != view.attempt or step < self._first[1]:
+            self._first = (view.attempt, step, view.now) if step > 0 else None
+        if self._first is None or step == self._first[1]:
+            return
+        steps = step - self._first[1]
+        self.mean_s = (view.now - self._first[2]).total_seconds() / steps
+        if steps >= MEASURED_STEPS and step != self._last_step:  # a gang that hangs takes no longer steps
+            self.measured_s = self.mean_s
+        self._last_step = step
+
+
+def interval_and_archive(config: StewardConfig, step_s: float) -> timedelta:
+    """Return the time for one more interval of the plan's steps, `step_s` seconds each, and for the archive."""
+    every_steps = config.train.checkpoint.every_steps if config.train else 0
+    return timedelta(seconds=(config.workload.save_every if config.workload else every_steps) * step_s) + config.archive
 
 
 class Keeper:
@@ -188,8 +223,8 @@ class Lookout:
         size = gang_nodes if in_flight else 0
         view = self.observer.observe(attempt, in_flight, newest_step, self._stop, held_since, size)
         all_troubles = (*troubles, *map(str, view.unseen), *filter(None, [self._clock.disagreement()]))
-        more = {"given_back": self.given_back, "notice_steps": dict(self.announcements.steps)}
-        view = view.model_copy(update={"troubles": all_troubles, **more})
+        further_fields = {"given_back": self.given_back, "notice_steps": dict(self.announcements.steps)}
+        view = view.model_copy(update={"troubles": all_troubles, **further_fields})
         if self.sources.away("AWS"):
             view = self.announcements.remember(view)
         declines = self._declines.note(view, self.observer.statuses, self._clock.monotonic())

@@ -109,12 +109,12 @@ class Observer:
         facts = self._node_looks.look(bool(self.clocks.quiet))
         pods = self._pods(attempt) if in_flight else ()
         # After the pods: the queue suspends a gang before it ends its pods, so none of them is missed as a failure.
-        queued = self._queue_words(attempt) if in_flight else ""
-        is_vanished = queued == attempts.VANISHED
+        queue_words = self._queue_words(attempt) if in_flight else ""
+        is_vanished = queue_words == attempts.VANISHED
         node_count = self.config.spec.nodes.count
-        rate = self._rate(facts, gang_nodes or node_count, is_queued=bool(queued))
+        rate = self._rate(facts, gang_nodes or node_count, is_queued=bool(queue_words))
         self._meter(rate)
-        if queued:
+        if queue_words:
             self.begin_attempt(attempt)
             self.agents, pods = {}, ()
         views = self._node_views(facts or ())
@@ -142,8 +142,8 @@ class Observer:
             since_failed=None if failure_time is None else timedelta(seconds=now - failure_time),
             since_short=None if short is None else timedelta(seconds=now - short),
             committed_step=committed_step,
-            queued="" if is_vanished else queued,
-            vanished=queued if is_vanished else "",
+            queued="" if is_vanished else queue_words,
+            vanished=queue_words if is_vanished else "",
             stop_requested=stop_requested,
             held_since=held_since,
             unseen=self.sources.unseen(),

@@ -38,13 +38,13 @@ class RayWorkers(Workers):
 
         if not todo:
             return
-        held = [item for item, _ in todo]
+        items = [item for item, _ in todo]
 
         def work(row: dict[str, Any]) -> dict[str, Any]:
-            stage.function(held[row["id"]], stage.task)
+            stage.function(items[row["id"]], stage.task)
             return row
 
-        data.range(len(held), override_num_blocks=len(held)).map(work).materialize()
+        data.range(len(items), override_num_blocks=len(items)).map(work).materialize()
         say(sum(size for _, size in todo))
 
 

@@ -100,7 +100,7 @@ def flip(model: Transformer, chance: random.Random) -> None:
     """Flip a bit of the exponent of the largest weight of a matrix, which becomes 4 to 2^128 times as large.
 
     A flip that makes a weight smaller changes next to nothing, and nothing sees it."""
-    parameters = [one for one in model.parameters() if one.dim() == 2]
+    parameters = [parameter for parameter in model.parameters() if parameter.dim() == 2]
     bits = chance.choice(parameters).detach().view(-1).view(torch.int32)
     largest = int(bits.view(torch.float32).abs().argmax())
     zeros = [bit for bit in (24, 25, 26, 30) if not int(bits[largest]) >> bit & 1]

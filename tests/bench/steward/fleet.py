@@ -163,7 +163,7 @@ def main(nodes: int, folder: Path) -> None:
         until(lambda: len([one for one in site.alive() if one.joined]) == nodes)
         machines += site.alive()
         gang = Gang(spec.campaign)
-        api.created = lambda document: pods_of(api, [one.settings["hostname"] for one in machines], document)
+        api.created = lambda document: pods_of(api, [machine.settings["hostname"] for machine in machines], document)
         key, secret = site.world.operator_key
         config = folder / "config.json"
         story = StewardSite(site, api, folder, spec)

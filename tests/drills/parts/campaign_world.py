@@ -17,8 +17,9 @@ from typing import Any
 
 from infra.steward.seeing.sources import PASSING
 from infra.steward.steward import Steward
+from tests.fake_cluster import PODS, ended, gpu_node
 from tests.part import part
-from tests.unit.steward.steward_story import PODS, TURN, Over, StewardRun, ended, gpu_node
+from tests.unit.steward.steward_story import TURN, Over, StewardRun
 from tests.worlds.s3 import refusal
 from trainer.contract import COMMITTED_NAME, Phase, Status
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tests.trainer.supervisor.histories import Attempt, History, Sealed
 _TOKEN = re.compile(rb"<step=(\d+) attempt=(\d+)>")
 _A_FEW = 10
 _ALARMS = ("resumed_elsewhere", "loss_jumped")
+_SAVES = ("begun", "finished")
 
 
 def step_in(sealed: Sealed) -> int:
@@ -38,7 +39,7 @@ class Ledger:
 
     def saves(self, before: int) -> list[dict[str, Any]]:
         """Return what was whole before an attempt, in its order, also where the script could not note its end."""
-        return [line for line in self.lines if line["kind"] in ("begun", "finished") and line["attempt"] < before]
+        return [line for line in self.lines if line["kind"] in _SAVES and line["attempt"] < before]
 
     def left(self, before: int) -> dict[str, tuple[int, str]]:
         """Return the roots of the job's folder when an attempt begins, with step and digest of each: without what the
@@ -56,8 +57,23 @@ class Ledger:
         return roots
 
 
-def read(path: Path) -> Ledger:
-    return Ledger([json.loads(line) for line in path.read_text().splitlines()] if path.exists() else [])
+def read(paths: Sequence[str | Path]) -> list[Ledger]:
+    """Return each rank's ledger. What two ranks save is whole once both have noted their parts of it."""
+    lines, *others = [_lines(Path(path)) for path in paths]
+    if not others:
+        return [Ledger(lines)]
+    parts = [_part(line) for line in others[0] if line["kind"] == "part"]
+    whole = [{**line, "kind": "begun"} if line["kind"] == "part" and _part(line) in parts else line for line in lines]
+    saves = [line for line in whole if line["kind"] in _SAVES]
+    return [Ledger(whole), Ledger(saves + [line for line in others[0] if line["kind"] not in _SAVES])]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _part(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    return line["attempt"], line["step"], line["digest"]
 
 
 @dataclass
@@ -66,6 +82,7 @@ class Judge:
 
     history: History
     ledger: Ledger
+    """Of the rank that is judged."""
     plan: Mapping[str, Any]
     damaged: Mapping[int, int] = field(default_factory=dict)
     """Attempt after which a step was damaged -> the step, by its content."""
@@ -91,9 +108,9 @@ class Judge:
     def resumed(self, attempt: Attempt) -> None:
         """Judge what an attempt was given."""
         (line,) = self.ledger.of("resumed", attempt.number) or ({},)
-        if not line:
-            self.faults.append(f"attempt {attempt.number} never began: {attempt.ends}")
-            return
+        if not line:  # its node may have died while the step was laid back on a new disk
+            has_ended = set(attempt.codes) != {-9}
+            return self.insist(not has_ended, f"attempt {attempt.number} never began: {attempt.ends}")
         told, saves = self.committed(attempt.number), self.ledger.saves(attempt.number)
         newest, step = max(told, default=0), int(line["step"])
         where = f"attempt {attempt.number}"
@@ -104,7 +121,9 @@ class Judge:
             whole = {save["digest"] for save in saves if save["step"] == step and save["attempt"] >= least}
             self.insist(line["digest"] in whole, f"{where} was given other bytes for step {step} than it had saved")
         there = {root: tuple(content) for root, content in line["there"].items()}
-        for root, content in self.ledger.left(attempt.number).items():
+        # A new disk has what a resume needs, and no older checkpoint.
+        left = self.ledger.left(attempt.number) if self.plan["nodes"] == 1 else {}
+        for root, content in left.items():
             if content[0] < step and root != line["root"]:
                 self.insist(there.get(root) == content, f"{where}: the older checkpoint {root} is gone or changed")
 
@@ -123,16 +142,17 @@ class Judge:
             return
         self.insist(not alarms, f"{where}: a false alarm: {alarms[:1]}")
         if steps and lines:
-            begun = lines[0]["step"]
+            step = lines[0]["step"]
             most = self.plan["steps"] + 1
-            self.insist(begun <= steps[0] and steps[-1] < most, f"{where}: went on from {begun}, told {steps}")
+            self.insist(step <= steps[0] and steps[-1] < most, f"{where}: went on from {step}, told {steps}")
 
     def end(self, attempt: Attempt) -> None:
         """Judge the last attempt's end."""
         end, where = attempt.end, f"attempt {attempt.number}"
         unsealed = self.ledger.of("never sealed", attempt.number)
         if unsealed:
-            return self.faults.append(f"{where}: step {unsealed[0]['step']} was finished, and never sealed")
+            reasons = attempt.events("not_sealed")[:2]
+            return self.faults.append(f"{where}: step {unsealed[0]['step']} was finished, and never sealed: {reasons}")
         if self.plan["ending"] == "fails":
             self.insist(end.exit_code == 70 and "the loss is not finite" in end.detail, f"{where} ended as {end}")
             return
@@ -147,29 +167,46 @@ class Judge:
             return "nothing"
         step, content = saves[-1]["step"], attempt.unrecognised
         sealed = {step_in(one): number for number, one in attempt.sealed.items()}
-        refused = attempt.events("not_sealed")
+        events = attempt.events("not_sealed")
         entries = list(content["entries"]) if content else []
         self.insist(content is not None and content["ended"], "what is unrecognised at the end is not told")
-        covers = [(entry, entry.rstrip("/") + "/") for entry in entries]
-        untold = [name for name in self.beside() if not any(name == e or name.startswith(top) for e, top in covers)]
+        untold = [name for name in self.beside(0) if not _covers(entries, name)]
         self.insist(not untold or content is None, f"neither recognised nor told: {untold}; told is {entries[:5]}")
+        lost = [
+            name for node in range(1, self.plan["nodes"]) for name in self.beside(node) if not self.kept(name, node)
+        ]
+        self.insist(not lost, f"neither recognised nor copied from its disk: {lost}")
         if step in sealed:
             self.insist(
                 max(attempt.sealed) == sealed[step], f"step {step} was saved last; the newest of {sealed} is not it"
             )
-            own = self.history.camp.tier / "own" / saves[-1]["root"]
-            files = [own] if own.is_file() else [path for path in own.rglob("*") if path.is_file()]
-            wanted = Counter(hashlib.sha256(path.read_bytes()).hexdigest() for path in files if not path.is_symlink())
+            tops = [(folder, folder / name) for folder in self.history.folders for name in saves[-1]["root"].split()]
+            files = {
+                path.relative_to(folder): hashlib.sha256(path.read_bytes()).hexdigest()
+                for folder, top in tops
+                for path in ([top] if top.is_file() else top.rglob("*"))
+                if path.is_file() and not path.is_symlink()
+            }
+            wanted = Counter(files.values())
             held = Counter(hashlib.sha256(each).hexdigest() for each in attempt.sealed[sealed[step]].contents)
+            self.older(attempt, entries)
             lacking = (wanted - held).total()
             self.insist(not lacking, f"{lacking} files of step {step} are not sealed")
             return "sealed"
         unrecognised = {name: (content or {}).get(name) for name in ("files", "newest", "why", "fits")}
-        told = any(saves[-1]["root"] == entry or saves[-1]["root"].startswith(top) for entry, top in covers)
+        told = all(_covers(entries, name) for name in saves[-1]["root"].split())
         # A job that fails just after a save may have been about to write more of it: that is told, and held.
         enough = told and self.plan["ending"] == "fails"
-        self.insist(enough, f"step {step} is not sealed, only {sealed}; {refused[:1]}; {unrecognised}")
-        return "told" if told or refused else "lost"
+        self.insist(enough, f"step {step} is not sealed, only {sealed}; {events[:1]}; {unrecognised}")
+        return "told" if told or events else "lost"
+
+    def older(self, attempt: Attempt, entries: Iterable[str]) -> None:
+        """Judge what is told of checkpoints that the sealed one has overtaken: they would hold a teardown."""
+        left = self.ledger.left(attempt.number + 1).items() if self.plan["nodes"] == 1 else ()
+        paths = [(self.history.folders[0], root.split()) for root, _ in left]
+        there = [names for folder, names in paths if all((folder / name).exists() for name in names)]
+        held = [names for names in there if any(_covers(entries, name) for name in names)]
+        self.insist(not held, f"checkpoints of the job are called unrecognised: {held}")
 
     def came_back(self, again: Ledger, attempt: int) -> None:
         """Judge what another attempt found on a disk that has the sealed steps alone."""
@@ -181,9 +218,20 @@ class Judge:
             f"on a new disk came back {found['root']} of step {found['step']} for {wanted['root']} of {wanted['step']}",
         )
 
-    def beside(self) -> Iterable[str]:
-        folder = self.history.camp.tier / "own"
+    def beside(self, node: int) -> Iterable[str]:
+        """Return what lies in a node's folder besides checkpoints."""
+        folder = self.history.folders[node]
         return [
             str(path.relative_to(folder)) for path in folder.rglob("*")
             if path.is_file() and path.name != "vocabulary" and path.read_bytes().startswith(b"mine: ")
         ]  # fmt: skip
+
+    def kept(self, name: str, node: int) -> bool:
+        """Return whether a file of a node's own disk came to the shared tier."""
+        copy = self.history.camp.tier / f"own/node-{node:04d}" / name
+        return copy.is_file() and copy.read_bytes() == (self.history.folders[node] / name).read_bytes()
+
+
+def _covers(entries: Iterable[str], name: str) -> bool:
+    """Return whether a path is one of the entries, or lies below one."""
+    return any(name == entry or name.startswith(entry.rstrip("/") + "/") for entry in entries)

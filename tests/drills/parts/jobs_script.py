@@ -1,7 +1,8 @@
 """A training script with the habits of a plan: `python jobs_script.py PLAN`. It imports nothing of the product.
 
 Outside of its folder it keeps a ledger, durable line by line: what it finished with the digest of its content, what it
-removed, and what it found when it resumed. So what it would have restored is known without any code of ours.
+removed, and what it found when it resumed. So what it would have restored is known without any code of ours. On two
+nodes each rank keeps one, and has a disk of its own.
 """
 
 from __future__ import annotations
@@ -13,18 +14,24 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.drills.parts.jobs_layouts import Save, save_of
+from tests.drills.parts.jobs_frameworks import found, save_of
+from tests.drills.parts.jobs_layouts import Move, Operation, Save, Write
 
 PLAN = json.loads(Path(sys.argv[1]).read_text())
 FOLDER, ATTEMPT = Path(os.environ["BIVOUAC_CHECKPOINTS"]), int(os.environ["ATTEMPT"])
 RESUME, MARKS = os.environ["BIVOUAC_RESUME_FROM"], Path(os.environ["SEALED"])
 SUPERVISOR = os.getppid()
 ORDERS = PLAN["attempts"][min(ATTEMPT, len(PLAN["attempts"])) - 1]
+RANK, RANKS = int(os.environ["NODE_RANK"]), int(PLAN["nodes"])
+LEDGER = Path(PLAN["ledgers"][RANK])
+BESIDE_LEDGERS = LEDGER.parent
+"""What the ranks tell each other."""
 BESIDE = (
     "tokenizer-32000/vocab.json", "tensorboard-20251125/events.out.1", "vocab_50257/merges.txt", "hparams_3.yaml",
     "eval-results-5000/x", "logs/20/out.txt", "checkpoint-best-notes/readme", "samples-30/picture",
@@ -47,19 +54,39 @@ def entries(root: Path) -> Iterator[str]:
         yield from entries(path)
 
 
-def digest(root: Path) -> str:
-    return hashlib.sha256("\n".join(entries(root)).encode()).hexdigest()
+def digest(roots: Iterable[Path]) -> str:
+    """Return the digest of a checkpoint's files and folders, by their names if they are several."""
+    paths = list(roots)
+    lines = [line for path in paths for line in ([f"{path.name}:"] if len(paths) > 1 else []) + list(entries(path))]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def step_of(root: Path) -> int:
+def paths_of(root: str) -> list[Path]:
+    """Return what a checkpoint's root names."""
+    return [FOLDER / name for name in root.split()]
+
+
+def step_of(roots: Iterable[Path]) -> int:
     """Return the step that a checkpoint holds, 0 if it holds none."""
-    files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
+    below = (path for root in roots for path in ([root] if root.is_file() else root.rglob("*")))
+    files = [path for path in below if path.is_file()]
     steps = [int(match.group(1)) for path in files if (match := re.search(rb"<step=(\d+) ", path.read_bytes()))]
     return max(steps, default=0)
 
 
+def whole_digest(save: Save, step: int) -> str:
+    """Return the digest of a checkpoint as all ranks write it."""
+    with tempfile.TemporaryDirectory() as folder:
+        for part in [save, *(save_of(PLAN, ATTEMPT, step, rank) for rank in range(RANKS) if rank != RANK)]:
+            for name, content in part.contents.items():
+                path = Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        return digest(Path(folder, name) for name in save.roots)
+
+
 def note(**line: Any) -> None:
-    with open(PLAN["ledger"], "a") as ledger:
+    with LEDGER.open("a") as ledger:
         ledger.write(json.dumps({"attempt": ATTEMPT, **line}) + "\n")
         ledger.flush()
         os.fsync(ledger.fileno())
@@ -67,7 +94,7 @@ def note(**line: Any) -> None:
 
 def lose_node() -> None:
     note(kind="lost")
-    os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(SUPERVISOR, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -77,11 +104,22 @@ def with_node() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def meet(name: str) -> None:
+    """Wait for the other rank."""
+    if RANKS == 1:
+        return
+    marks = [BESIDE_LEDGERS / f"{name}-{ATTEMPT}-of-{rank}" for rank in range(RANKS)]
+    marks[RANK].touch()
+    while not all(map(Path.exists, marks)):
+        with_node()
+        time.sleep(0.01)
+
+
 class Saver:
     """Writes checkpoints, and loses the node in one of them if the orders say so."""
 
     def __init__(self) -> None:
-        self.present = 0, Save("", {}, {}), FOLDER
+        self.present = 0, Save("", ())
         self.operations = self.last = 0
         """So far in this checkpoint; before the last one the node is lost."""
 
@@ -93,52 +131,61 @@ class Saver:
                 time.sleep(1.2)  # the supervisor looks at what is not whole
             lose_node()
 
-    def write(self, path: Path, content: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def do(self, operation: Operation) -> None:
+        path = FOLDER / operation.path
         self.operation()
-        # torch 2.13 renames the metadata of DCP once they are whole.
-        place = path.with_name(path.name + ".tmp") if path.name == ".metadata" else path
-        with place.open("wb", buffering=0) as file:
-            for part in range(3):
-                file.write(content[part * len(content) // 3 : (part + 1) * len(content) // 3])
-                time.sleep(PLAN["slow_s"])
-                if part == 2:
-                    os.replace(place, path)
-                self.operation()
+        if isinstance(operation, Write):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb", buffering=0) as file:
+                for part in range(3):
+                    size = len(operation.content)
+                    file.write(operation.content[part * size // 3 : (part + 1) * size // 3])
+                    time.sleep(PLAN["slow_s"])
+                    self.operation()
+        elif isinstance(operation, Move):
+            os.replace(path, FOLDER / operation.target)
+        else:
+            remove(path)
 
     def __call__(self, step: int, again: bool = False) -> None:
-        save = save_of(PLAN, ATTEMPT, step)
-        root = FOLDER / save.root
+        save = save_of(PLAN, ATTEMPT, step, RANK)
         dies = step == ORDERS["step"] if ORDERS["moment"] == "write" else again and ORDERS["moment"] == "again"
+        all_operations = [*save.operations, *save.after]
+        most = sum(4 if isinstance(operation, Write) else 1 for operation in all_operations)
         self.operations = 0
-        self.last = 1 + ORDERS["operation"] % (4 * len([*save.files, *save.after])) if dies else 0
-        place = root.with_name(root.name + ".tmp") if save.moved else root
-        self.present = step, save, place
-        for number, (name, content) in enumerate(save.files.items(), 1):
-            if number == len(save.files):  # what ends a checkpoint comes last
-                self.link(place, step)
-            self.write(place / name if name else place, content)
-        if save.moved:
-            os.replace(place, root)
-        note(kind="begun", step=step, root=save.root, digest=digest(root))
-        for name, content in save.after.items():
-            self.write(FOLDER / name, content)
+        self.last = 1 + ORDERS["operation"] % most if dies and ORDERS["rank"] == RANK else 0
+        self.present = step, save
+        last_write = max(place for place, operation in enumerate(save.operations) if isinstance(operation, Write))
+        for place, operation in enumerate(save.operations):
+            if place == last_write:  # what ends a checkpoint comes last
+                self.link(FOLDER / save.root)
+            self.do(operation)
+        if RANKS == 1:
+            note(kind="begun", step=step, root=save.root, digest=digest(paths_of(save.root)))
+        meet(f"written-{step}-{again}")
+        for operation in save.after:
+            self.do(operation)
         if PLAN["client"]:
             import bivouac  # type: ignore[import-not-found]
 
-            bivouac.committed(str(root), step)
-        note(kind="finished", step=step, root=save.root, digest=digest(root))
+            bivouac.committed(str(FOLDER / save.root), step)
+        if RANKS > 1:
+            note(kind="part", step=step, root=save.root, digest=whole_digest(save, step))
+        meet(f"saved-{step}-{again}")
+        content = whole_digest(save, step) if RANKS > 1 else digest(paths_of(save.root))
+        note(kind="finished", step=step, root=save.root, digest=content)
         if ORDERS["moment"] == "finished" and step == ORDERS["step"]:
             lose_node()
 
     def note_if_whole(self) -> None:
         """Note the checkpoint if every byte of it is written: it may count, although its save has not returned."""
-        step, save, place = self.present
-        paths = {place / name if name else place: content for name, content in save.files.items()}
-        if not save.moved and all(path.is_file() and path.read_bytes() == content for path, content in paths.items()):
-            note(kind="begun", step=step, root=save.root, digest=digest(place))
+        step, save = self.present
+        contents = {FOLDER / name: content for name, content in save.contents.items()}
+        if all(path.is_file() and path.read_bytes() == content for path, content in contents.items()):
+            kind, content = ("begun", digest(paths_of(save.root))) if RANKS == 1 else ("part", whole_digest(save, step))
+            note(kind=kind, step=step, root=save.root, digest=content)
 
-    def link(self, place: Path, step: int) -> None:
+    def link(self, place: Path) -> None:
         if PLAN["link"] == "inside" and place.is_dir():
             (place / "newest").unlink(missing_ok=True)
             target = next(path for path in sorted(place.rglob("*")) if path.is_file())
@@ -148,13 +195,18 @@ class Saver:
             os.symlink(os.path.relpath(FOLDER / BESIDE[0], place), place / BORROWED)
 
 
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
 def remove_old(saved: list[str]) -> None:
     """Remove all but the newest checkpoints, as `save_total_limit` and `save_top_k` do."""
     while PLAN["most"] and len(saved) > PLAN["most"]:
-        root = FOLDER / saved.pop(0)
-        note(kind="removed", root=str(root.relative_to(FOLDER)))
-        shutil.rmtree(root) if root.is_dir() else root.unlink(missing_ok=True)
-        root.with_name(root.name + ".done").unlink(missing_ok=True)
+        root = saved.pop(0)
+        note(kind="removed", root=root)
+        for path in paths_of(root):
+            remove(path)
+            path.with_name(path.name + ".done").unlink(missing_ok=True)
 
 
 def wait_for_seal(step: int) -> int:
@@ -176,7 +228,7 @@ def say(step: int) -> bool:
     last, shown = PLAN["steps"], step - PLAN["base"]
     loss = round(4 / (3 + step), 4)
     how = PLAN["printing"]
-    if step % PLAN["say_every"] and step != last:
+    if RANK or (step % PLAN["say_every"] and step != last):
         return False
     if how == "json":
         print(json.dumps({"step": shown, "loss": loss}), flush=True)
@@ -203,6 +255,8 @@ def say(step: int) -> bool:
 
 def noise(step: int) -> None:
     """Print what looks like steps and is none."""
+    if RANK:
+        return
     if PLAN["noise"] and PLAN["printing"] == "bar":
         print(flush=True)  # ends the bar's line
     if PLAN["noise"] == "evaluation":
@@ -213,24 +267,24 @@ def noise(step: int) -> None:
 
 
 def begin() -> int:
-    """Note what is there and what is offered; return the step from which the script goes on."""
+    """Note what is there and what is found; return the step from which the script goes on."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     os.umask(PLAN["umask"])
-    if ATTEMPT == 1:
+    has_new_disk = BESIDE_LEDGERS / f"new-disk-{RANK}"
+    if ATTEMPT == 1 or has_new_disk.exists():
+        has_new_disk.unlink(missing_ok=True)
         for name in BESIDE:
             (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
             (FOLDER / name).write_text(f"mine: {name}")
     texts = {name: (FOLDER / name).read_text() if (FOLDER / name).is_file() else "" for name in BESIDE}
     beside = [name for name, text in texts.items() if text != f"mine: {name}"]
-    root = Path(RESUME) if RESUME else None
-    begun, content = (step_of(root), digest(root)) if root is not None else (0, "")
-    below = str(root.relative_to(FOLDER)) if root is not None else ""
-    saved = Path(PLAN["ledger"])
-    roots = {json.loads(line).get("root") for line in saved.read_text().splitlines()} if saved.exists() else set()
-    found = [FOLDER / name for name in roots - {None, ""} if (FOLDER / name).exists()]
-    there = {str(path.relative_to(FOLDER)): [step_of(path), digest(path)] for path in found}
+    root = found(PLAN, RANK, FOLDER, os.path.relpath(RESUME, FOLDER) if RESUME else "")
+    begun, content = (step_of(paths_of(root)), digest(paths_of(root))) if root else (0, "")
+    roots = {json.loads(line).get("root") for line in LEDGER.read_text().splitlines()} if LEDGER.exists() else set()
+    paths = {root: paths_of(root) for root in roots - {None, ""}}
+    there = {root: [step_of(tops), digest(tops)] for root, tops in paths.items() if all(map(Path.exists, tops))}
     ignores = bool(begun) and ORDERS["moment"] == "ignores"
-    note(kind="resumed", step=begun, digest=content, root=below, missing=beside, there=there, ignores=ignores)
+    note(kind="resumed", step=begun, digest=content, root=root, missing=beside, there=there, ignores=ignores)
     return 0 if ignores else begun
 
 
@@ -244,6 +298,7 @@ def main() -> None:
     unsealed = 0
     for step in range(begun + 1, PLAN["steps"] + 1):
         with_node()
+        time.sleep(PLAN["step_s"])
         lost = step == ORDERS["step"] and ORDERS["moment"] == "between"
         if say(step) or lost:  # a job trains on while it is sealed
             unsealed = wait_for_seal(unsealed)
@@ -252,8 +307,8 @@ def main() -> None:
         if step % PLAN["every"] == 0 or step == PLAN["steps"]:
             unsealed = wait_for_seal(unsealed)
             save(step)
-            name = save_of(PLAN, ATTEMPT, step).root
-            saved = [one for one in saved if one != name] + [name]
+            root = save_of(PLAN, ATTEMPT, step, RANK).root
+            saved = [earlier for earlier in saved if earlier != root] + [root]
             unsealed = step if step in ORDERS["waits"] else 0
             remove_old(saved)
             noise(step)

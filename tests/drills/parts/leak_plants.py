@@ -39,10 +39,10 @@ def snapshot(aws: Any, place: Place, name: str, tags: Tags) -> str:
 
 def image(aws: Any, place: Place, name: str, tags: Tags) -> str:
     mapping = [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 8}}]
-    made = aws("ec2").register_image(Name=name, RootDeviceName="/dev/sda1", BlockDeviceMappings=mapping)["ImageId"]
+    image_id = aws("ec2").register_image(Name=name, RootDeviceName="/dev/sda1", BlockDeviceMappings=mapping)["ImageId"]
     if tags:
-        aws("ec2").create_tags(Resources=[made], Tags=listed(tags))
-    return made
+        aws("ec2").create_tags(Resources=[image_id], Tags=listed(tags))
+    return image_id
 
 
 def interface(aws: Any, place: Place, name: str, tags: Tags) -> str:

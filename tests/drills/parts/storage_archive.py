@@ -145,17 +145,17 @@ class Archives:
         )
         names = {item["key"].removeprefix(prefix) for item in manifest["objects"]}
         assert {"huggingface/model.safetensors", "huggingface/README.md", "data/tokenizer.json"} <= names
-        listed = {item["key"].removeprefix(prefix): item for item in manifest["objects"]}
-        for item in listed.values():
+        items = {item["key"].removeprefix(prefix): item for item in manifest["objects"]}
+        for item in items.values():
             body = s3.get_object(Bucket=bucket, Key=item["key"], VersionId=item["version"])["Body"].read()
             assert hashlib.sha256(body).hexdigest() == item["sha256"], f"{item['key']} is not what the manifest says"
         for path in _shards(template, wanted):
             name = f"golden/{path.relative_to(template.root / 'shared' / CAMPAIGN)}"
-            assert listed[name]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest(), name
-        assert {"record/spec.json", "train.json", "data/manifest.json"} <= set(listed)
-        sent = [key for ending in endings for key in ending.keys("uploaded")]
+            assert items[name]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest(), name
+        assert {"record/spec.json", "train.json", "data/manifest.json"} <= set(items)
+        keys = [key for ending in endings for key in ending.keys("uploaded")]
         doubtful = any(ending.keys("unsound") for ending in endings) or len(endings) > 2
-        assert doubtful or len(set(sent)) == len(sent), "something was sent again that was there"
+        assert doubtful or len(set(keys)) == len(keys), "something was sent again that was there"
 
     def _run_two(
         self, camp: Camp, bucket: str, config: TrainConfig, folder: Path, chance: random.Random

@@ -33,8 +33,8 @@ def start_aws(work: Path) -> tuple[int, str, str, str]:
             os._exit(1)
     os.close(theirs)
     with os.fdopen(ours) as pipe:
-        said = json.loads(pipe.read())
-    return child, said["endpoint"], said["key"], said["secret"]
+        document = json.loads(pipe.read())
+    return child, document["endpoint"], document["key"], document["secret"]
 
 
 def _serve_aws(work: Path, pipe: int) -> None:

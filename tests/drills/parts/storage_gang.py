@@ -131,13 +131,13 @@ class Camp:
         return self.root / f"rank-{rank}-attempt-{attempt}.log"
 
     def events(self, attempt: int, *kinds: str) -> list[dict[str, Any]]:
-        found = []
+        events = []
         for rank in range(self.ranks):
             path = self.log(rank, attempt)
             for line in path.read_text().splitlines() if path.exists() else ():
                 if line.startswith("{") and line.endswith("}") and (event := json.loads(line))["event"] in kinds:
-                    found.append(event)
-        return found
+                    events.append(event)
+        return events
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,9 @@ def lose(camp: Camp, folder: Path, number: int, chance: random.Random) -> tuple[
 
 def _harm(s3: Any, bucket: str, step: int, harm: str, chance: random.Random) -> None:
     prefix = f"{copies_prefix(CAMPAIGN)}/{step_folder(step)}/"
-    found = [one["Key"] for one in s3.list_objects_v2(Bucket=bucket, Prefix=prefix)["Contents"]]
+    keys = [one["Key"] for one in s3.list_objects_v2(Bucket=bucket, Prefix=prefix)["Contents"]]
     manifest = f"{prefix}manifest.json"
-    key = manifest if harm == "the manifest" else chance.choice(sorted({*found} - {manifest}))
+    key = manifest if harm == "the manifest" else chance.choice(sorted({*keys} - {manifest}))
     if harm in ("a byte", "the manifest"):
         body = bytearray(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
         body[chance.randrange(len(body))] ^= 1 << chance.randrange(8)
@@ -70,10 +70,10 @@ def _apart(act: Callable[[Copies], object], bucket: str, shared: Path, log: Path
             s3 = account().client("s3")
             config = CopiesConfig(campaign=CAMPAIGN, region="us-east-1", archive_bucket=bucket, above=above)
             pause = timedelta(milliseconds=1)
-            held = ArchiveBucket(
+            archive_bucket = ArchiveBucket(
                 s3, bucket, copies_prefix(CAMPAIGN), lambda event, **_: None, 3, pause, Transfer(s3, bucket)
             )
-            act(Copies(config, held, shared))
+            act(Copies(config, archive_bucket, shared))
             code = 0
         except BaseException:
             os.write(1, traceback.format_exc().encode())

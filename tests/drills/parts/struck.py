@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.rehearsal.site import processes
+from infra.rehearsal.site import handle
 from tests.waiting import until as until
 
 
@@ -23,7 +23,7 @@ def environ_restored() -> Iterator[None]:
 
 def left_over(cache: Path) -> dict[int, str]:
     """Processes whose environment or command line names this cache."""
-    found, mark, ours = {}, os.fsencode(str(cache)), processes._ancestry()
+    found, mark, ours = {}, os.fsencode(str(cache)), handle._ancestry()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) in ours:
             continue

@@ -45,8 +45,8 @@ def taken_role(camp: CampaignSite) -> Mend:
 
 def _subnet(camp: CampaignSite) -> str:
     tagged = [{"Name": "tag:bivouac:campaign", "Values": [camp.names.campaign]}]
-    found = camp.client("ec2").describe_subnets(Filters=tagged)["Subnets"]
-    return str(found[0]["SubnetId"]) if found else ""
+    subnets = camp.client("ec2").describe_subnets(Filters=tagged)["Subnets"]
+    return str(subnets[0]["SubnetId"]) if subnets else ""
 
 
 def interface(description: str) -> Callable[[CampaignSite], Mend | None]:
@@ -67,10 +67,10 @@ def referring_group(camp: CampaignSite) -> Mend | None:
     ours = ec2.describe_security_groups(Filters=tagged)["SecurityGroups"]
     if not ours:
         return None
-    made = ec2.create_security_group(GroupName="theirs", Description="theirs", VpcId=ours[0]["VpcId"])["GroupId"]
+    group_id = ec2.create_security_group(GroupName="theirs", Description="theirs", VpcId=ours[0]["VpcId"])["GroupId"]
     rule = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": ours[0]["GroupId"]}]}
-    ec2.authorize_security_group_ingress(GroupId=made, IpPermissions=[rule])
-    return lambda: ec2.delete_security_group(GroupId=made)
+    ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=[rule])
+    return lambda: ec2.delete_security_group(GroupId=group_id)
 
 
 def cluster_by_hand(camp: CampaignSite) -> None:
@@ -118,17 +118,17 @@ def state_gone(camp: CampaignSite) -> Mend | None:
 def expired_midway(camp: CampaignSite) -> Mend:
     wanted = {"code": "ExpiredToken", "status": 403, "times": None, "message": "The security token has expired"}
     numbers: list[int] = []
-    ended = threading.Event()
+    event = threading.Event()
 
     def later() -> None:
-        if not ended.wait(3.0):
+        if not event.wait(3.0):
             numbers.extend(camp.ask("faults", add=[wanted])["added"])
 
     thread = threading.Thread(target=later, daemon=True)
     thread.start()
 
     def renew() -> None:
-        ended.set()
+        event.set()
         thread.join()
         if numbers:
             camp.ask("faults", clear=numbers)

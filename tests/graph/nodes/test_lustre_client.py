@@ -17,14 +17,14 @@ from infra.archive import archive_job
 from infra.campaign.launch import steward_pod
 from infra.cluster.gang import GangJob, jobset
 from infra.spec.names import GPU_POOL, POOL_LABEL, SHARED_CLAIM, SYSTEM_POOL
-from infra.stack.lustre import CLIENT_PAUSE_S, CLIENT_TRIES, CLIENT_TRY_S, VERSIONS, client_script
+from infra.stack.lustre import CLIENT_PAUSE_S, CLIENT_TRIES, CLIENT_TRY_S, client_script
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph
 from tests.part import part
 from tests.pods import copy, fetch
+from tests.root import ROOT
 from tests.waiting import HUNG_S
 
-ROOT = VERSIONS.parents[1]
 BAKED = "ami-baked"
 GANG = GangJob(
     name="g", campaign="example", attempt=1, image="i", code_digest="c", nodes=2, ranks_per_node=8, accelerators=8,
@@ -46,7 +46,7 @@ def pods(document: Any) -> Iterator[dict[str, Any]]:
 
 
 def mounts_shared(pod: dict[str, Any]) -> bool:
-    return any(one.get("persistentVolumeClaim", {}).get("claimName") == SHARED_CLAIM for one in pod["volumes"])
+    return any(volume.get("persistentVolumeClaim", {}).get("claimName") == SHARED_CLAIM for volume in pod["volumes"])
 
 
 def scripts(graph: Graph, pool: str) -> list[str]:
@@ -146,7 +146,7 @@ def test_a_node_that_has_the_client_asks_no_repository(tmp_path: Path) -> None:
 def test_a_repository_that_fails_twice_is_asked_a_third_time(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 2)
     machine.boot()
-    package = yaml.safe_load(VERSIONS.read_text())["versions"]["lustre_client"]["package"]
+    package = yaml.safe_load((ROOT / "images/versions.yaml").read_text())["versions"]["lustre_client"]["package"]
     assert machine.read("asked") == [f"install -y --setopt=timeout=20 {package}"] * 3
     assert machine.read("loaded") == ["1"] and machine.read("slept") == [str(CLIENT_PAUSE_S)] * 2
     assert machine.read("console")[-1].endswith("-2.15.6-1.amzn2023 is there after 3 tries")

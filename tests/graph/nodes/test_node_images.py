@@ -42,4 +42,4 @@ def test_the_longest_user_data_fits_and_breaks_no_rule() -> None:
     text = base64.b64decode(graph.one("LaunchTemplate", "gpu-nodes").inputs["userData"])
     room = 4096  # a real cluster's certificate authority and endpoint are longer than these
     assert len(text) < MOST_BYTES - room and len(scripts(graph, "gpu")) == 4
-    assert [one for one in findings(graph.asked, whole) if one.level is not Level.INFO] == []
+    assert [finding for finding in findings(graph.asked, whole) if finding.level is not Level.INFO] == []

@@ -44,9 +44,9 @@ class Wire(PartTransfers):
 
     def put(self, where: dict[str, Any], headers: dict[str, str], body: Any, size: int) -> Future[dict[str, str]]:
         if self.cut is not None and len(self.sent) >= self.cut:
-            lost: Future[dict[str, str]] = Future()
-            lost.set_exception(HTTPClientError(error="cut off"))
-            return lost
+            future: Future[dict[str, str]] = Future()
+            future.set_exception(HTTPClientError(error="cut off"))
+            return future
         self.sent.append(where["PartNumber"])
         return super().put(where, headers, body, size)
 

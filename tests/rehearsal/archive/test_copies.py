@@ -2,72 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from infra.archive.bucket import ArchiveBucket
-from infra.aws.transfer import MIB, Transfer
+from infra.aws.transfer import Transfer
 from infra.checkpoints import copies as program
 from infra.checkpoints.copies import Copies, CopiesConfig
 from infra.checkpoints.place import BucketPlace
 from infra.errors import PermanentError
-from infra.rehearsal.aws.world import World
 from tests.manifests import manifest_of, seal, shard_at
-from trainer.builtin.checkpoint.tiers import Tier
+from tests.rehearsal.archive.copy_site import CAMPAIGN, IDENTITY, LARGE, PREFIX, commit, copies, keys, on_tier, spoil
+from tests.rehearsal.archive.copy_site import site as site
 from trainer.contract import COMMITTED_NAME, ExitCode, attempt_folder, step_folder
 from trainer.contract.checkpoint import Ban
-
-CAMPAIGN, IDENTITY, PART = "tiny", "20261101T000000Z-0a1b2c3d", 5 * MIB
-PREFIX = f"copies/{CAMPAIGN}/{IDENTITY}"
-LARGE = bytes(range(256)) * (PART // 256) + b"one part more"
-
-
-@pytest.fixture
-def site(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> SimpleNamespace:
-    session = boto3.Session(*world.operator_key, region_name=world.region)
-    s3 = session.client("s3", endpoint_url=world.endpoint_url, config=Config(signature_version="s3v4"))
-    name = f"copies-{hashlib.sha256(request.node.name.encode()).hexdigest()[:12]}"
-    s3.create_bucket(Bucket=name, ObjectLockEnabledForBucket="a_lock" in request.node.name)
-    s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
-    return SimpleNamespace(s3=s3, name=name, root=tmp_path / "shared")
-
-
-def copies(site: SimpleNamespace, above: int = -1) -> Copies:
-    config = CopiesConfig(
-        campaign=CAMPAIGN, identity=IDENTITY, region="us-east-1", archive_bucket=site.name, above=above
-    )
-    transfer = Transfer(site.s3, site.name, PART, 4)
-    pause = timedelta(milliseconds=1)
-    bucket = ArchiveBucket(site.s3, site.name, PREFIX, lambda event, **_: None, 2, pause, transfer)
-    return Copies(config, bucket, site.root)
-
-
-def commit(site: SimpleNamespace, step: int, attempt: int = 1, body: bytes = b"small", large: bytes = LARGE) -> Path:
-    folder = site.root / CAMPAIGN / step_folder(step)
-    for name, content in (("large.pt", large), ("small.pt", body + b"%d" % step)):
-        path = folder / attempt_folder(attempt) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    shards = tuple(shard_at(folder / attempt_folder(attempt) / name) for name in ("large.pt", "small.pt"))
-    seal(folder, manifest_of(step, shards, campaign=CAMPAIGN, identity=IDENTITY, attempt=attempt))
-    return folder
-
-
-def keys(site: SimpleNamespace) -> list[str]:
-    found = site.s3.list_objects_v2(Bucket=site.name).get("Contents", ())
-    return [item["Key"].removeprefix(f"{PREFIX}/") for item in found]
 
 
 def steps_in_s3(site: SimpleNamespace) -> list[int]:
@@ -77,12 +32,6 @@ def steps_in_s3(site: SimpleNamespace) -> list[int]:
 def versions(site: SimpleNamespace) -> int:
     found = site.s3.list_object_versions(Bucket=site.name)
     return len(found.get("Versions", ())) + len(found.get("DeleteMarkers", ()))
-
-
-def spoil(site: SimpleNamespace, step: int, name: str = "small.pt", attempt: int = 1) -> None:
-    key = f"{PREFIX}/{step_folder(step)}/{attempt_folder(attempt)}/{name}"
-    body = site.s3.get_object(Bucket=site.name, Key=key)["Body"].read()
-    site.s3.put_object(Bucket=site.name, Key=key, Body=b"?" + body[1:])
 
 
 def test_the_newest_sound_step_is_sent_whole(site: SimpleNamespace) -> None:
@@ -258,81 +207,6 @@ def test_an_s3_that_does_not_answer_is_no_damage_of_a_step(
     with pytest.raises(ClientError, match="SlowDown"):
         copier.send()
     assert steps_in_s3(site) == []
-
-
-def sent(site: SimpleNamespace, *steps: int) -> dict[int, dict[str, bytes]]:
-    """Step -> its files, all copied; then the file system is lost."""
-    held = {}
-    for step in steps:
-        folder = commit(site, step)
-        held[step] = {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
-        copies(site, above=step - 1).send()
-    shutil.rmtree(site.root)
-    return held
-
-
-def on_tier(site: SimpleNamespace) -> dict[int, dict[str, bytes]]:
-    root = site.root / CAMPAIGN
-    committed = Tier("shared", root, IDENTITY).committed()
-    return {
-        one.step: {
-            str(path.relative_to(root / step_folder(one.step))): path.read_bytes()
-            for path in (root / step_folder(one.step)).rglob("*")
-            if path.is_file()
-        }
-        for one in committed
-    }
-
-
-def test_the_newest_copy_comes_back_byte_for_byte_to_a_new_file_system(site: SimpleNamespace) -> None:
-    held = sent(site, 20, 40)
-    told = copies(site).fetch()
-    assert (told["step"], told["refused"]) == (40, [])
-    assert on_tier(site) == {40: held[40]}
-
-
-def lose_shard(site: SimpleNamespace) -> None:
-    site.s3.delete_object(Bucket=site.name, Key=f"{PREFIX}/{step_folder(40)}/attempt-0001/large.pt")
-
-
-def break_manifest(site: SimpleNamespace) -> None:
-    key = f"{PREFIX}/{step_folder(40)}/{COMMITTED_NAME}"
-    body = site.s3.get_object(Bucket=site.name, Key=key)["Body"].read()
-    site.s3.put_object(Bucket=site.name, Key=key, Body=body.replace(b'"position": ', b'"position": 1'))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [lambda site: spoil(site, 40), lambda site: spoil(site, 40, "large.pt"), lose_shard, break_manifest],
-    ids=["a small shard", "a large shard", "a shard is lost", "the manifest"],
-)
-def test_a_damaged_copy_is_refused_and_the_one_before_is_taken(
-    site: SimpleNamespace, damage: Callable[[SimpleNamespace], Any]
-) -> None:
-    held = sent(site, 20, 40)
-    damage(site)
-    told = copies(site).fetch()
-    assert told["step"] == 20 and len(told["refused"]) == 1 and told["refused"][0].startswith(step_folder(40))
-    assert on_tier(site) == {20: held[20]}
-    assert not (site.root / CAMPAIGN / step_folder(40)).exists()
-
-
-def test_where_no_copy_is_sound_nothing_looks_committed(site: SimpleNamespace) -> None:
-    sent(site, 20, 40)
-    spoil(site, 20)
-    spoil(site, 40)
-    with pytest.raises(PermanentError, match="no copy in S3 is sound"):
-        copies(site).fetch()
-    assert on_tier(site) == {}
-
-
-def test_a_damaged_step_on_the_tier_is_made_whole_by_its_copy(site: SimpleNamespace) -> None:
-    folder = commit(site, 40)
-    whole = {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
-    copies(site).send()
-    (folder / "attempt-0001/large.pt").write_bytes(LARGE.swapcase())
-    copies(site).fetch()
-    assert on_tier(site) == {40: whole}
 
 
 def commit_with_base(site: SimpleNamespace, step: int, base: bytes = LARGE) -> None:

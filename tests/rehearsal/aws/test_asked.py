@@ -58,12 +58,12 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def errors(path: Path, *, online: bool = True) -> dict[str, dict[str, Any]]:
     """Errors of `bivouac check`, by rule."""
-    said = io.StringIO()
-    code = check_command(path, json=True, console=Console(file=said), online=online)
-    told = json.loads(said.getvalue())
-    found = {one["rule"]: one for one in told["findings"] if one["level"] == "error"}
-    assert code == (64 if found else 0)
-    return found
+    stream = io.StringIO()
+    code = check_command(path, json=True, console=Console(file=stream), online=online)
+    document = json.loads(stream.getvalue())
+    findings = {finding["rule"]: finding for finding in document["findings"] if finding["level"] == "error"}
+    assert code == (64 if findings else 0)
+    return findings
 
 
 @pytest.fixture
@@ -102,9 +102,9 @@ def test_a_run_is_refused_before_the_yes_and_before_anything_is_made(
     quota(383)
     monkeypatch.setattr("infra.cli.run.run.ask_yes", lambda *_: pytest.fail("it asked for money"))
     before = here.client("s3").list_buckets()["Buckets"]
-    said = io.StringIO()
-    assert run_command(write(nodes=NODES, image={"base": "bivouac/base:cuda"}), False, Console(file=said)) == 64
-    assert "quota of P instances is too small" in said.getvalue() and "docker push" in said.getvalue()
+    stream = io.StringIO()
+    assert run_command(write(nodes=NODES, image={"base": "bivouac/base:cuda"}), False, Console(file=stream)) == 64
+    assert "quota of P instances is too small" in stream.getvalue() and "docker push" in stream.getvalue()
     assert here.client("s3").list_buckets()["Buckets"] == before
 
 
@@ -147,7 +147,7 @@ def test_a_question_that_is_denied_is_told_and_stops_nothing(
 def test_offers_say_where_the_control_plane_of_a_zone_would_stand(here: Account) -> None:
     spec = example_spec(nodes=NODES, training={"global_batch": 256})
     market = look(here, spec, ["p5.48xlarge"], timedelta(hours=2), lambda text: None)
-    notes = {one.zone: one.note for one in market.choices if one.capacity == "on-demand"}
+    notes = {choice.zone: choice.note for choice in market.choices if choice.capacity == "on-demand"}
     assert not market.unanswered and "us-east-1a" in notes and not notes["us-east-1a"]
     for zone, note in notes.items():
         assert ("EKS places none" in note) == (zone == "us-east-1e"), "which is use1-az3"
@@ -200,11 +200,11 @@ def test_what_is_recorded_of_a_file_system_that_exists_outlives_it(here: Account
         operator_arn="arn:aws:iam::123456789012:user/someone", deadline=datetime(2026, 12, 1, tzinfo=UTC),
         store=CampaignStore(here.client("s3"), where, "mounting", "test"), identity="20261122T101500Z-0a1b2c3d",
     )  # fmt: skip
-    given = GivenFileSystem(
+    system = GivenFileSystem(
         id=id, kind="LUSTRE", lifecycle="AVAILABLE", vpc_id="vpc-1", mount_name="abcd", groups=("sg-1", "sg-2"),
         admits=(),
     )  # fmt: skip
-    monkeypatch.setattr("infra.bake.foundation.given_file_systems", lambda *_: (given,))
+    monkeypatch.setattr("infra.bake.foundation.given_file_systems", lambda *_: (system,))
     first = campaign_settings(context, "a" * 12)
     assert (first.mount_names, first.mount_groups) == ((f"{id}=abcd",), ("sg-1", "sg-2"))
     context.store.put_json(STACK_CONFIG, first.to_config())
@@ -235,10 +235,10 @@ SHORT = {
 
 def findings_on_quotas(path: Path) -> dict[str, dict[str, Any]]:
     """By field and code."""
-    said = io.StringIO()
-    check_command(path, json=True, console=Console(file=said), online=True)
-    found = [one for one in json.loads(said.getvalue())["findings"] if one["rule"] == "service-quotas"]
-    return {one["cure"].partition("(")[2].partition(")")[0].split()[1]: one for one in found}
+    stream = io.StringIO()
+    check_command(path, json=True, console=Console(file=stream), online=True)
+    findings = [finding for finding in json.loads(stream.getvalue())["findings"] if finding["rule"] == "service-quotas"]
+    return {one["cure"].partition("(")[2].partition(")")[0].split()[1]: one for one in findings}
 
 
 def test_every_quota_that_is_full_is_a_finding_with_its_numbers_and_its_code(

@@ -81,7 +81,9 @@ def pushed(
 
 def indexed(registry: Registry, family: Family, index: str, tag: str, platforms: tuple[str, ...]) -> dict[str, str]:
     """As buildx pushes several platforms, with an attestation beside them."""
-    digests = {one: pushed(registry, family, None, one, f"{tag} {one}".encode()) for one in platforms}
+    digests = {
+        platform: pushed(registry, family, None, platform, f"{tag} {platform}".encode()) for platform in platforms
+    }
     attestation = pushed(registry, family, None, "unknown", tag.encode())
     rows = [
         {"mediaType": family.manifest, "digest": digest, "size": 1, "platform": {"os": "linux", "architecture": one}}

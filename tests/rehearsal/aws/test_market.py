@@ -42,10 +42,10 @@ def site(world: World, route: str, **asked: Any) -> dict[str, Any]:
 
 def test_the_catalogue_agrees_with_describe_instance_types_but_where_it_says_why(here: Account) -> None:
     seen = compare(here, date(2026, 11, 21), lambda text: None)
-    assert {(one.instance_type, one.field) for one in seen.differences} == {
+    assert {(difference.instance_type, difference.field) for difference in seen.differences} == {
         ("trn2.48xlarge", "accelerator_memory_gib")
     }, seen.differences
-    assert all(one.kept for one in seen.differences) and not seen.not_offered
+    assert all(difference.kept for difference in seen.differences) and not seen.not_offered
 
 
 def test_a_refresh_takes_a_new_price_a_lost_one_and_a_found_one(world: World, here: Account) -> None:
@@ -56,7 +56,11 @@ def test_a_refresh_takes_a_new_price_a_lost_one_and_a_found_one(world: World, he
         seen = compare(here, date(2026, 11, 21), lambda text: None)
     finally:
         site(world, "market", on_demand={name: before[name] for name in changed})
-    prices = {one.instance_type: (one.ours, one.aws) for one in seen.differences if one.kept is None}
+    prices = {
+        difference.instance_type: (difference.ours, difference.aws)
+        for difference in seen.differences
+        if difference.kept is None
+    }
     assert prices == {"p5.48xlarge": ("55.04", "31.5"), "p5e.48xlarge": (None, "40"), "g5.8xlarge": ("2.448", None)}
     rows = seen.content["types"]
     assert rows["p5.48xlarge"]["price_usd_per_hour"] == "31.5"
@@ -87,7 +91,7 @@ def test_a_type_that_a_region_has_not_got_keeps_its_figures(
         site(world, "market", on_demand={"p5.48xlarge": before["p5.48xlarge"]})
     assert seen.not_offered == ("p5.48xlarge",)
     assert seen.content["types"]["p5.48xlarge"]["price_usd_per_hour"] == "55.04"
-    assert "p5.48xlarge" not in {one.instance_type for one in seen.differences}
+    assert "p5.48xlarge" not in {difference.instance_type for difference in seen.differences}
 
 
 def test_the_file_is_as_a_refresh_would_write_it() -> None:
@@ -116,8 +120,8 @@ def command(here: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> A
 
 def purchases(world: World) -> list[dict[str, Any]]:
     ec2 = Account_(world, *world.operator_key).ec2
-    found = ec2.describe_capacity_reservations(Filters=[{"Name": "tag-key", "Values": ["bivouac:block-for"]}])
-    return list(found["CapacityReservations"])
+    reservations = ec2.describe_capacity_reservations(Filters=[{"Name": "tag-key", "Values": ["bivouac:block-for"]}])
+    return list(reservations["CapacityReservations"])
 
 
 def first_offering(here: Account, changes: dict[str, Any] = BLOCK) -> str:
@@ -130,17 +134,17 @@ def test_offers_tell_zones_prices_and_whether_the_quota_holds_the_nodes(command:
     market = json.loads(text)
     choices = market["choices"]
     assert code == 0 and not market["unanswered"]
-    own = [one for one in choices if one["instance_type"] == "p5.48xlarge"]
+    own = [choice for choice in choices if choice["instance_type"] == "p5.48xlarge"]
     assert {one["capacity"] for one in own} == {"on-demand", "spot", "capacity-block"}
     demand = next(one for one in own if one["capacity"] == "on-demand")
     assert (demand["usd_per_hour"], demand["fits"], demand["quota"]["vcpus"]) == (55.04, True, 1536)
     assert abs(Decimal(str(demand["usd"])) - Decimal("55.04") * 2 * Decimal(str(market["hours"]))) < 1
     block = next(one for one in own if one["capacity"] == "capacity-block")
     assert market["block_hours"] == 24 and block["usd"] == 1510.28
-    assert {"p5en.48xlarge", "p6-b200.48xlarge"} <= {one["instance_type"] for one in choices}
+    assert {"p5en.48xlarge", "p6-b200.48xlarge"} <= {choice["instance_type"] for choice in choices}
     large = {"nodes": {"count": 16, "instance_type": "p5.48xlarge"}, "training": {"global_batch": 1024}}
     _, text = command(offers_command, large, [], False, True)
-    wanted = [one for one in json.loads(text)["choices"] if one["capacity"] in ("on-demand", "spot")]
+    wanted = [choice for choice in json.loads(text)["choices"] if choice["capacity"] in ("on-demand", "spot")]
     assert wanted and not any(one["fits"] for one in wanted)
     assert command(offers_command, BLOCK, [], False, False)[0] == 0
 
@@ -154,7 +158,7 @@ def test_an_api_that_is_denied_leaves_the_other_offers(command: Any, world: Worl
         site(world, "faults", clear=[added])
     market = json.loads(text)
     assert "AccessDenied" in market["unanswered"][0]
-    assert all(one["fits"] is None for one in market["choices"] if one["capacity"] == "on-demand")
+    assert all(choice["fits"] is None for choice in market["choices"] if choice["capacity"] == "on-demand")
 
 
 def test_a_block_is_bought_once_for_a_campaign_and_shown_again(command: Any, world: World, here: Account) -> None:

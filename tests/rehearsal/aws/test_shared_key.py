@@ -47,13 +47,13 @@ class Ground:
     def comes(self, spec: Spec) -> dict[str, Account]:
         """The foundation as this campaign finds and leaves it, by the product's own record; then the campaign's roles,
         with what the product's own graph gives them."""
-        wanted = foundation.foundation_settings(self.store, spec)
-        foundation.remember(self.store, wanted)
-        named = {one["AliasName"] for one in self.admin.kms.list_aliases()["Aliases"]}
-        if wanted.keeping.own_key and KEY_ALIAS not in named:
+        settings = foundation.foundation_settings(self.store, spec)
+        foundation.remember(self.store, settings)
+        alias_names = {alias["AliasName"] for alias in self.admin.kms.list_aliases()["Aliases"]}
+        if settings.keeping.own_key and KEY_ALIAS not in alias_names:
             key = self.key(key_policy(ACCOUNT, REGION))
             self.admin.kms.create_alias(AliasName=KEY_ALIAS, TargetKeyId=key)
-        arn = wanted.keeping.key_arn or (self.own_key() if wanted.keeping.own_key else None)
+        arn = settings.keeping.key_arn or (self.own_key() if settings.keeping.own_key else None)
         for name in vars(BUCKETS).values():
             given: Any = encryption(arn)
             default = given["apply_server_side_encryption_by_default"]
@@ -74,8 +74,8 @@ class Ground:
         return str(self.admin.kms.describe_key(KeyId=KEY_ALIAS)["KeyMetadata"]["Arn"])
 
     def default(self, bucket: str) -> str | None:
-        found = self.admin.s3.get_bucket_encryption(Bucket=bucket)["ServerSideEncryptionConfiguration"]["Rules"]
-        return found[0]["ApplyServerSideEncryptionByDefault"].get("KMSMasterKeyID")
+        rules = self.admin.s3.get_bucket_encryption(Bucket=bucket)["ServerSideEncryptionConfiguration"]["Rules"]
+        return rules[0]["ApplyServerSideEncryptionByDefault"].get("KMSMasterKeyID")
 
 
 def keeps(roles: dict[str, Account], spec: Spec, body: bytes) -> None:

@@ -83,7 +83,7 @@ def test_a_rank_reads_no_other_campaigns_things_and_changes_no_archive(rank: Any
 def test_preflight_proves_both_places_and_leaves_nothing(rank: Any, made: Account) -> None:
     asked = part(Expectation, shared_tier=TIER, data_source=DATA)
     probes = list(bucket_probes(asked))
-    assert [(one.name, one.ok) for one in probes] == [(SHARED_TIER_IN_S3, True), (DATA_IN_S3, True)], probes
+    assert [(probe.name, probe.ok) for probe in probes] == [(SHARED_TIER_IN_S3, True), (DATA_IN_S3, True)], probes
     prefix = f"{TIER.removeprefix(f's3://{WHERE.archive}/')}/probe/"
     answer = made.s3.list_object_versions(Bucket=WHERE.archive, Prefix=prefix)
     assert not answer.get("Versions") and not answer.get("DeleteMarkers")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 
@@ -123,6 +123,13 @@ def campaign(world: World, name: str) -> Iterator[Context]:
         lease.release()
 
 
+def run_builder(
+    context: Context, place: FoundationOutputs, image: str, schedule: str | None = None, life: timedelta = builder.LIFE
+) -> AbstractContextManager[builder.Builder]:
+    """Run a builder, by default as the node image's."""
+    return builder.builder(context, place, image, schedule or context.names.builder_schedules[0], life)
+
+
 def said(context: Context) -> str:
     return str(context.progress.console.file.getvalue())  # type: ignore[attr-defined]
 
@@ -132,8 +139,8 @@ def nothing_is_left(context: Context) -> bool:
     account, names = context.account, context.names
 
     def gone() -> bool:
-        schedules = [one["Name"] for one in account.client("scheduler").list_schedules()["Schedules"]]
-        return not builder.living_builders(account, names) and names.builder not in schedules
+        schedules = [schedule["Name"] for schedule in account.client("scheduler").list_schedules()["Schedules"]]
+        return not builder.living_builders(account, names) and not {*names.builder_schedules} & {*schedules}
 
     eventually(gone)
     return not context.store.keys("bake/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.rehearsal.bake.build_account import (
     campaign,
     eventually,
     nothing_is_left,
+    run_builder,
     said,
     world,
 )
@@ -80,7 +82,7 @@ def test_a_node_image_is_baked_once_for_all_campaigns_and_its_builder_is_gone(
         assert not fresh and known.ami == image.ami and "node image of the same inputs exists" in said(context)
         assert "builder" not in said(context)
 
-    with campaign(world, "third") as context, builder.builder(context, build_network, image.ami) as built:
+    with campaign(world, "third") as context, run_builder(context, build_network, image.ami) as built:
         machine = world.machines[built.id]
         seen = machine.run("cat /etc/bivouac/image.json && /opt/bivouac/bin/node-check", timeout_s=20)
         assert image.inputs_digest in seen.stdout and seen.returncode == 0, seen.stdout + seen.stderr
@@ -89,7 +91,7 @@ def test_a_node_image_is_baked_once_for_all_campaigns_and_its_builder_is_gone(
 def _left_unfinished(context: Context, build_network: FoundationOutputs, base: str, inputs: str) -> str:
     """An image as a driver leaves it that is killed between CreateImage and the manifest."""
     marks = [{"ResourceType": "image", "Tags": [{"Key": INPUTS_TAG, "Value": inputs}]}]
-    with builder.builder(context, build_network, base) as built:
+    with run_builder(context, build_network, base) as built:
         made = context.account.client("ec2").create_image(InstanceId=built.id, Name="lost", TagSpecifications=marks)
     return str(made["ImageId"])
 
@@ -131,7 +133,7 @@ def test_an_image_that_ec2_cannot_make_is_refused_and_the_builder_gone(
         base, name = node_image.find_base(context)
         with (
             pytest.raises(PermanentError, match=r"the image could not be made; seen: ami-\w+: failed"),
-            builder.builder(context, build_network, base) as built,
+            run_builder(context, build_network, base) as built,
         ):
             node_image.take(context, built.id, "unmade", name)
         assert nothing_is_left(context)
@@ -149,7 +151,7 @@ def test_the_trainer_image_is_installed_and_pushed_once(
             "trainer_image_region": context.spec.region,
         }
         base, _ = node_image.find_base(context)
-        with builder.builder(context, build_network, base) as built:
+        with run_builder(context, build_network, base) as built:
             heard = [
                 playbook.run(
                     playbook.PLAYBOOKS / "bake.yml",
@@ -182,11 +184,11 @@ def test_what_a_module_says_comes_whole_however_long_it_is(
         path = Path(work) / "play.yml"
         path.write_text(yaml.safe_dump([play]))
         base, _ = node_image.find_base(context)
-        with builder.builder(context, build_network, base) as built:
+        with run_builder(context, build_network, base) as built:
             heard = playbook.run(path, playbook.inventory(context, built, "node_image"), {}, Path(work) / "play")
             # By the names that mktemp gives: the repository itself may lie below /tmp, and is seen there.
-            left = world.machines[built.id].run("find /tmp -maxdepth 1 -name 'tmp.*'", timeout_s=20).stdout
-        assert heard.failure is None and left.strip() == ""
+            stdout = world.machines[built.id].run("find /tmp -maxdepth 1 -name 'tmp.*'", timeout_s=20).stdout
+        assert heard.failure is None and stdout.strip() == ""
         assert nothing_is_left(context)
 
 
@@ -196,7 +198,7 @@ def test_an_image_that_does_not_exist_starts_no_builder(
     with campaign(world, "invalid") as context:
         with (
             pytest.raises(PermanentError, match=r"InvalidAMIID.NotFound: .*ami-0123456789abcdef0"),
-            builder.builder(context, build_network, "ami-0123456789abcdef0"),
+            run_builder(context, build_network, "ami-0123456789abcdef0"),
         ):
             pass
         assert nothing_is_left(context)
@@ -214,7 +216,7 @@ def test_a_builder_whose_agent_never_answers_is_given_up_and_ended(
     try:
         with campaign(world, "silent") as context:
             base, _ = node_image.find_base(context)
-            with pytest.raises(PermanentError, match="SSM agent"), builder.builder(context, build_network, base):
+            with pytest.raises(PermanentError, match="SSM agent"), run_builder(context, build_network, base):
                 pass
             assert nothing_is_left(context)
     finally:
@@ -227,7 +229,7 @@ def test_aws_ends_a_builder_whose_driver_is_gone(
     """The driver enters the block and never leaves it, as one that was killed."""
     with campaign(world, "dead-driver") as context:
         base, _ = node_image.find_base(context)
-        abandoned = builder.builder(context, build_network, base, life=timedelta(seconds=15))
+        abandoned = run_builder(context, build_network, base, life=timedelta(seconds=15))
         built = abandoned.__enter__()
         other = account.client("ec2").run_instances(
             ImageId=base,
@@ -267,14 +269,30 @@ def test_the_role_that_ends_builders_can_end_nothing_else(
     ec2.terminate_instances(InstanceIds=[plain])
 
 
+def test_two_builders_work_beside_each_other_and_each_is_ended_by_a_schedule_of_its_own(
+    world: World, account: Account, build_network: FoundationOutputs
+) -> None:
+    with campaign(world, "both") as context:
+        base, _ = node_image.find_base(context)
+        schedules = context.names.builder_schedules
+        with ExitStack() as stack:
+            ids = [stack.enter_context(run_builder(context, build_network, base, name)).id for name in schedules]
+            assert all(world.machines[id].alive() for id in ids)
+            targets = [account.client("scheduler").get_schedule(Name=name)["Target"]["Input"] for name in schedules]
+            assert [json.loads(target)["InstanceIds"] for target in targets] == [[id] for id in ids]
+        assert nothing_is_left(context)
+
+
 def test_a_builder_that_a_killed_driver_left_is_ended_by_the_next_bake(
     world: World, account: Account, build_network: FoundationOutputs
 ) -> None:
     with campaign(world, "left") as context:
         base, _ = node_image.find_base(context)
-        left = builder.builder(context, build_network, base)
+        left = run_builder(context, build_network, base)
         first = left.__enter__().id
-        with builder.builder(context, build_network, base) as built:
+        context.store.put_json(f"{builder.TRANSFER}left.json", {})
+        builder.clear_leftovers(context)
+        with run_builder(context, build_network, base) as built:
             assert built.id != first
             eventually(lambda: builder.living_builders(account, context.names) == [built.id])
         assert nothing_is_left(context)

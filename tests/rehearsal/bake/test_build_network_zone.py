@@ -35,8 +35,8 @@ def unsold(world: World) -> Iterator[Any]:
 
     def refuse(letters: str) -> None:
         rules = [
-            {"instance_type": "m7i.*", "zone": f"us-east-1{one}", "code": "Unsupported", "message": REFUSED}
-            for one in letters
+            {"instance_type": "m7i.*", "zone": f"us-east-1{letter}", "code": "Unsupported", "message": REFUSED}
+            for letter in letters
         ]
         world.routes["/_site/capacity"]("", json.dumps({"clear": True, "add": rules}).encode())
 
@@ -78,7 +78,7 @@ def test_a_build_network_is_made_where_builders_are_sold_and_moves_from_elsewher
         assert settled.build_network_zone == (None if first.endswith(letter) else f"us-east-1{letter}")
 
     unsold(first[-1])
-    image = next(one for one in world.backend("ec2").amis if one.startswith("ami-"))
+    image = next(ami for ami in world.backend("ec2").amis if ami.startswith("ami-"))
     launch = {"ImageId": image, "MinCount": 1, "MaxCount": 1, "InstanceType": INSTANCE_TYPE}
     assert code_of(lambda: aws.ec2.run_instances(**launch, SubnetId=old.outputs["subnet"].value)) == "Unsupported"
     moved = with_zone(here, foundation_settings(store, spec))

@@ -9,6 +9,7 @@ from typing import Any
 from infra.aws.account import Account
 from infra.bake import builder
 from infra.rehearsal.aws.world import World
+from infra.session.context import turns
 from infra.spec.names import Names
 from infra.stack.cluster.nodes import ROOT_VOLUME_GIB
 from tests.example import DEADLINE, example_spec
@@ -30,9 +31,9 @@ def test_a_builders_disk_is_larger_than_its_images_own_and_ends_with_it(
         build_network_instance_profile=profile["InstanceProfileName"],
     )
     context: Any = SimpleNamespace(
-        spec=spec, account=here, names=Names(spec), deadline=DEADLINE, identity="abc", progress=None
+        spec=spec, account=here, names=Names(spec), deadline=DEADLINE, identity="abc", progress=None, turns=turns
     )
-    image = next(one for one in world.backend("ec2").amis if one.startswith("ami-"))
+    image = next(ami for ami in world.backend("ec2").amis if ami.startswith("ami-"))
     instance = builder._launch(context, where, image, datetime.now(UTC) + timedelta(hours=1))
     by_builder = [{"Name": "attachment.instance-id", "Values": [instance]}]
     (disk,) = aws.ec2.describe_volumes(Filters=by_builder)["Volumes"]

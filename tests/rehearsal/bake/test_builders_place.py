@@ -14,6 +14,7 @@ from infra.bake import builder
 from infra.errors import UserError
 from infra.plan.checks.builders import drafts
 from infra.rehearsal.aws.world import World
+from infra.session.context import turns
 from infra.spec.campaign import Spec
 from infra.spec.names import Names
 from tests.example import DEADLINE, example_spec
@@ -63,16 +64,16 @@ def told(here: Account, spec: Spec) -> dict[str, str]:
     """Level and message -> what was seen."""
     seen = seen_builders(here, spec)
     assert seen is not None
-    return {f"{one.level}: {one.message}": one.seen for one in drafts(spec, seen)}
+    return {f"{draft.level}: {draft.message}": draft.seen for draft in drafts(spec, seen)}
 
 
 def online(world: World, here: Account, aws: Client, spec: Spec) -> tuple[bool, dict[str, Any]]:
     """Whether Systems Manager hears of a builder of this spec, and the builder as EC2 describes it."""
     where: Any = SimpleNamespace(build_network_instance_profile="builders")
     context: Any = SimpleNamespace(
-        spec=spec, account=here, names=Names(spec), deadline=DEADLINE, identity="abc", progress=None
+        spec=spec, account=here, names=Names(spec), deadline=DEADLINE, identity="abc", progress=None, turns=turns
     )
-    image = next(one for one in world.backend("ec2").amis if one.startswith("ami-"))
+    image = next(ami for ami in world.backend("ec2").amis if ami.startswith("ami-"))
     made = builder._launch(context, where, image, datetime.now(UTC) + timedelta(hours=1))
     until(lambda: made in world.machines)
     listed = aws.ssm.describe_instance_information(Filters=[{"Key": "InstanceIds", "Values": [made]}])

@@ -37,8 +37,8 @@ def context(here: Account) -> Any:
 @pytest.fixture
 def named(aws: Account_) -> dict[str, str]:
     """Name of each AMI that AWS publishes for Kubernetes 1.36 -> its id."""
-    return {one["Name"]: one["ImageId"] for one in aws.ec2.describe_images(Owners=["amazon"])["Images"] if
-            "-1.36-" in one["Name"]}  # fmt: skip
+    return {image["Name"]: image["ImageId"] for image in aws.ec2.describe_images(Owners=["amazon"])["Images"] if
+            "-1.36-" in image["Name"]}  # fmt: skip
 
 
 def test_eks_own_image_is_the_newest_of_the_version_and_accelerator(here: Account, named: dict[str, str]) -> None:

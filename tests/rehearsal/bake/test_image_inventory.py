@@ -24,8 +24,8 @@ from infra.record.events import Stage
 from infra.record.holder import Holder
 from infra.record.payloads.stages import StageFinished
 from infra.record.store import CampaignStore
-from infra.rehearsal.aws.base_images import HOST_TAG, SLIM_TAG
-from infra.rehearsal.aws.base_images import REPOSITORY as BASES_REPOSITORY
+from infra.rehearsal.aws.ecr import HOST_TAG, SLIM_TAG
+from infra.rehearsal.aws.ecr import REPOSITORY as BASES_REPOSITORY
 from infra.rehearsal.aws.ssm_parameters import NEWEST
 from infra.session import session
 from infra.spec.names import FOUNDATION_TAG, INPUTS_TAG, MANIFEST_TAG, REPOSITORY, STEWARD_REPOSITORY, buckets
@@ -48,7 +48,7 @@ class Bakery:
         for repository in (REPOSITORY, STEWARD_REPOSITORY):
             self.account.client("ecr").create_repository(repositoryName=repository)
         self.source = self.ec2.run_instances(
-            ImageId=next(one for one in world.backend("ec2").amis if one.startswith("ami-")), MinCount=1, MaxCount=1,
+            ImageId=next(ami for ami in world.backend("ec2").amis if ami.startswith("ami-")), MinCount=1, MaxCount=1,
             InstanceType="m5.large",
         )["Instances"][0]["InstanceId"]  # fmt: skip
 
@@ -79,7 +79,7 @@ class Bakery:
         """Leave a trainer image and the steward image beside it; return the first one's digest."""
         digest = self.pushed(HOST_TAG, inputs, REPOSITORY)
         self.stewards[digest] = steward = self.pushed(SLIM_TAG, inputs, STEWARD_REPOSITORY)
-        known = ImageManifest(
+        image_manifest = ImageManifest(
             image=f"{REPOSITORY}@{digest}", inputs_digest=inputs, base=f"{BASES_REPOSITORY}:{base}",
             base_digest="sha256:0", base_packages={}, layer_packages={},
             steward=StewardImage(
@@ -87,7 +87,7 @@ class Bakery:
                 bytes=1,
             ),
         )  # fmt: skip
-        self.s3.put_object(Bucket=self.bucket, Key=manifest_key(inputs), Body=known.model_dump_json())
+        self.s3.put_object(Bucket=self.bucket, Key=manifest_key(inputs), Body=image_manifest.model_dump_json())
         return digest
 
     def campaign(self, name: str, image: NodeImage, trainer: str, over: bool) -> None:
@@ -103,21 +103,21 @@ class Bakery:
             record.append(StageFinished(stage=Stage.TEARDOWN, seconds=1, outputs={}))
 
     def amis(self) -> set[str]:
-        return {one["ImageId"] for one in self.ec2.describe_images(Owners=["self"])["Images"]}
+        return {image["ImageId"] for image in self.ec2.describe_images(Owners=["self"])["Images"]}
 
     def snapshots(self) -> set[str]:
         tagged = [{"Name": "tag-key", "Values": [INPUTS_TAG]}]
-        return {one["SnapshotId"] for one in self.ec2.describe_snapshots(Filters=tagged)["Snapshots"]}
+        return {snapshot["SnapshotId"] for snapshot in self.ec2.describe_snapshots(Filters=tagged)["Snapshots"]}
 
     def digests(self) -> set[str]:
         registry = Registry(self.account)
-        return {one["imageDigest"] for name in (REPOSITORY, STEWARD_REPOSITORY) for one in registry.images(name)}
+        return {image["imageDigest"] for name in (REPOSITORY, STEWARD_REPOSITORY) for image in registry.images(name)}
 
     def images(self, *, remove: bool = False, older_than: timedelta = timedelta(days=7)) -> dict[str, dict[str, Any]]:
-        said = io.StringIO()
-        code = images_command(self.world.region, 1, older_than, remove, True, True, Console(file=said, width=200))
+        stream = io.StringIO()
+        code = images_command(self.world.region, 1, older_than, remove, True, True, Console(file=stream, width=200))
         assert code == 0
-        return {row["id"]: row for row in json.loads(said.getvalue())}
+        return {row["id"]: row for row in json.loads(stream.getvalue())}
 
     def site(self, route: str, **asked: Any) -> dict[str, Any]:
         with urlopen(f"{self.world.endpoint_url}/_site/{route}", data=json.dumps(asked).encode()) as answer:
@@ -184,10 +184,10 @@ def test_every_image_says_what_it_is_kept_for_and_what_it_costs(bakery: Bakery, 
 def test_the_releases_that_aws_has_published_since_the_pinned_one_are_told(
     bakery: Bakery, inventory: dict[str, Any]
 ) -> None:
-    said = io.StringIO()
-    images_command(bakery.world.region, 1, timedelta(days=7), False, False, False, Console(file=said, width=300))
+    stream = io.StringIO()
+    images_command(bakery.world.region, 1, timedelta(days=7), False, False, False, Console(file=stream, width=300))
     pinned = f"{base_release()} (base.release in images/versions.yaml)"
-    assert f"EKS's release {pinned}; newer ones: v{NEWEST}\n" in said.getvalue()
+    assert f"EKS's release {pinned}; newer ones: v{NEWEST}\n" in stream.getvalue()
     assert all(row["newer_releases"] == [f"v{NEWEST}"] for row in bakery.images().values())
 
 
@@ -248,14 +248,17 @@ def test_only_what_nobody_uses_goes_and_what_a_broken_removal_left_goes_the_next
 
 def test_no_age_asked_for_leaves_what_is_used_newest_or_being_baked(bakery: Bakery, inventory: dict[str, Any]) -> None:
     bakery.images(remove=True, older_than=timedelta(0))
-    left = {name for name, one in inventory.items() if getattr(one, "ami", one) in bakery.amis() | bakery.digests()}
+    names = {name for name, one in inventory.items() if getattr(one, "ami", one) in bakery.amis() | bakery.digests()}
     gone = {"of a dead campaign", "newest of its base", "trainer of a dead campaign"}
-    assert left == set(inventory) - {*gone, "steward of trainer of a dead campaign"}
+    assert names == set(inventory) - {*gone, "steward of trainer of a dead campaign"}
     assert bakery.record("x").get(manifest_key("3" * 64)) is not None, (
         "a steward image takes no trainer's manifest along"
     )
     assert bakery.record("x").get(manifest_key("0" * 64)) is not None
     assert bakery.record("x").get(node_manifest_key("newest")) is None
     assert bakery.record("x").get(node_manifest_key("young")) is not None
-    assert not {one for name in ("newest of its base",) for one in inventory[name].snapshots} & bakery.snapshots()
+    assert (
+        not {snapshot for name in ("newest of its base",) for snapshot in inventory[name].snapshots}
+        & bakery.snapshots()
+    )
     assert all(not row["removed"] for row in bakery.images().values())

@@ -28,7 +28,7 @@ SPEC: dict[str, Any] = {"campaign": "deaf", "recovery": {"capacity_timeout": "3s
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StewardSite]:
     with lone_camp(tmp_path_factory, **SPEC) as camp:
-        camp.api.nodes = lambda: [_with_a_gpu(node_of(one)) for one in gpu_nodes(camp)]
+        camp.api.nodes = lambda: [_with_a_gpu(node_of(gpu_node)) for gpu_node in gpu_nodes(camp)]
         yield camp
 
 
@@ -49,7 +49,7 @@ def context(made: StewardSite, tmp_path: Path, said: StringIO, monkeypatch: pyte
     monkeypatch.setattr(kubernetes, "PATIENCE_S", 0.6, raising=False)
     monkeypatch.setattr(preflight.basics, "prove", lambda context, client: None)
     made.forget()
-    instances = [one.settings["instance_id"] for one in gpu_nodes(made)]
+    instances = [gpu_node.settings["instance_id"] for gpu_node in gpu_nodes(made)]
     name = {"Key": "Name", "Value": Names(made.spec.campaign).gpu_group}
     made.site.client("ec2").create_tags(Resources=instances, Tags=[name])
     with opened(made.spec, make_plan(made.spec, survey(made.spec)), Console(file=said, width=400), None) as one:

@@ -127,7 +127,7 @@ def gpu_instances(camped: CampaignSite) -> set[str]:
     """Those that bill; what shuts down may be seen for a while."""
     states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     pages = camped.client("ec2").get_paginator("describe_instances").paginate(Filters=states)
-    live = {one["InstanceId"] for page in pages for held in page["Reservations"] for one in held["Instances"]}
+    live = {instance["InstanceId"] for page in pages for held in page["Reservations"] for instance in held["Instances"]}
     return {m.settings["instance_id"] for m in camped.site.alive() if m.settings["capacity"]} & live
 
 
@@ -255,16 +255,18 @@ def test_a_teardown_destroys_what_it_can_names_the_rest_and_can_be_entered_again
     ec2 = camped.client("ec2")
     tagged = [{"Name": "tag:bivouac:campaign", "Values": [camped.names.campaign]}]
     subnet = ec2.describe_subnets(Filters=tagged)["Subnets"][0]["SubnetId"]
-    made = ec2.create_network_interface(SubnetId=subnet, Description="ELB app/theirs/0123")["NetworkInterface"]
+    interface = ec2.create_network_interface(SubnetId=subnet, Description="ELB app/theirs/0123")["NetworkInterface"]
     camped.ask("faults", add=[{"action": "DeleteRole", "code": "AccessDenied", "status": 403, "times": None}])
     with pytest.raises(PermanentError, match="is not torn down") as refused:
         teardown.run(context)
     camped.ask("faults", clear=True)
     text = str(refused.value)
-    assert f"network interface {made['NetworkInterfaceId']} in {subnet}: of the load balancer app/theirs/0123" in text
+    assert (
+        f"network interface {interface['NetworkInterfaceId']} in {subnet}: of the load balancer app/theirs/0123" in text
+    )
     assert "AccessDenied" in text and "DependencyViolation" in text and "bivouac down drilled" in text
     assert not camped.client("eks").list_clusters()["clusters"], "what could go has gone, with its bill"
-    ec2.delete_network_interface(NetworkInterfaceId=made["NetworkInterfaceId"])
+    ec2.delete_network_interface(NetworkInterfaceId=interface["NetworkInterfaceId"])
     assert teardown.run(context).resources > 0
     assert teardown.run(context).resources == 0, "entered again, it finds nothing to do"
     assert certify.look_through(context.account, context.names, "", context.spec.account, ()).found == ()
@@ -315,7 +317,7 @@ def test_an_empty_state_while_resources_exist_sweeps_what_is_tagged_and_names_th
         patch.setattr(certify, "SETTLE_S", 0.5)
         with pytest.raises(PermanentError, match=role):
             teardown.run(context)
-    assert volume not in [one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]]
+    assert volume not in [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]]
     iam.delete_role(RoleName=role)
 
 

@@ -31,7 +31,7 @@ def buy(camped: CampaignSite, count: int = 2) -> dict[str, Any]:
     ec2 = camped.client("ec2")
     wanted = {"InstanceType": camped.spec.nodes.instance_type, "InstanceCount": count, "CapacityDurationHours": 24}
     offerings = ec2.describe_capacity_block_offerings(**wanted)["CapacityBlockOfferings"]
-    chosen = next(one for one in offerings if one["AvailabilityZone"] == camped.spec.zone)
+    chosen = next(offering for offering in offerings if offering["AvailabilityZone"] == camped.spec.zone)
     bought = ec2.purchase_capacity_block(
         CapacityBlockOfferingId=chosen["CapacityBlockOfferingId"], InstancePlatform="Linux/UNIX"
     )
@@ -127,7 +127,7 @@ def test_a_block_that_comes_late_is_used_and_its_end_takes_the_nodes_away(
     until(lambda: not nodes.launched())
     since = datetime.now(UTC)
     until(lambda: nodes.refusals(since))
-    assert any("ReservationCapacityExceeded" in one for one in nodes.refusals(since))
+    assert any("ReservationCapacityExceeded" in refusal for refusal in nodes.refusals(since))
     assert not nodes.launched()
     nodes.set_desired(0)
 

@@ -150,8 +150,8 @@ def groups(camped: CampaignSite) -> set[str]:
 
 
 def links(camped: CampaignSite) -> list[str]:
-    found = camped.client("fsx").describe_data_repository_associations()["Associations"]
-    return [one["DataRepositoryPath"] for one in found]
+    associations = camped.client("fsx").describe_data_repository_associations()["Associations"]
+    return [one["DataRepositoryPath"] for one in associations]
 
 
 def of_kind(context: Context, *kinds: str) -> list[dict[str, Any]]:
@@ -198,7 +198,7 @@ def test_the_cluster_prepares_the_drivers_bytes_before_a_gpu_node_is_asked_for(
             assert body == (here.folder / name).read_bytes(), name
     assert ("batch/v1", "jobs", "campaign", kubelets.jobs[0]["metadata"]["name"]) not in camped.plane().api.objects
     assert of_kind(context, "data.ended")[-1] == {"digest": here.digest}
-    schedules = [one["Name"] for one in camped.client("scheduler").list_schedules()["Schedules"]]
+    schedules = [schedule["Name"] for schedule in camped.client("scheduler").list_schedules()["Schedules"]]
     assert names.schedule in schedules and names.of("schedule", "data") not in schedules
 
 

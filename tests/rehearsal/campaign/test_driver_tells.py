@@ -35,7 +35,7 @@ def drive(camped: CampaignSite, stage: Stage, run: Any) -> None:
 def told(camped: CampaignSite) -> list[tuple[str, str]]:
     """Subject and text of what was published."""
     (topic,) = camped.world.backend("sns").topics.values()
-    return [(str(one[2]), str(one[1])) for one in topic.sent_notifications]
+    return [(str(notification[2]), str(notification[1])) for notification in topic.sent_notifications]
 
 
 def unsent(camped: CampaignSite) -> list[dict[str, Any]]:

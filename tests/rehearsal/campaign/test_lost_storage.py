@@ -10,7 +10,8 @@ import pytest
 from infra.bake.foundation import foundation
 from infra.campaign import provision
 from infra.campaign.repairs import lost_storage
-from infra.campaign.repairs.lost_storage import StorageWatch, id_of
+from infra.campaign.repairs.lost_storage import StorageWatch
+from infra.campaign.repairs.repair import id_of
 from infra.campaign.stages import StageStep, run_step
 from infra.record.events import Stage
 from infra.record.payloads.attempts import AttemptLaunched
@@ -40,9 +41,9 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The watch's clock, which goes on only when told to."""
-    made = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(lost_storage, "time", SimpleNamespace(monotonic=lambda: made.now))
-    return made
+    namespace = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(lost_storage, "time", SimpleNamespace(monotonic=lambda: namespace.now))
+    return namespace
 
 
 def test_a_second_change_by_hand_is_a_persons_to_judge_and_the_loss_alone_is_the_drivers(

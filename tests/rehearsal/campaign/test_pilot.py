@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from infra.campaign import pilot, preflight
-from infra.campaign.preflight import expectation_of, read_versions
+from infra.campaign.preflight import expectation_of
 from infra.cluster.fitness import PATIENCE, Sickness
 from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
+from infra.plan.catalogue.reading import image_versions
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Stage
@@ -58,7 +59,11 @@ def checked(made: StewardSite, context: Context, pods: Pods) -> Iterator[list[in
 
 
 def launched(made: StewardSite) -> set[str]:
-    return {one.settings["instance_id"] for one in made.site.machines if "eks:nodegroup-name" in one.settings["tags"]}
+    return {
+        machine.settings["instance_id"]
+        for machine in made.site.machines
+        if "eks:nodegroup-name" in machine.settings["tags"]
+    }
 
 
 def kinds(context: Context) -> list[str]:
@@ -100,7 +105,7 @@ def test_a_pilot_with_a_fault_of_its_own_is_replaced_and_the_next_one_proves_its
 
     pods.state = state
     verdicts = preflight.run(context).verdicts
-    assert quarantined(pods) == bad and len(bad) == 1 and bad[0] not in [one["node"] for one in verdicts]
+    assert quarantined(pods) == bad and len(bad) == 1 and bad[0] not in [verdict["node"] for verdict in verdicts]
     assert checked == [1, 1, FOUR]
     judged = [event.data["fit"] for event in context.store.events() if event.kind == "node.verdict"]
     assert judged == [False, True, *[True] * FOUR]
@@ -109,8 +114,8 @@ def test_a_pilot_with_a_fault_of_its_own_is_replaced_and_the_next_one_proves_its
 def faults_noted(context: Context) -> dict[str, str]:
     """Instance -> reason, of all faults that campaigns of this name have noted in this account."""
     store = context.store
-    known = read_faults(store.s3, store.bucket, datetime.now(UTC)).faults
-    return {str(fault.instance): fault.reason for fault in known if fault.campaign == context.spec.campaign}
+    faults = read_faults(store.s3, store.bucket, datetime.now(UTC)).faults
+    return {str(fault.instance): fault.reason for fault in faults if fault.campaign == context.spec.campaign}
 
 
 def test_a_pilot_that_failed_by_itself_is_noted_for_later_campaigns(
@@ -190,7 +195,7 @@ def test_two_pilots_that_get_no_devices_end_the_wait_for_a_third(
     before, nodes, noted = launched(made), made.api.nodes, faults_noted(context)
 
     def bare() -> list[dict[str, Any]]:
-        return [{**one, "status": {**one["status"], "allocatable": {}}} for one in nodes()]
+        return [{**node, "status": {**node["status"], "allocatable": {}}} for node in nodes()]
 
     monkeypatch.setattr(made.api, "nodes", bare)
     monkeypatch.setitem(PATIENCE, Sickness.LATE, timedelta(0))
@@ -245,7 +250,7 @@ def test_no_pilot_is_due_twice_for_one_image_or_after_all_were_asked_for(
     made: StewardSite, context: Context, checked: list[int]
 ) -> None:
     nodes = GpuNodes(context.account, made.client(Fuse()), context.names, context.guard)
-    expectation = expectation_of(context.spec, None, read_versions())
+    expectation = expectation_of(context.spec, None, image_versions())
     assert pilot.is_due(context, nodes, expectation)
     context.store.append(PilotProven(node="n", instance="i", digest=pilot._digest(context, expectation)))
     assert not pilot.is_due(context, nodes, expectation)

@@ -36,7 +36,9 @@ class Pods:
 
     def __init__(self, made: StewardSite) -> None:
         self.api, self.gangs = made.api, list[str]()
-        self.hosts: Callable[[], list[str]] = lambda: sorted(one.settings["hostname"] for one in gpu_nodes(made))
+        self.hosts: Callable[[], list[str]] = lambda: sorted(
+            gpu_node.settings["hostname"] for gpu_node in gpu_nodes(made)
+        )
         self.state: Callable[[str], dict[str, Any]] = lambda host: ended(host)
         self.unplaced = frozenset[str]()
         self.warning = ("", "")
@@ -109,7 +111,7 @@ def test_a_node_that_alone_cannot_mount_is_replaced_and_the_next_gang_proves_its
     pods.state = lambda host: MOUNTING if host == bad else ended(host, *([APART] if bad in pods.hosts() else [FIT]))
     pods.warning = ("FailedMount", "MountVolume.SetUp failed")
     verdicts = preflight.run(context).verdicts
-    assert quarantined(pods) == [bad] and bad not in [one["node"] for one in verdicts] and len(pods.gangs) == 2
+    assert quarantined(pods) == [bad] and bad not in [verdict["node"] for verdict in verdicts] and len(pods.gangs) == 2
 
 
 def test_a_pod_that_alone_gets_no_node_blames_none_and_ends_the_campaign_next_time(

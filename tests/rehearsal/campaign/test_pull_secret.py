@@ -151,8 +151,8 @@ def test_the_login_lies_in_one_secret_of_the_cluster_and_nowhere_else(
     assert any("the registry refuses the login" in text for text in kept.values())
     said = context.progress.console.file.getvalue()  # type: ignore[attr-defined]
     texts = {**kept, "printed": said, "raised": str(refused.value)}
-    found = {key: form for key, text in texts.items() for form in forms_of(FIRST) if form in text}
-    assert found == {}
+    forms = {key: form for key, text in texts.items() for form in forms_of(FIRST) if form in text}
+    assert forms == {}
     secret = base64.b64decode(made.api.objects[SECRET]["data"][".dockerconfigjson"]).decode()
     assert all(form in secret for form in forms_of(FIRST)[:2]), "each form would have been found"
 

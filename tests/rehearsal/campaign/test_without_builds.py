@@ -63,8 +63,8 @@ def sizes(founded: CampaignSite) -> dict[str, Any]:
 
 
 def subjects(founded: CampaignSite) -> list[str]:
-    (topic,) = [one for one in founded.world.backend("sns").topics.values() if one.name == NOTICES]
-    return [str(one[2]) for one in topic.sent_notifications]
+    (topic,) = [topic for topic in founded.world.backend("sns").topics.values() if topic.name == NOTICES]
+    return [str(notification[2]) for notification in topic.sent_notifications]
 
 
 def test_gpu_nodes_that_no_driver_brings_to_training_go_and_people_hear_of_it(

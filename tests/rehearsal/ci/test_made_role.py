@@ -32,9 +32,9 @@ def trust(*principals: str, effect: str = "Allow") -> dict[str, Any]:
 
 def session(world: World, by: Account, role: str) -> Account:
     keys = by.sts.assume_role(RoleArn=role, RoleSessionName="me")["Credentials"]
-    found = Account(world, "", "")
-    found.session = boto3.Session(keys["AccessKeyId"], keys["SecretAccessKey"], keys["SessionToken"], world.region)
-    return found
+    account = Account(world, "", "")
+    account.session = boto3.Session(keys["AccessKeyId"], keys["SecretAccessKey"], keys["SessionToken"], world.region)
+    return account
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +156,11 @@ def test_a_boundary_limits_what_a_trust_gives_the_role_but_not_what_it_gives_a_s
 ) -> None:
     name = f"limited-{by_session}"
     admin = aws.sts.get_caller_identity()["Arn"]
-    made = aws.iam.create_role(
+    arn = aws.iam.create_role(
         RoleName=name, AssumeRolePolicyDocument=text(trust(admin)), PermissionsBoundary=opened["boundary"]
     )["Role"]["Arn"]
-    who = session(world, aws, made)
-    me = who.sts.get_caller_identity()["Arn"] if by_session else made
+    who = session(world, aws, arn)
+    me = who.sts.get_caller_identity()["Arn"] if by_session else arn
     aws.iam.create_role(RoleName=f"{name}-target", AssumeRolePolicyDocument=text(trust(me)))
     assert allowed(lambda: who.sts.assume_role(RoleArn=f"{ROLE}{name}-target", RoleSessionName="someone")) is may
 
@@ -177,8 +177,8 @@ def test_the_user_data_of_an_instance_is_asked_of_the_instance(world: World, aws
     looker = Account(world, *make_user(world, "looker", *policy("operator/look")["Statement"]))
     asked = {"Attribute": "userData"}
     assert looker.ec2.describe_instance_attribute(**asked, InstanceId=ids["bivouac:campaign"])["InstanceId"]
-    refused = code_of(lambda: looker.ec2.describe_instance_attribute(**asked, InstanceId=ids["team"]))
-    assert refused == "UnauthorizedOperation"
+    code = code_of(lambda: looker.ec2.describe_instance_attribute(**asked, InstanceId=ids["team"]))
+    assert code == "UnauthorizedOperation"
     assert looker.ec2.describe_instances(InstanceIds=list(ids.values()))["Reservations"]
 
 

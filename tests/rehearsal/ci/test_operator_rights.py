@@ -197,9 +197,9 @@ def test_the_operators_policies_are_enough_to_end_it_and_to_prove_it(provisioned
 
 
 def certificate_of(context: Context) -> dict[str, Any]:
-    found = context.state().certificate
-    assert found is not None and not found.could_not_look, found
-    return found.data()
+    certificate = context.state().certificate
+    assert certificate is not None and not certificate.could_not_look, certificate
+    return certificate.data()
 
 
 @pytest.mark.nightly
@@ -213,8 +213,8 @@ def test_a_block_is_bought_by_its_own_policy_and_by_no_other(founded: CampaignSi
     path = tmp_path / "campaign.yaml"
     path.write_text(yaml.safe_dump(spec))
     _, text = said(offers_command, path, [], False, True)
-    offering = next(one["id"] for one in json.loads(text)["choices"] if one["capacity"] == "capacity-block"
-                    and one["zone"] == camped.spec.zone)  # fmt: skip
+    offering = next(choice["id"] for choice in json.loads(text)["choices"] if choice["capacity"] == "capacity-block"
+                    and choice["zone"] == camped.spec.zone)  # fmt: skip
     with acting(camped, *OPERATOR), pytest.raises(Exception, match="PurchaseCapacityBlock"):
         said(buy_command, path, offering, True, False)
     with acting(camped, *BUYER):
@@ -294,11 +294,11 @@ def test_every_call_of_the_drivers_code_is_in_the_operators_policies() -> None:
     others = tuple(ROOT / "infra" / part for part in ("rehearsal", "providers", "steward"))  # in roles of their own
     code = [path for path in (ROOT / "infra").rglob("*.py") if not any(path.is_relative_to(one) for one in others)]
     code += (ROOT / "playbooks/plugins").rglob("*.py")
-    asked = {word: path.name for path in code if path.exists() for word in named_in(path) if word in known}
-    assert len(asked) > 100, asked
+    names = {word: path.name for path in code if path.exists() for word in named_in(path) if word in known}
+    assert len(names) > 100, names
     missing = {
         word: place
-        for word, place in asked.items()
+        for word, place in names.items()
         if word not in OTHERWISE and not any(like(p, action, True) for action in known[word] for p in patterns)
     }
     assert missing == {}

@@ -40,9 +40,9 @@ def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSi
 def asked(camped: CampaignSite) -> dict[str, Any]:
     """The schedule's request, in CodeBuild's own spelling."""
     schedule = camped.client("scheduler").get_schedule(Name=camped.names.closer_schedule)
-    given = json.loads(schedule["Target"]["Input"])
-    variables = [{key.lower(): value for key, value in one.items()} for one in given["EnvironmentVariablesOverride"]]
-    return {"projectName": given["ProjectName"], "environmentVariablesOverride": variables}
+    document = json.loads(schedule["Target"]["Input"])
+    variables = [{key.lower(): value for key, value in one.items()} for one in document["EnvironmentVariablesOverride"]]
+    return {"projectName": document["ProjectName"], "environmentVariablesOverride": variables}
 
 
 def built(camped: CampaignSite) -> tuple[str, str]:
@@ -70,8 +70,8 @@ def test_the_closer_tells_once_by_its_own_rights_that_a_stage_failed_before_a_st
     for _ in range(2):
         status, text = built(provisioned)
         assert status == "SUCCEEDED", text
-    (topic,) = [one for one in provisioned.world.backend("sns").topics.values() if one.name == NOTICES]
-    told = [(str(one[2]), str(one[1])) for one in topic.sent_notifications]
+    (topic,) = [topic for topic in provisioned.world.backend("sns").topics.values() if topic.name == NOTICES]
+    told = [(str(notification[2]), str(notification[1])) for notification in topic.sent_notifications]
     ((_, body),) = [one for one in told if one[0] == "bivouac drilled: preflight has failed: no capacity"]
     assert "Cost: bills now: " in body and "EKS control plane" in body and "could not look" not in body
 
@@ -96,7 +96,10 @@ def test_what_nobody_drives_any_more_is_torn_down_and_certified_with_the_closers
     group = {"clusterName": names.cluster, "nodegroupName": names.gpu_group}
     provisioned.client("eks").update_nodegroup_config(**group, scalingConfig={"desiredSize": 1})
     until(
-        lambda: [one for one in provisioned.site.machines if one.alive() and of_group(one) == names.gpu_group], "a node"
+        lambda: [
+            machine for machine in provisioned.site.machines if machine.alive() and of_group(machine) == names.gpu_group
+        ],
+        "a node",
     )
     with provisioned.opened() as context:
         context.store.append(StageStarted(stage="preflight"))
@@ -117,4 +120,6 @@ def test_what_nobody_drives_any_more_is_torn_down_and_certified_with_the_closers
     assert kinds.index("nodes.at-zero") < kinds.index("closing")
     assert not provisioned.client("eks").list_clusters()["clusters"]
     assert not provisioned.client("scheduler").list_schedules()["Schedules"]
-    assert [one["name"] for one in provisioned.client("codebuild").batch_get_projects(names=[CLOSER])["projects"]]
+    assert [
+        project["name"] for project in provisioned.client("codebuild").batch_get_projects(names=[CLOSER])["projects"]
+    ]

@@ -57,7 +57,7 @@ def bivouac(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def listed(folder: Path) -> dict[str, str]:
     found = bivouac(folder, "list", "--json")
     assert found.returncode == 0, found.stdout + found.stderr
-    return {one["campaign"]: one["stage"] for one in json.loads(found.stdout)["campaigns"]}
+    return {campaign["campaign"]: campaign["stage"] for campaign in json.loads(found.stdout)["campaigns"]}
 
 
 @pytest.mark.nightly

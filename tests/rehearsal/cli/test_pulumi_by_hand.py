@@ -66,8 +66,8 @@ class Project:
 
     def resources(self, stack: str = STACK) -> dict[str, str]:
         """URN -> id of what is in the state, and is a thing of its own."""
-        found = resources_of(stored_state(self.store(), stack))
-        return {urn: str(one["id"]) for urn, one in found.items() if one.get("id")}
+        resources = resources_of(stored_state(self.store(), stack))
+        return {urn: str(one["id"]) for urn, one in resources.items() if one.get("id")}
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def node(instance: str) -> Node:
 
 
 def nodes_of(here: Account, instances: list[str]) -> GpuNodes:
-    client: Any = SimpleNamespace(list=lambda kind, labels: [node(one) for one in instances])
+    client: Any = SimpleNamespace(list=lambda kind, labels: [node(instance) for instance in instances])
     return GpuNodes(here, client, Names(example_spec()), lambda: None)
 
 

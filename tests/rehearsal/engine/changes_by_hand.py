@@ -63,16 +63,16 @@ def _no_way_out(camp: CampaignSite) -> None:
 
 def _no_credentials(camp: CampaignSite) -> None:
     eks, cluster = camp.client("eks"), camp.names.cluster
-    for one in eks.list_pod_identity_associations(clusterName=cluster)["associations"]:
-        if one["serviceAccount"] == "trainer":
-            eks.delete_pod_identity_association(clusterName=cluster, associationId=one["associationId"])
+    for association in eks.list_pod_identity_associations(clusterName=cluster)["associations"]:
+        if association["serviceAccount"] == "trainer":
+            eks.delete_pod_identity_association(clusterName=cluster, associationId=association["associationId"])
 
 
 def _policies_off(camp: CampaignSite, role: str, part: str) -> None:
     iam = camp.client("iam")
-    for one in iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]:
-        if part in one["PolicyArn"]:
-            iam.detach_role_policy(RoleName=role, PolicyArn=one["PolicyArn"])
+    for policy in iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]:
+        if part in policy["PolicyArn"]:
+            iam.detach_role_policy(RoleName=role, PolicyArn=policy["PolicyArn"])
 
 
 def _smaller(camp: CampaignSite) -> None:
@@ -92,7 +92,7 @@ def _operator(camp: CampaignSite) -> None:
     eks, cluster = camp.client("eks"), camp.names.cluster
     admins = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
     entries = eks.list_access_entries(clusterName=cluster, associatedPolicyArn=admins)["accessEntries"]
-    (arn,) = [one for one in entries if "bivouac_closer" not in one]
+    (arn,) = [entry for entry in entries if "bivouac_closer" not in entry]
     for one in eks.list_associated_access_policies(clusterName=cluster, principalArn=arn)["associatedAccessPolicies"]:
         eks.disassociate_access_policy(clusterName=cluster, principalArn=arn, policyArn=one["policyArn"])
 
@@ -150,8 +150,8 @@ def desired(camp: CampaignSite, size: int) -> None:
 
 def lose_file_system(camp: CampaignSite) -> None:
     fsx = camp.client("fsx")
-    for one in fsx.describe_file_systems()["FileSystems"]:
-        fsx.delete_file_system(FileSystemId=one["FileSystemId"])
+    for system in fsx.describe_file_systems()["FileSystems"]:
+        fsx.delete_file_system(FileSystemId=system["FileSystemId"])
 
 
 @contextmanager

@@ -66,7 +66,7 @@ def test_a_gateway_and_its_address_are_found_by_tags_that_hold_the_plugins_notes
     found = adoption.adoptable(here, "no-cluster", deployment)
     assert found == dict(zip(urns, (address, gateway), strict=True))
     resolved, look = adoption.resolve_pending(deployment, found)
-    assert [one["id"] for one in resolved["resources"]] == [address, gateway] and look == urns
+    assert [resource["id"] for resource in resolved["resources"]] == [address, gateway] and look == urns
     outputs = resolved["resources"][1]["outputs"]
     assert outputs["subnetId"] == network.subnet and "__defaults" not in outputs["tags"], "a refresh, not an import"
 
@@ -82,7 +82,7 @@ def test_rules_and_routes_are_removed_to_be_made_anew(plugin: Plugin, here: Own,
         plugin.make(LINK, routeTableId=table, subnetId=network.subnet),
     ]
     pending = cut(*(operation for _, operation in made))
-    assert {one["resource"]["type"] for one in pending["pending_operations"]} == {
+    assert {operation["resource"]["type"] for operation in pending["pending_operations"]} == {
         kind.type for kind in KINDS if kind.remake
     }
     assert len(adoption.remove_rules(here, pending, lambda: None)) == 4
@@ -137,7 +137,7 @@ def test_a_deleted_rule_is_left_out_and_an_unanswerable_one_says_what_it_may_be(
     aws.ecr.create_repository(repositoryName="cut", tags=[{"Key": CAMPAIGN_TAG, "Value": "cut"}])
 
     def shown() -> dict[str, str]:
-        return {one.id.rpartition("/")[2]: one.doubt for one in survey.tagged_things(here)}
+        return {thing.id.rpartition("/")[2]: thing.doubt for thing in survey.tagged_things(here)}
 
     assert shown()[rule] == "" and "console of ecr" in shown()["cut"]
     aws.ec2.revoke_security_group_ingress(GroupId=group, SecurityGroupRuleIds=[rule])

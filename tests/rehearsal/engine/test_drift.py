@@ -135,8 +135,8 @@ def test_a_viewer_has_an_entry_in_its_namespace_and_looks_with_the_previews_righ
     provisioned: CampaignSite,
 ) -> None:
     eks, cluster = provisioned.client("eks"), provisioned.names.cluster
-    known = eks.list_associated_access_policies(clusterName=cluster, principalArn=VIEWER)["associatedAccessPolicies"]
-    assert [(one["policyArn"].rpartition("/")[2], one["accessScope"]) for one in known] == [
+    policies = eks.list_associated_access_policies(clusterName=cluster, principalArn=VIEWER)["associatedAccessPolicies"]
+    assert [(one["policyArn"].rpartition("/")[2], one["accessScope"]) for one in policies] == [
         ("AmazonEKSViewPolicy", {"type": "namespace", "namespaces": ["campaign"]})
     ]
     with as_reader(provisioned), mutations(provisioned) as heard:
@@ -147,8 +147,8 @@ def test_a_viewer_has_an_entry_in_its_namespace_and_looks_with_the_previews_righ
 @pytest.mark.nightly
 def test_the_record_says_who_began_a_stage(provisioned: CampaignSite) -> None:
     with provisioned.opened() as context:
-        begun = [event for event in context.store.events() if event.kind == "stage.started"]
-    assert [(event.data["stage"], event.data["who"]) for event in begun] == [
+        events = [event for event in context.store.events() if event.kind == "stage.started"]
+    assert [(event.data["stage"], event.data["who"]) for event in events] == [
         ("provision", f"arn:aws:iam::{provisioned.world.account}:user/operator")
     ]
 

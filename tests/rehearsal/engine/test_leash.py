@@ -144,8 +144,8 @@ def engines(held: CampaignSite) -> list[int]:
 
 def locks(held: CampaignSite) -> list[str]:
     bucket = f"bivouac-state-{held.spec.account}-{held.spec.region}"
-    found = held.client("s3").list_objects_v2(Bucket=bucket, Prefix=f".pulumi/locks/organization/{PROJECT}/")
-    return [item["Key"] for item in found.get("Contents", ())]
+    answer = held.client("s3").list_objects_v2(Bucket=bucket, Prefix=f".pulumi/locks/organization/{PROJECT}/")
+    return [item["Key"] for item in answer.get("Contents", ())]
 
 
 def test_no_engine_outlives_its_driver(struck: Struck) -> None:
@@ -172,9 +172,9 @@ def test_a_stopped_driver_wakes_to_touch_nothing(struck: Struck) -> None:
 
 
 def test_ctrl_c_lets_the_engine_finish_and_leaves_no_lock(struck: Struck) -> None:
-    said = struck.words("asked")
-    assert struck.ends["asked"] == 130, said
-    assert "letting pulumi finish" in said and "Traceback" not in said
+    words = struck.words("asked")
+    assert struck.ends["asked"] == 130, words
+    assert "letting pulumi finish" in words and "Traceback" not in words
     assert struck.locked == []
 
 

@@ -57,8 +57,8 @@ def test_awss_own_parameters_are_nobodys_leak(planted: tuple[Environment, Contex
     ground, context = planted
     ssm = ground.client("ssm")
     ssm.get_parameter(Name=BUILDER_IMAGE)
-    listed = [one["Name"] for one in ssm.describe_parameters()["Parameters"]]
-    assert any(name.startswith("/aws/service/") for name in listed), "the emulation no longer lists them"
+    names = [parameter["Name"] for parameter in ssm.describe_parameters()["Parameters"]]
+    assert any(name.startswith("/aws/service/") for name in names), "the emulation no longer lists them"
     assert not [line for line in look(ground, context).suspects if "/aws/service/" in line]
 
 
@@ -122,7 +122,7 @@ def test_a_look_that_fails_in_passing_is_looked_again(planted: tuple[Environment
     seen, _ = certify.survey_all(context.account)
     known = certify.knowledge(context.store, context.names)
     quiet = certify.Knowledge(
-        known.names, frozenset(), known.began, {kind: frozenset(one.id for one in rows) for kind, rows in seen.items()}
+        known.names, frozenset(), known.began, {kind: frozenset(row.id for row in rows) for kind, rows in seen.items()}
     )
     # With this status botocore does not try again by itself; twice, so that the second look meets it too.
     rule = {"service": "ec2", "action": "DescribeVolumes", "code": "InternalError", "status": 400, "times": 2}

@@ -68,9 +68,9 @@ def troubles(world: World) -> Iterator[Any]:
 def test_an_interface_in_the_vpc_is_named_with_who_made_it(
     aws: Account, vpc: SimpleNamespace, seen: Any, description: str, why: str, do: str, ours: bool
 ) -> None:
-    made = aws.ec2.create_network_interface(SubnetId=vpc.subnet, Description=description)["NetworkInterface"]
-    rows = [row for row in seen() if made["NetworkInterfaceId"] in row.what]
-    aws.ec2.delete_network_interface(NetworkInterfaceId=made["NetworkInterfaceId"])
+    interface = aws.ec2.create_network_interface(SubnetId=vpc.subnet, Description=description)["NetworkInterface"]
+    rows = [row for row in seen() if interface["NetworkInterfaceId"] in row.what]
+    aws.ec2.delete_network_interface(NetworkInterfaceId=interface["NetworkInterfaceId"])
     assert len(rows) == 1 and vpc.subnet in rows[0].what
     assert why in rows[0].why and do in rows[0].do and rows[0].ours is ours
 
@@ -95,25 +95,33 @@ def test_a_group_of_someone_else_that_names_ours_is_named_with_its_rule_and_its_
 def test_a_group_that_the_cluster_only_shares_is_someone_elses(
     aws: Account, vpc: SimpleNamespace, seen: Any, word: str, theirs: bool
 ) -> None:
-    made = aws.ec2.create_security_group(GroupName=f"is-{word}", Description="s", VpcId=vpc.vpc)["GroupId"]
-    aws.ec2.create_tags(Resources=[made], Tags=[{"Key": f"kubernetes.io/cluster/{NAMES.cluster}", "Value": word}])
-    rows = [row for row in seen() if row.what == f"security group {made} (is-{word})"]
-    aws.ec2.delete_security_group(GroupId=made)
+    group_id = aws.ec2.create_security_group(GroupName=f"is-{word}", Description="s", VpcId=vpc.vpc)["GroupId"]
+    aws.ec2.create_tags(Resources=[group_id], Tags=[{"Key": f"kubernetes.io/cluster/{NAMES.cluster}", "Value": word}])
+    rows = [row for row in seen() if row.what == f"security group {group_id} (is-{word})"]
+    aws.ec2.delete_security_group(GroupId=group_id)
     assert bool(rows) is theirs
 
 
 def test_a_file_system_that_failed_to_go_is_named_with_fsxs_reason(
     aws: Account, vpc: SimpleNamespace, seen: Any, troubles: Any
 ) -> None:
-    made = pitch_lustre(aws, SimpleNamespace(subnet=vpc.subnet, group=vpc.group), Tags=TAGS)["FileSystemId"]
-    until(lambda: aws.fsx.describe_file_systems(FileSystemIds=[made])["FileSystems"][0]["Lifecycle"] == "AVAILABLE")
+    file_system_id = pitch_lustre(aws, SimpleNamespace(subnet=vpc.subnet, group=vpc.group), Tags=TAGS)["FileSystemId"]
+    until(
+        lambda: (
+            aws.fsx.describe_file_systems(FileSystemIds=[file_system_id])["FileSystems"][0]["Lifecycle"] == "AVAILABLE"
+        )
+    )
     troubles(kind="file-system", outcome="fail", message="a disk is lost")
-    aws.fsx.delete_file_system(FileSystemId=made)
-    until(lambda: aws.fsx.describe_file_systems(FileSystemIds=[made])["FileSystems"][0]["Lifecycle"] == "FAILED")
+    aws.fsx.delete_file_system(FileSystemId=file_system_id)
+    until(
+        lambda: aws.fsx.describe_file_systems(FileSystemIds=[file_system_id])["FileSystems"][0]["Lifecycle"] == "FAILED"
+    )
     row = holding("aws:fsx/lustreFileSystem:LustreFileSystem", seen())
-    assert row is not None and made in row.what and row.why == "FAILED, a disk is lost" and "Support" in row.do
-    aws.fsx.delete_file_system(FileSystemId=made)
-    until(lambda: made not in [fs["FileSystemId"] for fs in aws.fsx.describe_file_systems()["FileSystems"]])
+    assert (
+        row is not None and file_system_id in row.what and row.why == "FAILED, a disk is lost" and "Support" in row.do
+    )
+    aws.fsx.delete_file_system(FileSystemId=file_system_id)
+    until(lambda: file_system_id not in [fs["FileSystemId"] for fs in aws.fsx.describe_file_systems()["FileSystems"]])
 
 
 def test_an_instance_that_does_not_terminate_is_named_with_the_command_that_ends_it(
@@ -134,11 +142,11 @@ def test_a_look_that_is_denied_says_so_and_the_others_still_look(
 ) -> None:
     allow = {"Effect": "Allow", "Action": "*", "Resource": "*"}
     deny = {"Effect": "Deny", "Action": "fsx:DescribeFileSystems", "Resource": "*"}
-    made = aws.ec2.create_network_interface(SubnetId=vpc.subnet, Description="ELB app/a/1")["NetworkInterface"]
+    interface = aws.ec2.create_network_interface(SubnetId=vpc.subnet, Description="ELB app/a/1")["NetworkInterface"]
     texts = [str(row) for row in seen(make_user(world, "half-seeing", allow, deny))]
-    aws.ec2.delete_network_interface(NetworkInterfaceId=made["NetworkInterfaceId"])
+    aws.ec2.delete_network_interface(NetworkInterfaceId=interface["NetworkInterfaceId"])
     assert any("file systems is left: could not look: AccessDenied" in text for text in texts)
-    assert any(made["NetworkInterfaceId"] in text for text in texts)
+    assert any(interface["NetworkInterfaceId"] in text for text in texts)
 
 
 def test_a_launch_beyond_the_places_there_are_is_refused_as_ec2_does(world: World, aws: Account) -> None:
@@ -153,5 +161,5 @@ def test_a_launch_beyond_the_places_there_are_is_refused_as_ec2_does(world: Worl
 
 def launch_once(aws: Account, world: World) -> None:
     image = next(image for image in world.backend("ec2").amis if image.startswith("ami-"))
-    made = aws.ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, InstanceType="m5.large")["Instances"]
-    aws.ec2.terminate_instances(InstanceIds=[made[0]["InstanceId"]])
+    instances = aws.ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, InstanceType="m5.large")["Instances"]
+    aws.ec2.terminate_instances(InstanceIds=[instances[0]["InstanceId"]])

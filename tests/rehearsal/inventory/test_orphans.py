@@ -101,23 +101,23 @@ def test_only_dead_campaigns_are_swept_and_only_what_carries_their_tag(camped: C
     begun(camped, living, "forgotten")
     dead = {volume(camped, "ended", FUTURE), volume(camped, "forgotten", PAST)}
     kept = {volume(camped, "drilled", PAST), volume(camped, "elsewhere", FUTURE), volume(camped, "unknown", None)}
-    named = camped.client("ec2").create_volume(
+    volume_id = camped.client("ec2").create_volume(
         AvailabilityZone="us-east-1a",
         Size=1,
         TagSpecifications=[{"ResourceType": "volume", "Tags": [{"Key": "Name", "Value": "bivouac-forgotten-gpu"}]}],
     )["VolumeId"]
     code, text = command(camped)
-    shown = json.loads(text)
-    assert code == 74 and {one["id"] for one in shown["orphans"]} == dead and volumes(camped) >= dead | kept
-    assert {one["campaign"]: one["why"] for one in shown["orphans"]} == {
+    document = json.loads(text)
+    assert code == 74 and {orphan["id"] for orphan in document["orphans"]} == dead and volumes(camped) >= dead | kept
+    assert {orphan["campaign"]: orphan["why"] for orphan in document["orphans"]} == {
         "ended": "its record says that it was torn down",
         "forgotten": "its time ran out 2026-01-01 00:00 UTC and nobody looks after it",
     }
-    assert set(shown["left_alone"]) == {"drilled", "elsewhere", "unknown"}
-    assert "its driver lives" in shown["left_alone"]["drilled"], "whatever the clock says"
+    assert set(document["left_alone"]) == {"drilled", "elsewhere", "unknown"}
+    assert "its driver lives" in document["left_alone"]["drilled"], "whatever the clock says"
     code, text = command(camped, yes=True)
     assert code == 0 and len(json.loads(text)["removed"]) == 2
-    assert not volumes(camped) & dead and volumes(camped) >= kept | {named}
+    assert not volumes(camped) & dead and volumes(camped) >= kept | {volume_id}
 
 
 @pytest.mark.nightly
@@ -127,7 +127,7 @@ def test_a_driver_that_comes_back_keeps_its_own(
     begun(camped, living, "returned")
     mine = volume(camped, "returned", PAST)
     seen = orphans.look(keeper)
-    wanted = [one for one in seen.orphans if one.left.thing.id == mine]
+    wanted = [orphan for orphan in seen.orphans if orphan.left.thing.id == mine]
     assert len(wanted) == 1
     other = Holder.this_process().model_copy(update={"host": "another-machine", "boot_id": "another", "pid": 1})
     lease = record(camped, living, "returned").lease("driver", timedelta(seconds=30), other)
@@ -191,8 +191,8 @@ def lustre(camped: CampaignSite, campaign: str, expires: str, identity: str = ""
 
 
 def systems(camped: CampaignSite) -> dict[str, str]:
-    found = camped.client("fsx").describe_file_systems()["FileSystems"]
-    return {one["FileSystemId"]: one["Lifecycle"] for one in found if one["Lifecycle"] != "DELETING"}
+    file_systems = camped.client("fsx").describe_file_systems()["FileSystems"]
+    return {one["FileSystemId"]: one["Lifecycle"] for one in file_systems if one["Lifecycle"] != "DELETING"}
 
 
 def test_checkpoints_that_are_nowhere_else_are_shown_with_their_price_and_not_swept(
@@ -202,17 +202,17 @@ def test_checkpoints_that_are_nowhere_else_are_shown_with_their_price_and_not_sw
     begun(camped, living, "long-gone")
     dead = volume(camped, "long-gone", PAST)
     code, text = command(camped, yes=True)
-    rows = {one["id"]: one for one in json.loads(text)["orphans"]}
+    rows = {orphan["id"]: orphan for orphan in json.loads(text)["orphans"]}
     assert code == 74 and rows[dead]["removable"] and dead not in volumes(camped)
     assert kept in systems(camped), "the only checkpoints"
-    mine = [one for one in rows.values() if one["campaign"] == "unproven"]
+    mine = [row for row in rows.values() if row["campaign"] == "unproven"]
     assert {one["kind"] for one in mine} == {"file system", "subnet", "VPC", "security group"}
     assert not any(one["removable"] for one in mine), "without its network nothing reads the file system any more"
     assert "step 40" in rows[kept]["holds"] and "`bivouac down unproven`" in rows[kept]["holds"]
     assert rows[kept]["usd_per_hour"] is not None, "what keeping it costs"
     store.append(ArchiveVerified(manifest="s3://a/m.json", step=40))
     _, text = command(camped, yes=True)
-    rows = {one["id"]: one for one in json.loads(text)["orphans"]}
+    rows = {orphan["id"]: orphan for orphan in json.loads(text)["orphans"]}
     assert rows[kept]["removable"] and rows[kept]["holds"] == "" and kept not in systems(camped)
 
 
@@ -228,7 +228,7 @@ NETWORK = {"file system", "subnet", "VPC", "security group"}
 def archive(camped: CampaignSite, context: Context, campaign: str, folder: str, **changes: Any) -> None:
     """An archive's manifest and its one object, as the archiver leaves them."""
     prefix, s3 = f"campaigns/{campaign}/{folder}", camped.client("s3")
-    for bucket in {context.buckets.archive} - {one["Name"] for one in s3.list_buckets()["Buckets"]}:
+    for bucket in {context.buckets.archive} - {bucket["Name"] for bucket in s3.list_buckets()["Buckets"]}:
         s3.create_bucket(Bucket=bucket)
     item = {"key": f"{prefix}/golden/step-00000040/manifest.json", "size_bytes": 3, "sha256": "0" * 64, "version": ""}
     told = {
@@ -246,14 +246,14 @@ def test_a_campaign_whose_record_is_lost_keeps_its_file_system_and_a_network_for
 ) -> None:
     kept, paid = lustre(camped, "recordless", PAST, "id-1"), address(camped, "recordless", "id-1")
     code, text = command(camped, yes=True)
-    rows = [one for one in json.loads(text)["orphans"] if one["campaign"] == "recordless"]
+    rows = [orphan for orphan in json.loads(text)["orphans"] if orphan["campaign"] == "recordless"]
     assert code == 74 and kept in systems(camped)
-    assert {one["kind"] for one in rows if not one["removable"]} >= NETWORK
-    told = {(one["kind"], one["identity"], one["holds"]) for one in rows}
+    assert {row["kind"] for row in rows if not row["removable"]} >= NETWORK
+    told = {(row["kind"], row["identity"], row["holds"]) for row in rows}
     (holds,) = {words for _, identity, words in told if identity == "id-1"}
     assert {identity for _, identity, _ in told} == {"id-1"}, told
     assert "record is missing" in holds and "`bivouac sweep recordless --abandon`" in holds
-    assert {one["kind"] for one in rows if one["removable"]} == {"elastic address"}, "it bills, and holds nothing"
+    assert {row["kind"] for row in rows if row["removable"]} == {"elastic address"}, "it bills, and holds nothing"
     assert paid not in {one["AllocationId"] for one in camped.client("ec2").describe_addresses()["Addresses"]}
     # Shown by its name alone, it is held as well; another one's archive, or a damaged one, proves nothing.
     assert by_name(camped, "recordless", yes=True)[0] == 74 and kept in systems(camped)
@@ -274,7 +274,7 @@ def test_a_campaign_whose_record_is_lost_keeps_its_file_system_and_a_network_for
 def test_a_person_gives_up_by_name_what_no_record_tells_of(camped: CampaignSite, living: Context) -> None:
     mine, other = lustre(camped, "given-up", FUTURE, "id-2"), lustre(camped, "not-given-up", PAST, "id-3")
     code, shown = by_name(camped, "given-up", yes=True, abandon=True)
-    assert code == 0 and {one["kind"] for one in shown["orphans"]} == NETWORK
+    assert code == 0 and {orphan["kind"] for orphan in shown["orphans"]} == NETWORK
     assert mine not in systems(camped) and other in systems(camped)
     with pytest.raises(UserError, match="no such campaign"):
         by_name(camped, "never-heard-of", yes=True, abandon=True)
@@ -292,7 +292,7 @@ def test_an_earlier_campaigns_file_system_is_not_judged_by_the_record_of_its_nam
         store.append(payload_of(kind, dict(stage=Stage.TEARDOWN, seconds=1.0, outputs={})))
     earlier, later = lustre(camped, "twice", PAST, "20200101T000000Z-00000000"), lustre(camped, "twice", PAST, own)
     _, text = command(camped, yes=True)
-    why = {one["id"]: one["holds"] for one in json.loads(text)["orphans"]}
+    why = {orphan["id"]: orphan["holds"] for orphan in json.loads(text)["orphans"]}
     assert "is not of campaign 20200101T000000Z-00000000" in why[earlier] and why[later] == ""
     assert earlier in systems(camped) and later not in systems(camped)
     by_name(camped, "twice", yes=True, abandon=True)
@@ -306,7 +306,7 @@ def test_a_campaign_that_trained_meanwhile_keeps_its_own(
     """Between what was shown and the yes, a driver came, trained and died."""
     begun(camped, living, "revived")
     mine = volume(camped, "revived", PAST)
-    wanted = [one for one in orphans.look(keeper).orphans if one.left.thing.id == mine]
+    wanted = [orphan for orphan in orphans.look(keeper).orphans if orphan.left.thing.id == mine]
     assert wanted[0].removable
     trained(camped, living, "revived")
     swept = orphans.clear(keeper, wanted)
@@ -320,7 +320,7 @@ def test_a_steward_that_came_back_keeps_its_own(
 ) -> None:
     begun(camped, living, "restarted")
     mine = volume(camped, "restarted", PAST)
-    wanted = [one for one in orphans.look(keeper).orphans if one.left.thing.id == mine]
+    wanted = [orphan for orphan in orphans.look(keeper).orphans if orphan.left.thing.id == mine]
     lease = record(camped, living, "restarted").lease("steward", timedelta(seconds=30))
     lease.acquire()
     try:

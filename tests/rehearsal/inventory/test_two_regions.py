@@ -68,7 +68,7 @@ def roles(camped: CampaignSite) -> Iterator[Any]:
 
 
 def names_of(camped: CampaignSite) -> set[str]:
-    return {one["RoleName"] for one in camped.client("iam").list_roles()["Roles"]}
+    return {role["RoleName"] for role in camped.client("iam").list_roles()["Roles"]}
 
 
 def marks(campaign: str, region: str | None = None) -> dict[str, str]:
@@ -112,9 +112,11 @@ def test_an_upload_of_the_namesakes_archive_goes_on(camped: CampaignSite) -> Non
     s3 = camped.client("s3")
     with driven(camped, "upload", HOME) as home, driven(camped, "upload", FAR) as far:
         key = f"{home.names.state_prefix}part"
-        begun = s3.create_multipart_upload(Bucket=home.buckets.state, Key=key)["UploadId"]
+        upload_id = s3.create_multipart_upload(Bucket=home.buckets.state, Key=key)["UploadId"]
         assert sweep.remove_left(far) == ()
-        assert [one["UploadId"] for one in s3.list_multipart_uploads(Bucket=home.buckets.state)["Uploads"]] == [begun]
+        assert [upload["UploadId"] for upload in s3.list_multipart_uploads(Bucket=home.buckets.state)["Uploads"]] == [
+            upload_id
+        ]
         assert len(sweep.remove_left(home)) == 1, "at home it bills, and goes"
 
 
@@ -146,9 +148,9 @@ def test_orphans_are_judged_where_they_belong(camped: CampaignSite, roles: Any) 
         CampaignStore(Account(FAR).client("s3"), bucket, "recorded", "test").append(StageStarted(stage="bake"))
         out = StringIO()
         assert orphans_command(FAR, True, True, Console(file=out, width=200)) == 0
-        told = json.loads(out.getvalue())
-        assert told["removed"] == [f"role {mine}"] and {living, untold, early} <= names_of(camped)
-        why = {one["id"]: one["why"] for one in told["elsewhere"]}
+        document = json.loads(out.getvalue())
+        assert document["removed"] == [f"role {mine}"] and {living, untold, early} <= names_of(camped)
+        why = {one["id"]: one["why"] for one in document["elsewhere"]}
         assert f"it is of {HOME}" in why[living] and f"--region {HOME}" in why[living]
         assert "neither a tag nor a record tells its region" in why[untold] and early in why
         assert store.region == HOME
@@ -162,7 +164,7 @@ def test_a_role_without_a_region_is_the_records_that_covers_its_birth(camped: Ca
         mine = roles("bivouac-covers-node", **marks("covers"))
         context.store.append(StageFinished(stage=Stage.TEARDOWN, seconds=1.0, outputs={}))
     seen = orphans.look(orphans.keeper(Account(HOME), Progress(Console(file=StringIO()))))
-    assert [one.left.thing.id for one in seen.orphans if one.owner.campaign == "covers"] == [mine]
+    assert [orphan.left.thing.id for orphan in seen.orphans if orphan.owner.campaign == "covers"] == [mine]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_a_socket_that_hangs_does_not_lose_the_lease(world: World, lease: Lease)
 
     def renewed() -> bool:
         lease.check()
-        hits = [one["hits"] for one in faults(world)["rules"] if one["effect"] == "delay"]
+        hits = [rule["hits"] for rule in faults(world)["rules"] if rule["effect"] == "delay"]
         return hits == [1] and lease.covers_until > before
 
     until(renewed)
@@ -62,4 +62,4 @@ def test_a_renewal_that_lands_while_no_try_is_answered_does_not_lose_the_lease_t
         return lease.covers_until > before
 
     until(renewed)
-    assert [one["hits"] for one in faults(world)["rules"]] == [2], "both tries were carried out or refused, unheard"
+    assert [rule["hits"] for rule in faults(world)["rules"]] == [2], "both tries were carried out or refused, unheard"

@@ -59,11 +59,11 @@ def test_a_folder_whose_name_breaks_the_tools_is_refused_and_shown_as_what_it_is
 ) -> None:
     monkeypatch.setattr(doctor, "CLONE", Path(clone))
     monkeypatch.setattr(sys, "prefix", packages)
-    found = {finding.subject: finding for finding in diagnose() if finding.subject.endswith(" path")}
-    assert {subject for subject, finding in found.items() if not finding.ok} == bad
-    assert all(bool(finding.cure) is not finding.ok for finding in found.values())
-    assert found["clone's path"].seen == clone
-    apart = {finding.seen for subject, finding in found.items() if subject != "clone's path"}
+    findings = {finding.subject: finding for finding in diagnose() if finding.subject.endswith(" path")}
+    assert {subject for subject, finding in findings.items() if not finding.ok} == bad
+    assert all(bool(finding.cure) is not finding.ok for finding in findings.values())
+    assert findings["clone's path"].seen == clone
+    apart = {finding.seen for subject, finding in findings.items() if subject != "clone's path"}
     assert apart == (set() if packages.startswith(f"{clone}/") else {packages})
 
 

@@ -15,7 +15,7 @@ import pytest
 from infra.errors import PermanentError
 from infra.record.holder import start_ticks
 from infra.rehearsal import doctor
-from infra.rehearsal.site import handle, processes
+from infra.rehearsal.site import handle
 from infra.toolchain.ensure import ensure
 from infra.toolchain.origin import in_cache, write_stamp
 from infra.toolchain.table import TOOLS
@@ -104,10 +104,10 @@ def test_what_a_killed_command_had_begun_to_pitch_is_ended(cache: Path, stranger
     folder = handle.site_dir("begun")
     folder.mkdir(parents=True)
     wait = [sys.executable, "-c", "import time; time.sleep(120)"]
-    keeper = subprocess.Popen([*wait, "-m", processes.SUPERVISOR, str(folder)], start_new_session=True)
-    guest = subprocess.Popen(wait, env=os.environ | {processes.FOLDER_VARIABLE: str(folder)}, start_new_session=True)
+    keeper = subprocess.Popen([*wait, "-m", handle.SUPERVISOR, str(folder)], start_new_session=True)
+    guest = subprocess.Popen(wait, env=os.environ | {handle.FOLDER_VARIABLE: str(folder)}, start_new_session=True)
     until = time.monotonic() + 10
-    while keeper.pid not in processes.supervisors(folder) and time.monotonic() < until:
+    while keeper.pid not in handle.supervisors(folder) and time.monotonic() < until:
         time.sleep(0.01)
     assert handle.remove("begun") is True
     assert keeper.wait(timeout=5) == guest.wait(timeout=5) == -9
@@ -137,5 +137,5 @@ def test_doctor_names_the_limit_of_namespaces(monkeypatch: pytest.MonkeyPatch) -
 
 def test_doctor_names_a_package_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.0.1")
-    found = {finding.subject: finding for finding in doctor._packages()}
-    assert "make setup" in found["pulumi"].cure and "pulumi" in found and not found["pulumi"].ok
+    findings = {finding.subject: finding for finding in doctor._packages()}
+    assert "make setup" in findings["pulumi"].cure and "pulumi" in findings and not findings["pulumi"].ok

@@ -47,8 +47,8 @@ def test_a_site_is_pitched_and_struck_by_an_unprivileged_user(tmp_path: Path, mo
     finally:
         left = handle.remove(name)
     assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
-    assert seen["euid"] != 0 and seen["capabilities"] == 0
-    assert seen["site"]["user_namespace"] and seen["answer"] == "200"
-    assert seen["struck"] and not seen["alive"]
-    assert not left and not handle.Site(**seen["site"]).alive()
+    document = json.loads(done.stdout)
+    assert document["euid"] != 0 and document["capabilities"] == 0
+    assert document["site"]["user_namespace"] and document["answer"] == "200"
+    assert document["struck"] and not document["alive"]
+    assert not left and not handle.Site(**document["site"]).alive()

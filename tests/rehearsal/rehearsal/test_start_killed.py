@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from infra.folders import cache_root
-from infra.rehearsal.site import handle, processes
+from infra.rehearsal.site import handle
 from infra.rehearsal.site.layout import AWS_PORT
 from tests.rehearsal.aws_account import until
 from tests.root import ROOT
@@ -89,21 +89,21 @@ def test_what_a_driver_killed_while_pitching_leaves_is_removed_by_down_and_the_n
         pytest.skip("no namespaces here")
     name, spec = world["BIVOUAC_SITE_NAME"], spec_in(tmp_path)
     folder = handle.site_dir(name)
-    killed_while(lambda: processes.supervisors(folder), spec, world)
-    left = processes.supervisors(folder)
-    assert left and not (folder / "site.json").exists(), "a site nobody has written down goes on"
+    killed_while(lambda: handle.supervisors(folder), spec, world)
+    supervisors = handle.supervisors(folder)
+    assert supervisors and not (folder / "site.json").exists(), "a site nobody has written down goes on"
     done = subprocess.run(
         [*BIVOUAC, "down", "begun", "--yes"], env=world, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S
     )
     assert done.returncode == 0 and f"site {name}" in done.stdout, done.stdout + done.stderr
-    assert not folder.exists() and not processes.supervisors(folder)
+    assert not folder.exists() and not handle.supervisors(folder)
 
-    killed_while(lambda: processes.supervisors(folder), spec, world)
-    orphans = processes.supervisors(folder)
+    killed_while(lambda: handle.supervisors(folder), spec, world)
+    orphans = handle.supervisors(folder)
     said: list[str] = []
     site = handle.ensure(name, said.append)
     assert "site: removed the leftovers of a killed start" in said
-    assert not set(orphans) & set(processes.supervisors(folder)), "the killed one's site has gone"
+    assert not set(orphans) & set(handle.supervisors(folder)), "the killed one's site has gone"
     ask = f"import urllib.request as r; print(r.urlopen('http://10.77.0.2:{AWS_PORT}/_site/ready', timeout=9).status)"
     answer = subprocess.run(site.entry([sys.executable, "-c", ask]), capture_output=True, text=True, timeout=HUNG_S)
     assert answer.stdout.strip() == "200", answer.stderr

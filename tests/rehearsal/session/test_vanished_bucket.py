@@ -24,7 +24,7 @@ def here(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
 
 
 def names(account: Account) -> set[str]:
-    return {one["Name"] for one in account.client("s3").list_buckets()["Buckets"]}
+    return {bucket["Name"] for bucket in account.client("s3").list_buckets()["Buckets"]}
 
 
 def test_a_new_account_gets_its_bucket_and_a_vanished_one_is_refused_with_what_is_left(

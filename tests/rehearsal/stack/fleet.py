@@ -142,8 +142,8 @@ class Fleet:
         case.reservation = case.asked = str(made["CapacityReservation"]["CapacityReservationId"])
         if case.named == "group":
             case.asked = ARN.format(case.campaign)
-            known = self.ask("blocks")["groups"]
-            self.ask("blocks", groups={**known, case.asked: [case.reservation]})
+            groups = self.ask("blocks")["groups"]
+            self.ask("blocks", groups={**groups, case.asked: [case.reservation]})
         elif case.named == "open":
             case.asked = "open"
 
@@ -183,8 +183,8 @@ class Fleet:
         assert bool(self.placement_groups(names)) == placed
 
     def placement_groups(self, names: Names) -> list[Any]:
-        found = self.clients["ec2"].describe_placement_groups()["PlacementGroups"]
-        return [one for one in found if one["GroupName"] == names.placement_group]
+        groups = self.clients["ec2"].describe_placement_groups()["PlacementGroups"]
+        return [one for one in groups if one["GroupName"] == names.placement_group]
 
     def launch(self, case: Case) -> dict[str, Any]:
         """One node, as preflight asks for it: EC2 takes the whole template or refuses it."""
@@ -202,17 +202,17 @@ class Fleet:
         mine = [{"Name": "tag:eks:nodegroup-name", "Values": [Names(case.campaign).gpu_group]}]
         # moto shows a new instance as running for a moment before the emulation takes it in hand: ask for the machine.
         machines = set(self.site.world.machines)
-        found = [one for group in self.clients["ec2"].describe_instances(Filters=mine)["Reservations"]
-                 for one in group["Instances"]]  # fmt: skip
-        return [one for one in found if one["State"]["Name"] == "running" and one["InstanceId"] in machines]
+        instances = [instance for group in self.clients["ec2"].describe_instances(Filters=mine)["Reservations"]
+                 for instance in group["Instances"]]  # fmt: skip
+        return [one for one in instances if one["State"]["Name"] == "running" and one["InstanceId"] in machines]
 
     def check_node(self, case: Case, node: dict[str, Any]) -> None:
-        kinds = sorted(one["InterfaceType"] for one in node["NetworkInterfaces"])
+        kinds = sorted(interface["InterfaceType"] for interface in node["NetworkInterfaces"])
         assert kinds == sorted(one.kind for one in efa_layout(case.item))
         assert node["InstanceType"] == case.item.name and node["Placement"]["AvailabilityZone"] == ZONE
         lifecycle = {Capacity.SPOT: "spot", Capacity.CAPACITY_BLOCK: "capacity-block"}.get(case.capacity)
         assert node.get("InstanceLifecycle") == lifecycle
-        assert all(one["Groups"] and len(one["Groups"]) == 2 for one in node["NetworkInterfaces"])
+        assert all(interface["Groups"] and len(interface["Groups"]) == 2 for interface in node["NetworkInterfaces"])
         if case.reservation is not None:
             ids = [case.reservation]
             (held,) = self.clients["ec2"].describe_capacity_reservations(CapacityReservationIds=ids)[
@@ -223,11 +223,15 @@ class Fleet:
     def gone(self, case: Case) -> list[str]:
         """What is left of a case."""
         names, ec2 = Names(case.campaign), self.clients["ec2"]
-        left = [one for one in self.clients["eks"].list_nodegroups(clusterName="camp")["nodegroups"]
-                if one == names.gpu_group]  # fmt: skip
+        left = [nodegroup for nodegroup in self.clients["eks"].list_nodegroups(clusterName="camp")["nodegroups"]
+                if nodegroup == names.gpu_group]  # fmt: skip
         templates = ec2.describe_launch_templates()["LaunchTemplates"]
-        left += [one["LaunchTemplateName"] for one in templates if one["LaunchTemplateName"] == names.gpu_group]
-        left += [one["GroupName"] for one in self.placement_groups(names)]
+        left += [
+            template["LaunchTemplateName"]
+            for template in templates
+            if template["LaunchTemplateName"] == names.gpu_group
+        ]
+        left += [group["GroupName"] for group in self.placement_groups(names)]
         return left + [one["InstanceId"] for one in self.running(case)]
 
 

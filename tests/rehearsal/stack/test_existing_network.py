@@ -84,12 +84,12 @@ def test_the_campaign_makes_nothing_there_but_security_groups(
     after, ec2 = inside(provisioned, place), provisioned.client("ec2")
     added = after.pop("SecurityGroups") - before["SecurityGroups"]
     assert after == {key: value for key, value in before.items() if key != "SecurityGroups"}
-    names = {one["GroupName"] for one in ec2.describe_security_groups(GroupIds=sorted(added))["SecurityGroups"]}
+    names = {group["GroupName"] for group in ec2.describe_security_groups(GroupIds=sorted(added))["SecurityGroups"]}
     assert {name for name in names if not name.startswith("eks-cluster-sg-")} == {
         "bivouac-drilled-nodes", "bivouac-drilled-lustre"
     }  # fmt: skip
-    vpcs = {one["VpcId"] for one in ec2.describe_vpcs()["Vpcs"] if one.get("Tags")}
-    tagged = [one for one in ec2.describe_vpcs()["Vpcs"] if {"Key": CAMPAIGN_TAG, "Value": "drilled"} in one["Tags"]]
+    vpcs = {vpc["VpcId"] for vpc in ec2.describe_vpcs()["Vpcs"] if vpc.get("Tags")}
+    tagged = [vpc for vpc in ec2.describe_vpcs()["Vpcs"] if {"Key": CAMPAIGN_TAG, "Value": "drilled"} in vpc["Tags"]]
     assert place.vpc in vpcs and not tagged
     eks, group = provisioned.client("eks"), provisioned.names.gpu_group
     config = eks.describe_cluster(name=provisioned.names.cluster)["cluster"]["resourcesVpcConfig"]
@@ -160,6 +160,6 @@ def test_a_teardown_ends_the_campaigns_things_and_leaves_the_network_to_its_owne
 
 
 def told(context: Context) -> dict[str, Any]:
-    found = context.state().certificate
-    assert found is not None
-    return dict(found)
+    certificate = context.state().certificate
+    assert certificate is not None
+    return dict(certificate)

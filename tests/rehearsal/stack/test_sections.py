@@ -113,14 +113,17 @@ def test_each_kind_that_a_killed_engine_made_is_found_by_what_its_state_holds(
     found, wanted, engine = dict[str, str](), dict[str, str](), Engine(context, context.results / "pulumi")
     for name in (FOUNDATION_STACK, context.names.stack):
         deployment = engine.stack(name, {}).export_stack().deployment or {}
-        for one in deployment["resources"]:
-            if kind_of_type(one["type"]).find is None:
+        for resource in deployment["resources"]:
+            if kind_of_type(resource["type"]).find is None:
                 continue
-            assert all("__defaults" in noted for noted in (one["inputs"], one["inputs"].get("tags", one["inputs"])))
-            half = {key: value for key, value in one.items() if key not in ("id", "outputs")}
-            others = [other for other in deployment["resources"] if other is not one]
+            assert all(
+                "__defaults" in noted
+                for noted in (resource["inputs"], resource["inputs"].get("tags", resource["inputs"]))
+            )
+            half = {key: value for key, value in resource.items() if key not in ("id", "outputs")}
+            others = [resource for resource in deployment["resources"] if resource is not resource]
             cut = {"resources": others, "pending_operations": [{"type": "creating", "resource": half}]}
-            wanted[one["urn"]] = one["id"]
+            wanted[resource["urn"]] = resource["id"]
             found |= adoption.adoptable(context.account, camped.names.cluster, cut)
     assert found == wanted
     kinds = {urn.split("::")[2].split("$")[-1] for urn in found}
@@ -130,18 +133,18 @@ def test_each_kind_that_a_killed_engine_made_is_found_by_what_its_state_holds(
 
 
 def test_what_lives_and_only_the_tagging_service_lists_is_found(camped: CampaignSite, context: Context) -> None:
-    seen = list(survey.tagged_things(context.account))
-    kinds = {one.id.split(":")[2] + "/" + one.id.split(":", 5)[5].split("/")[0] for one in seen}
+    tagged_things = list(survey.tagged_things(context.account))
+    kinds = {one.id.split(":")[2] + "/" + one.id.split(":", 5)[5].split("/")[0] for one in tagged_things}
     eks = ("nodegroup", "addon", "access-entry", "podidentityassociation")
     assert {f"eks/{kind}" for kind in eks} | {"ec2/security-group-rule", "fsx/association"} <= kinds
-    assert not [one for one in seen if one.doubt and "bivouac:campaign" in one.tags]
+    assert not [one for one in tagged_things if one.doubt and "bivouac:campaign" in one.tags]
 
 
 def test_the_archive_locks_and_moves_what_comes_into_it(camped: CampaignSite, context: Context) -> None:
     s3, archive = camped.client("s3"), kept(camped, "archive")
     lock = s3.get_object_lock_configuration(**archive)["ObjectLockConfiguration"]
     assert {"Mode": "GOVERNANCE", "Days": 30}.items() <= lock["Rule"]["DefaultRetention"].items()
-    rules = {one["ID"]: one for one in s3.get_bucket_lifecycle_configuration(**archive)["Rules"]}
+    rules = {rule["ID"]: rule for rule in s3.get_bucket_lifecycle_configuration(**archive)["Rules"]}
     moving = rules["class-of-drilled"]
     assert moving["Filter"] == {"Prefix": "campaigns/drilled/"}
     assert moving["Transitions"] == [{"Days": 14, "StorageClass": "GLACIER_IR"}]
@@ -160,15 +163,15 @@ def test_add_ons_and_charts_are_those_of_the_spec_and_pods_claim_all_efa_devices
     camped: CampaignSite, context: Context
 ) -> None:
     eks, objects = camped.client("eks"), camped.plane().api.objects
-    made = eks.list_addons(clusterName=camped.names.cluster)["addons"]
-    assert set(made) == ADD_ONS
-    states = {eks.describe_addon(clusterName=camped.names.cluster, addonName=one)["addon"]["status"] for one in made}
+    addons = eks.list_addons(clusterName=camped.names.cluster)["addons"]
+    assert set(addons) == ADD_ONS
+    states = {eks.describe_addon(clusterName=camped.names.cluster, addonName=one)["addon"]["status"] for one in addons}
     assert states == {"ACTIVE"}
     kinds = [document for document in objects.values()]
-    releases = {one["metadata"]["labels"]["name"] for one in kinds
-                if one["kind"] == "Secret" and one["metadata"].get("labels", {}).get("owner") == "helm"}  # fmt: skip
+    releases = {kind["metadata"]["labels"]["name"] for kind in kinds
+                if kind["kind"] == "Secret" and kind["metadata"].get("labels", {}).get("owner") == "helm"}  # fmt: skip
     assert releases == CHARTS, "never the device plugin beside the DRA driver"
-    (claim,) = [one for one in kinds if one["kind"] == "ResourceClaimTemplate"]
+    (claim,) = [kind for kind in kinds if kind["kind"] == "ResourceClaimTemplate"]
     (request,) = claim["spec"]["spec"]["devices"]["requests"]
     item = catalogue.instance_type(camped.spec.nodes.instance_type)
     assert request["exactly"]["count"] == item.efa_interfaces == 32
@@ -192,13 +195,13 @@ def test_a_private_endpoint_is_reached_through_the_drivers_network_and_by_nobody
     driver = camped.spec.network.driver_vpc
     assert driver is not None
     (table,) = ec2.describe_route_tables(RouteTableIds=list(driver.route_table_ids))["RouteTables"]
-    ways = {one["DestinationCidrBlock"]: one.get("VpcPeeringConnectionId") for one in table["Routes"]}
+    ways = {route["DestinationCidrBlock"]: route.get("VpcPeeringConnectionId") for route in table["Routes"]}
     assert ways[camped.spec.network.cidr] == peering["VpcPeeringConnectionId"]
     rules = ec2.describe_security_group_rules(
         Filters=[{"Name": "group-id", "Values": [vpc["clusterSecurityGroupId"]]}]
     )["SecurityGroupRules"]
-    doors = [one for one in rules if not one["IsEgress"] and one.get("CidrIpv4")]
-    assert [(one["CidrIpv4"], one["FromPort"]) for one in doors] == [("10.7.0.0/16", 443)]
+    doors = [rule for rule in rules if not rule["IsEgress"] and rule.get("CidrIpv4")]
+    assert [(door["CidrIpv4"], door["FromPort"]) for door in doors] == [("10.7.0.0/16", 443)]
 
 
 def test_a_spent_budget_alarms_its_topic_and_freezes_the_roles_that_the_spec_names(
@@ -210,7 +213,7 @@ def test_a_spent_budget_alarms_its_topic_and_freezes_the_roles_that_the_spec_nam
     iam = camped.client("iam")
     assert not iam.list_attached_role_policies(RoleName=CI)["AttachedPolicies"]
     second = camped.ask("spent", budget=name, usd=101)
-    assert [one["Status"] for one in second["actions"]] == ["EXECUTION_SUCCESS"], second
+    assert [action["Status"] for action in second["actions"]] == ["EXECUTION_SUCCESS"], second
     attached = iam.list_attached_role_policies(RoleName=CI)["AttachedPolicies"]
     assert [one["PolicyName"] for one in attached] == ["bivouac_freeze_us-east-1"]
 
@@ -242,11 +245,11 @@ def test_what_may_change_changes_in_place_and_nothing_is_replaced(camped: Campai
     later = settings.deadline + timedelta(hours=1)
     changed = settings.model_copy(update={"spec": Spec.model_validate(document), "deadline": later})
     opened = Engine(context, context.results / "pulumi").stack(context.names.stack, changed.to_config())
-    done: dict[str, int] = {
+    counts: dict[str, int] = {
         kind: count for kind, count in (opened.up().summary.resource_changes or {}).items() if count
     }
     # The later deadline is in everything's tags; the chart goes with its namespace.
-    assert set(done) == {"same", "update", "delete"} and done["delete"] == 2 and done["update"] > 25, done
+    assert set(counts) == {"same", "update", "delete"} and counts["delete"] == 2 and counts["update"] > 25, counts
     (system,) = camped.client("fsx").describe_file_systems()["FileSystems"]
     assert system["LustreConfiguration"]["MetadataConfiguration"]["Iops"] == 12000
     assert system["LustreConfiguration"]["DataCompressionType"] == "NONE"
@@ -258,7 +261,7 @@ def test_what_may_change_changes_in_place_and_nothing_is_replaced(camped: Campai
     group = {"clusterName": names.cluster, "nodegroupName": names.gpu_group}
     assert camped.client("eks").describe_nodegroup(**group)["nodegroup"]["scalingConfig"]["maxSize"] == 4
     wanted = {"Key": "bivouac:expires", "Value": f"{later.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
-    (vpc,) = [one for one in camped.client("ec2").describe_vpcs()["Vpcs"] if one["CidrBlock"] == "10.42.0.0/16"]
+    (vpc,) = [vpc for vpc in camped.client("ec2").describe_vpcs()["Vpcs"] if vpc["CidrBlock"] == "10.42.0.0/16"]
     assert wanted in vpc["Tags"] and wanted in system["Tags"]
     again = opened.preview().change_summary
     assert {str(kind) for kind, count in again.items() if count} == {"same"}, again
@@ -301,9 +304,9 @@ def test_the_builds_of_add_ons_are_compared_with_what_eks_offers(
     eks, out = camped.client("eks"), StringIO()
     build = eks.describe_addon_versions(addonName="vpc-cni")["addons"][0]["addonVersions"][0]["addonVersion"]
     pins = {"vpc-cni": build, "coredns": "v0.0.1-eksbuild.1"}
-    known = catalogue.addons()
+    addons = catalogue.addons()
     pinned = tuple(
-        one.model_copy(update={"versions": {"1.36": pins[one.name]} if one.name in pins else {}}) for one in known
+        one.model_copy(update={"versions": {"1.36": pins[one.name]} if one.name in pins else {}}) for one in addons
     )
     monkeypatch.setattr(catalogue, "addons", lambda: pinned)
     assert addons_command("1.36", camped.world.region, False, Console(file=out, width=200)) == 2
@@ -334,5 +337,5 @@ def test_teardown_lifts_the_freeze_and_leaves_nothing_but_what_is_the_foundation
     certify.run(context)
     certificate = context.state().certificate
     assert certificate is not None and certificate.clean, certificate
-    assert [one["TopicArn"].split(":")[5] for one in camped.client("sns").list_topics()["Topics"]] == [NOTICES]
+    assert [topic["TopicArn"].split(":")[5] for topic in camped.client("sns").list_topics()["Topics"]] == [NOTICES]
     assert camped.client("kms").describe_key(KeyId="alias/bivouac")["KeyMetadata"]["KeyState"] == "Enabled"

@@ -71,8 +71,8 @@ def test_nothing_of_ours_is_left_and_nothing_of_others_is_changed(seen: Seen) ->
 def test_a_campaign_that_is_over_is_found_by_its_name(seen: Seen) -> None:
     for command in (("status", "on-racks"), ("checkpoints", "list", "on-racks"), ("down", "on-racks", "--yes")):
         seen.tenant.run(*command)
-    said = seen.tenant.log.read_text()
-    assert "certificate clean" in said and "golden: read back" in said and "is over and stays as it is" in said
+    text = seen.tenant.log.read_text()
+    assert "certificate clean" in text and "golden: read back" in text and "is over and stays as it is" in text
 
 
 @pytest.mark.parametrize("seen", [1], indirect=True, ids=["a node"])

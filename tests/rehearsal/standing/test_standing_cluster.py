@@ -109,7 +109,7 @@ def test_the_driver_makes_and_removes_a_campaigns_objects(cluster: Cluster, monk
     gang: Any = tenant.create(from_dict(documents["the gang of the health check"]))
     tenant.apply(from_dict(documents["the steward"]), force=True)
     deployments: list[Any] = list(tenant.list(Deployment))
-    assert [one.metadata.name for one in deployments] == ["steward"]
+    assert [deployment.metadata.name for deployment in deployments] == ["steward"]
     pods = eventually(lambda: list(tenant.list(Pod, labels={"bivouac.dev/campaign": "on-racks"})))
     assert pods[0].spec.nodeSelector in ({"gpu": "h100"}, None)
     attempts.remove(tenant, JobSet, gang.metadata.name)

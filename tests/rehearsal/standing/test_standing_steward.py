@@ -76,8 +76,8 @@ class Racks:
         barred = {name for field in term["matchFields"] for name in field["values"] if field["operator"] == "NotIn"}
         assert all(field["key"] == "metadata.name" and len(field["values"]) == 1 for field in term["matchFields"])
         nodes = [node["metadata"] for node in self.api.nodes()]
-        wanted = pod["nodeSelector"].items()
-        return [node["name"] for node in nodes if wanted <= node["labels"].items() and node["name"] not in barred]
+        items = pod["nodeSelector"].items()
+        return [node["name"] for node in nodes if items <= node["labels"].items() and node["name"] not in barred]
 
     def _pod(self, name: str, owner: dict[str, Any], index: int, code: int, node: str | None, message: str) -> None:
         space, labels = owner["metadata"]["namespace"], owner["metadata"]["labels"]

@@ -18,7 +18,7 @@ from infra.record.events import Event, Stage
 from infra.record.meter import read
 from infra.record.payloads.stages import StageStarted
 from infra.spec.names import Names
-from infra.steward import release
+from infra.steward import archiving
 from infra.steward.seeing import committed
 from infra.steward.seeing.committed import Committed
 from tests.unit.record.cost_lines import lines
@@ -38,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StewardSite]:
 
 @pytest.fixture
 def camp(made: StewardSite, monkeypatch: pytest.MonkeyPatch) -> StewardSite:
-    monkeypatch.setattr(release, "AGAIN_S", 0.05)
+    monkeypatch.setattr(archiving, "AGAIN_S", 0.05)
     made.ends = (0,)
     made.forget()
     made.group_of(NODES)

@@ -39,8 +39,8 @@ def line(step: int) -> str:
 def store(aws: Account, world: World) -> Iterator[CampaignStore]:
     s3 = aws.session.client("s3", endpoint_url=world.endpoint_url)
     s3.create_bucket(Bucket="state")
-    yield (made := CampaignStore(s3, "state", "weeks", "steward"))
-    for key in made.keys(""):
+    yield (campaign_store := CampaignStore(s3, "state", "weeks", "steward"))
+    for key in campaign_store.keys(""):
         s3.delete_object(Bucket="state", Key=key)
 
 
@@ -50,15 +50,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shipper(kubelet: Kubelet, store: CampaignStore, listener: Listener, *pods: str) -> LogShipper:
-    made = LogShipper(PodLogs(httpx2.Client(base_url="http://kubernetes", transport=kubelet)), store, listener)
+    log_shipper = LogShipper(PodLogs(httpx2.Client(base_url="http://kubernetes", transport=kubelet)), store, listener)
     for pod in pods or (POD,):
-        made.follow(pod)
-    return made
+        log_shipper.follow(pod)
+    return log_shipper
 
 
 def steps_heard() -> tuple[list[int], Listener]:
-    heard: list[int] = []
-    return heard, lambda pod, event: heard.append(event["step"])
+    steps: list[int] = []
+    return steps, lambda pod, event: steps.append(event["step"])
 
 
 def text(store: CampaignStore, pod: str = POD) -> str:
@@ -70,9 +70,9 @@ def kill(shipper: LogShipper, monkeypatch: pytest.MonkeyPatch) -> None:
 
     A follower that ends marks its log as read to the end, which a round of shipping under way would then store.
     """
-    for one in shipper._pod_logs():
-        with one._lock:
-            monkeypatch.setattr(one, "due", lambda: False)
+    for pod_log in shipper._pod_logs():
+        with pod_log._lock:
+            monkeypatch.setattr(pod_log, "due", lambda: False)
     shipper._stop.set()
     shipper._flusher.join()
     for follower in shipper._followers.values():
@@ -171,12 +171,12 @@ def test_a_steward_that_lost_its_lease_and_writes_on_shortens_and_doubles_nothin
     heard, listener = steps_heard()
     old = shipper(Kubelet({POD: log}), store, listener)
     until(lambda: len(heard) == 25)
-    ended = PodLog([(START_NS + step, line(step)) for step in range(48)], "Succeeded")
-    new = shipper(Kubelet({POD: ended}), CampaignStore(store.s3, "state", "weeks", "new"), lambda *_: None)
+    pod_log = PodLog([(START_NS + step, line(step)) for step in range(48)], "Succeeded")
+    new = shipper(Kubelet({POD: pod_log}), CampaignStore(store.s3, "state", "weeks", "new"), lambda *_: None)
     new.wait_for([POD], 20)
     new.close()
     assert text(store) == "".join(map(line, range(48)))
-    log.lines += ended.lines[25:27]
+    log.lines += pod_log.lines[25:27]
     until(lambda: len(heard) == 27)
     old.close()
     assert text(store) == "".join(map(line, range(48)))
@@ -265,14 +265,14 @@ def test_pods_are_listed_at_once_while_more_logs_are_followed_than_a_pool_holds(
     pods = [f"c-a1-gang-0-{number}-x" for number in range(150)]
     heard: set[str] = set()
     with api_server() as client:
-        made = LogShipper(PodLogs(followers_of(client)), store, lambda pod, event: heard.add(pod))
+        log_shipper = LogShipper(PodLogs(followers_of(client)), store, lambda pod, event: heard.add(pod))
         for pod in pods:
-            made.follow(pod)
+            log_shipper.follow(pod)
         until(lambda: len(heard) == len(pods))
         asked = time.monotonic()
         assert attempts.pods(client, {"a": "b"}) == []
         assert time.monotonic() - asked < 5, "a pool that is full lets one wait for 10 s"
-        made._stop.set()
+        log_shipper._stop.set()
 
 
 def test_an_event_that_was_not_taken_is_left_to_the_successor_of_a_killed_steward(

@@ -227,6 +227,6 @@ def test_when_every_node_is_called_sick_none_is_replaced_and_the_health_check_ju
     for one in came:
         marked(camp, monkeypatch, one.instance).append(XID | {"lastTransitionTime": ago.isoformat(timespec="seconds")})
     with driving(camp, camp.spec, said) as (context, nodes):
-        taken = capacity.wait_for_nodes(context, nodes)
-    assert {one.name for one in taken} == {one.name for one in came} and not of(camp, "node.verdict")
+        wait_for_nodes = capacity.wait_for_nodes(context, nodes)
+    assert {one.name for one in wait_for_nodes} == {one.name for one in came} and not of(camp, "node.verdict")
     assert "it is replaced" not in said.getvalue() and "the health check will judge them" in said.getvalue()

@@ -65,9 +65,9 @@ def job(camp: StewardSite, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None
         for (_, plural, _, _), document in list(camp.api.objects.items()):
             if plural == "jobs" and not document.get("status") and camp.site.alive() and not fails:
                 camp.created(document)
-        return seen()
+        return nodes()
 
-    seen = camp.api.nodes
+    nodes = camp.api.nodes
     monkeypatch.setattr(camp.api, "created", created)
     monkeypatch.setattr(camp.api, "nodes", with_a_node)
 

@@ -51,7 +51,7 @@ class Gang:
         return [one for one in self.site.alive() if one.settings["tags"].get("eks:nodegroup-name") == group]
 
     def instances(self) -> set[str]:
-        return {str(one.settings["instance_id"]) for one in self.machines()}
+        return {str(machine.settings["instance_id"]) for machine in self.machines()}
 
     def take_over(self, committed: int = 20) -> Returns:
         returns = Returns(self.nodes.replace)
@@ -86,7 +86,7 @@ def gang(site: AccountSite) -> Iterator[Gang]:
     client = Client(config=config, namespace=NAMESPACE, field_manager="steward", trust_env=False)
     store = CampaignStore(site.client("s3"), "state", campaign, "first")
     made = Gang(site, api, store, client, GpuNodes(site, client, NAMES, lambda: None), campaign)  # type: ignore[arg-type]
-    until(lambda: len(made.machines()) == 2 and all(one.joined for one in made.machines()))
+    until(lambda: len(made.machines()) == 2 and all(machine.joined for machine in made.machines()))
     try:
         yield made
     finally:

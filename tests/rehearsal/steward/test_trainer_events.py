@@ -46,9 +46,9 @@ def store(aws: Account, world: World) -> Iterator[CampaignStore]:
     """A record whose client tries nothing twice, so that one fault is one failure."""
     s3 = aws.session.client("s3", endpoint_url=world.endpoint_url, config=ONCE)
     s3.create_bucket(Bucket="state")
-    yield (made := CampaignStore(s3, "state", "c", "steward"))
+    yield (campaign_store := CampaignStore(s3, "state", "c", "steward"))
     ask(world, clear=True)
-    for key in made.keys(""):
+    for key in campaign_store.keys(""):
         s3.delete_object(Bucket="state", Key=key)
 
 
@@ -101,8 +101,8 @@ def test_an_event_whose_listener_failed_once_arrives_once_and_its_text_is_not_do
         assert kubelet.connections == (1 if cut is None else 2), "a fault of the listener's is no lost connection"
     assert listener.heard == [EVENT]
     assert text(store) == "".join(LINES)
-    said = [record for record in caplog.records if record.exc_info and record.exc_info[0] is KeyError]
-    assert len(said) == 1 and POD in said[0].getMessage(), "the fault is said, with its traceback, once"
+    records = [record for record in caplog.records if record.exc_info and record.exc_info[0] is KeyError]
+    assert len(records) == 1 and POD in records[0].getMessage(), "the fault is said, with its traceback, once"
 
 
 def test_a_fault_that_stays_is_said_with_the_event_and_holds_up_neither_text_nor_others(

@@ -94,8 +94,8 @@ def test_a_checkpoint_is_sealed_as_its_writer_has_digested_it(save: Save, tmp_pa
         assert (len(content), hashlib.sha256(content).hexdigest()) == (shard["size_bytes"], shard["sha256"])
     names = {path.name for path in (tmp_path / "own/step-10").iterdir()}
     assert len(shards) == len(names) + 1 >= 5 and names >= {".metadata", ".digests.json"}
-    noted = json.loads((tmp_path / "own/step-10/.digests.json").read_text())["files"]
-    assert {digest for _, digest in noted.values()} <= {shard["sha256"] for shard in shards}
+    files = json.loads((tmp_path / "own/step-10/.digests.json").read_text())["files"]
+    assert {digest for _, digest in files.values()} <= {shard["sha256"] for shard in shards}
     state = {"weights-1": torch.empty(WIDTH, WIDTH), "step": 0}
     dcp.load(state, checkpoint_id=tmp_path / "own/step-10", no_dist=True)
     assert state["step"] == 10 and torch.equal(state["weights-1"], weights(10, 1))  # type: ignore[arg-type]

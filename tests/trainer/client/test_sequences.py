@@ -68,7 +68,7 @@ class Fleet:
         self.ranks = [Sequences(root, CONTEXT, BATCH, micro, 7, rank=rank, world_size=world) for rank in range(world)]
         for one in self.ranks if state else ():
             one.load_state_dict(json.loads(json.dumps(state)))
-        self.parts = [self._loaded(one) for one in self.ranks]
+        self.parts = [self._loaded(rank) for rank in self.ranks]
 
     def _loaded(self, data: Sequences) -> Iterator[Part]:
         turns = []
@@ -108,8 +108,8 @@ def test_one_order_whatever_the_ranks_and_workers_and_wherever_others_go_on(
             fed = fleet.step(step + 1)
             assert sorted(fed) == list(range(step * BATCH, (step + 1) * BATCH)), "each position of the step, once"
             got |= fed
-        states = [one.state_dict() for one in fleet.ranks]
-        assert {(one["position"], one["taken"]) for one in states} == {((number + 1) * steps * BATCH, 0)}
+        states = [rank.state_dict() for rank in fleet.ranks]
+        assert {(state["position"], state["taken"]) for state in states} == {((number + 1) * steps * BATCH, 0)}
         state = states[-1]
     alone = Fleet(counted, (1, BATCH, 1))
     for step in range(len(shapes) * steps):
@@ -165,7 +165,7 @@ def test_torchdatas_loader_goes_on_in_the_middle_of_a_step(counted: Path, worker
 
 def test_what_was_read_without_a_word_of_steps_is_not_read_again_by_other_ranks(counted: Path) -> None:
     ranks = [Sequences(counted, CONTEXT, BATCH, 2, 7, rank=rank, world_size=2) for rank in range(2)]
-    read = [part["positions"].tolist() for one in ranks for part in islice(one, 7)]
+    read = [part["positions"].tolist() for rank in ranks for part in islice(rank, 7)]
     assert sorted(chain.from_iterable(read)) == list(range(28))
     alone = Sequences(counted, CONTEXT, BATCH, 1, 7)
     alone.load_state_dict(ranks[1].state_dict())

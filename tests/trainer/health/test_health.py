@@ -86,9 +86,9 @@ def test_a_node_below_its_profile_is_unfit_and_says_in_what(tmp_path: Path) -> N
     assert code == 70 and not report.fit
     failed = {probe.name for probe in report.probes if probe.verdict is Verdict.FAIL}
     assert failed == {"cpus", "mount /nowhere", "import no_such_module"}
-    said = {probe.name: probe for probe in report.probes}
-    assert said["import json"].ok and "No module named" in said["import no_such_module"].seen
-    assert said["all_reduce"].ok and (report.bus_bandwidth_gb_s or 0) > 0, "alone, two of its processes add up"
+    probes = {probe.name: probe for probe in report.probes}
+    assert probes["import json"].ok and "No module named" in probes["import no_such_module"].seen
+    assert probes["all_reduce"].ok and (report.bus_bandwidth_gb_s or 0) > 0, "alone, two of its processes add up"
 
 
 @pytest.mark.nightly

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.unit.trainer.supervised import Supervisors, events
+from tests.unit.trainer.supervised import Supervisors, events, kill_node
 from trainer.contract import Termination
 
 PATIENCE_S = 120.0
@@ -62,6 +63,7 @@ for top, folders, files in os.walk(folder):
 with open(os.environ["NOTES"], "a") as file:
     file.write(json.dumps({"probe": [os.path.relpath(resume, folder) if resume else "", tree]}) + "\\n")
 """
+_OWN_DISK = "node-{rank}/local/tiny/own"
 _STEP, _TREE = re.compile(r"^step-(\d{8,})$"), re.compile(r"^tree-\d{4}\.json$")
 
 
@@ -155,6 +157,8 @@ class Case:
     """What the spec expects."""
     format: str = "auto"
     nodes: int = 1
+    has_disks: bool = False
+    """Each node writes to a disk of its own."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the supervisor's configuration."""
     words: Sequence[str] = ()
@@ -164,6 +168,17 @@ class Case:
     keep: int = 2
     most_attempts: int = 4
     prelude: str = PRELUDE
+
+
+class SupervisorsWithDisks(Supervisors):
+    """Of nodes whose job writes to their own disks."""
+
+    def start(
+        self, attempt: int, *command: str, steps: int = 40, rank: int = 0, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        own = {"folder": str(self.root / _OWN_DISK.format(rank=rank)), "tier": "local", "keep_local": 2}
+        self.more = {**self.more, "checkpoints": {**self.more["checkpoints"], **own}}
+        return super().start(attempt, *command, steps=steps, rank=rank, env=env)
 
 
 class History:
@@ -176,7 +191,8 @@ class History:
         root.mkdir(parents=True, exist_ok=True)
         self.case, self.patience_s, self.step_of, self.attempts = case, patience_s, step_of, list[Attempt]()
         self.copies = 0
-        self.camp = Supervisors(
+        supervisors = SupervisorsWithDisks if case.has_disks else Supervisors
+        self.camp = supervisors(
             root, nodes=case.nodes, format=case.format, more=self._more(root), variables=case.variables
         )
 
@@ -184,6 +200,13 @@ class History:
         kept = {"format": self.case.format, "folder": str(root / "shared/tiny/own"), "keep": self.case.keep}
         more = dict(self.case.more)
         return {**more, "checkpoints": {**kept, **more.get("checkpoints", {})}}
+
+    @property
+    def folders(self) -> list[Path]:
+        """Return where the job writes its checkpoints: one folder, or one on each node's disk."""
+        if self.case.has_disks:
+            return [self.camp.root / _OWN_DISK.format(rank=rank) for rank in range(self.case.nodes)]
+        return [self.camp.tier / "own"]
 
     @property
     def last(self) -> Attempt:
@@ -209,10 +232,10 @@ class History:
         self.copies += 1
         root = self.camp.root.with_name(f"{self.camp.root.name}-copy-{self.copies}")
         shutil.copytree(self.camp.root, root, symlinks=True)
-        if new_disk:
-            shutil.rmtree(root / "shared/tiny/own")
         copied = History(replace(self.case, **changes), root, self.patience_s, self.step_of)
         copied.attempts = list(self.attempts)
+        for folder in copied.folders if new_disk else ():
+            shutil.rmtree(folder.parent if self.case.has_disks else folder)
         return copied
 
     def offer(self, new_disk: bool = False) -> Offer:
@@ -237,7 +260,7 @@ class History:
         ]
         logs = [list[str]() for _ in started]
         followers = [
-            threading.Thread(target=self._follow, args=(process, log, marks, number), daemon=True)
+            threading.Thread(target=self._follow, args=(process, log, marks, number, started), daemon=True)
             for process, log in zip(started, logs, strict=True)
         ]
         for thread in followers:
@@ -250,8 +273,16 @@ class History:
             _unrecognised(camp.tier),
         )  # fmt: skip
 
-    def _follow(self, process: subprocess.Popen[str], log: list[str], marks: Path, attempt: int) -> None:
-        """Keep the lines of a supervisor, and mark each step that it calls committed."""
+    def _follow(
+        self,
+        process: subprocess.Popen[str],
+        log: list[str],
+        marks: Path,
+        attempt: int,
+        gang: Sequence[subprocess.Popen[str]],
+    ) -> None:
+        """Keep the lines of a supervisor, and mark each step that it calls committed. Where nodes have disks of their
+        own, the loss of one ends the attempt on all, as a steward ends it."""
         assert process.stdout is not None
         for line in process.stdout:
             log.append(line)
@@ -263,6 +294,10 @@ class History:
                         continue
                     step = self.step_of(sealed)
                 (marks / f"{attempt}-{step}").touch()
+        if self.case.has_disks and process.wait() == -signal.SIGKILL:
+            for other in gang:
+                if other.poll() is None:
+                    kill_node(other)
 
 
 def _end(camp: Supervisors, rank: int) -> Termination | None:

@@ -32,8 +32,8 @@ CLIENT = {"PYTHONPATH": str(ROOT / "trainer/client")}
 def losses(said: str) -> dict[int, float]:
     """Return the losses that the supervisor heard of, by line or by client; each step is told once."""
     steps = events(said, "step")
-    assert len({one["step"] for one in steps}) == len(steps)
-    return {one["step"]: one["loss"] for one in steps}
+    assert len({step["step"] for step in steps}) == len(steps)
+    return {step["step"]: step["loss"] for step in steps}
 
 
 def run(
@@ -108,7 +108,7 @@ def test_neither_a_lost_node_nor_a_damaged_checkpoint_shows_in_the_loss(name: st
     third = run(struck, 3, 0.0)
     said = third[0].communicate()[0]
     assert [process.wait() for process in third] == [0, 0], said
-    assert [one["step"] for one in events(said, "refused_step")] == [damaged]
+    assert [event["step"] for event in events(said, "refused_step")] == [damaged]
     assert events(said, "restored")[0]["step"] == older
     assert losses(said) == {step: loss for step, loss in whole.items() if step > older}, "bit for bit"
 
@@ -131,8 +131,10 @@ def test_ranks_forked_from_a_warm_process_train_on_in_place_after_a_kill(tmp_pat
     assert [len(events(each, "restarted_in_place")) for each in said] == [1, 0]
     assert len(events(said[0], "restored")) == 1
     steps = events(said[0], "step")
-    assert {one["loss"] == whole[one["step"]] for one in steps} == {True}, "bit for bit, also steps that are repeated"
-    assert {one["step"] for one in steps} == set(whole)
+    assert {step["loss"] == whole[step["step"]] for step in steps} == {True}, (
+        "bit for bit, also steps that are repeated"
+    )
+    assert {step["step"] for step in steps} == set(whole)
 
 
 @pytest.mark.parametrize("name", ["fsdp", "deepspeed", "huggingface", "accelerate", "lightning", "megatron"])
@@ -205,6 +207,6 @@ def test_the_exported_example_evaluates_as_its_checkpoint_unless_it_lost_a_tenso
     sound = judge(workload.export.command)
     assert (sound.step, sound.why) == (STEPS, "") and sound.metrics["loss"] > 0
     assert sound.exported == sound.metrics
-    assert any(one.name.endswith(".safetensors") for one in sound.files)
+    assert any(file.name.endswith(".safetensors") for file in sound.files)
     forgetful = judge((sys.executable, "-c", FORGETS))
     assert "the export does not evaluate as the checkpoint: loss: " in forgetful.why and not forgetful.files

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.trainer.supervised import Supervisors
-from trainer.contract import ExitCode, exits
+from trainer.contract import ExitCode
 from trainer.supervisor import ends, failures, launcher
 from trainer.supervisor.failures import LastWords
 from trainer.supervisor.place import Place
@@ -136,20 +136,31 @@ def test_a_burst_that_is_full_hides_no_later_one() -> None:
 def test_an_end_without_room_is_the_storages(
     blocks: int, inodes: int, of: int, full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    paths: list[str] = []
 
     def statvfs(path: str) -> SimpleNamespace:
-        asked.append(path)
+        paths.append(path)
         return SimpleNamespace(f_bavail=blocks, f_blocks=2560, f_frsize=4096, f_files=of, f_favail=inodes)
 
     monkeypatch.setattr(ends.os, "statvfs", statvfs)
     end = ends.failure_end(1, words("bye"), (tmp_path / "not/there",))
-    assert end.code == (ends.STORAGE if full else ends.INTERNAL) and set(asked) == {str(tmp_path)}
+    assert end.code == (ends.STORAGE if full else ends.INTERNAL) and set(paths) == {str(tmp_path)}
     room = f"{tmp_path / 'not/there'} has 1.0 of 10.0 MiB free, and {inodes} inodes"
     assert (f"the job exited with 1 where no room is left: {room}; it said last: bye" == end.detail) is full
     for number, told in ((28, True), (122, True), (13, False)):
         why = ends.of_error(OSError(number, "no", "/a/file"), tmp_path / "not/there")
         assert why.startswith(f"[Errno {number}] no: '/a/file'") and why.endswith(room) is told
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "reason"),
+    [(5, ends.STORAGE, ""), (28, ends.STORAGE, ""), (12, ends.INTERNAL, "memory"), (24, ends.INTERNAL, "open-files")],
+)
+def test_an_error_of_the_supervisors_own_is_the_storages_unless_a_limit_refused_it(
+    number: int, code: int, reason: str, tmp_path: Path
+) -> None:
+    end = ends.error_end(OSError(number, "no"), tmp_path, "before: ")
+    assert (end.code, end.reason) == (code, reason) and end.detail.startswith(f"before: [Errno {number}] no")
 
 
 def test_a_place_that_cannot_be_asked_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,15 +171,6 @@ def test_a_place_that_cannot_be_asked_is_not_full(tmp_path: Path, monkeypatch: p
     assert ends.room_in(tmp_path) == "" and ends.failure_end(1, words("bye"), (tmp_path,)).code == ends.INTERNAL
     assert ends.of_error(OSError(28, "no room"), tmp_path) == (
         f"[Errno 28] no room; {tmp_path}: [Errno 5] Input/output error")  # fmt: skip
-
-
-def test_signals_have_names() -> None:
-    assert ends.signal_name(9) == "SIGKILL" and ends.signal_name(99) == "signal 99"
-
-
-def test_the_reason_of_a_code_is_its_name() -> None:
-    assert {ExitCode(code).name.lower() for code in exits.REASONS} == set(exits.REASONS.values())
-    assert all(reason == ExitCode(code).name.lower() for code, reason in exits.REASONS.items())
 
 
 def test_the_words_of_an_end_have_rank_cure_and_lines() -> None:

@@ -251,7 +251,8 @@ def sound(tier: Path) -> list[int]:
     for path in tier.glob("step-*/manifest.json"):
         shards = json.loads(path.read_text())["shards"]
         whole = (
-            hashlib.sha256((path.parent / one["file"]).read_bytes()).hexdigest() == one["sha256"] for one in shards
+            hashlib.sha256((path.parent / shard["file"]).read_bytes()).hexdigest() == shard["sha256"]
+            for shard in shards
         )
         if len(shards) == len(FILES) + 2 and all(whole):
             found.append(int(path.parent.name.partition("-")[2]))
@@ -284,7 +285,7 @@ def test_a_node_that_dies_while_a_checkpoint_is_written_leaves_the_newest_whole_
         said = process.communicate()[0]
         assert process.returncode == -9, f"{when}: the node has not died"
         whole = sound(camp.tier)
-        assert whole and whole[0] >= max((one["step"] for one in events(said, "committed")), default=0), when
+        assert whole and whole[0] >= max((event["step"] for event in events(said, "committed")), default=0), when
         expected.append(whole[0])
     assert set(expected) >= {1}, "some died before the second one was sealed"
     again = []

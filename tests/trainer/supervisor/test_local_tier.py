@@ -125,7 +125,7 @@ def test_all_nodes_seal_and_each_tier_keeps_its_number_in_the_form_that_every_li
     camp: Camp, trained: tuple[Path, list[str]]
 ) -> None:
     said = trained[1]
-    assert [one["step"] for one in events(said[0], "committed")] == [1, 2, 3] and not events(said[1], "committed")
+    assert [event["step"] for event in events(said[0], "committed")] == [1, 2, 3] and not events(said[1], "committed")
     assert camp.sealed() == [3, 2] and [camp.sealed(camp.disk(rank)) for rank in (0, 1)] == [[3, 2], [3, 2]]
     content = (camp.tier / "step-00000003/manifest.json").read_bytes()
     manifest = parse_manifest(content, 3, "tiny", "one")
@@ -135,8 +135,8 @@ def test_all_nodes_seal_and_each_tier_keeps_its_number_in_the_form_that_every_li
     assert [row.here for row in list_folder(camp.tier, "shared", "tiny")] == [6, 6]
     assert [list_folder(camp.disk(rank), "local", "tiny")[0].here for rank in (0, 1)] == [4, 2]
     assert [camp.ended(rank).committed_step for rank in (0, 1)] == [3, 3]
-    left = {path.name for path in (camp.tier / "parts/attempt-0001").iterdir()}
-    assert left == {"node-0000.json", "node-0001.json", "over.json"}, "notes of steps are gone"
+    names = {path.name for path in (camp.tier / "parts/attempt-0001").iterdir()}
+    assert names == {"node-0000.json", "node-0001.json", "over.json"}, "notes of steps are gone"
 
 
 def test_a_node_that_comes_without_its_disk_is_made_whole_and_the_other_reads_its_own(camp: Camp) -> None:
@@ -152,7 +152,7 @@ def test_a_node_that_comes_without_its_disk_is_made_whole_and_the_other_reads_it
 def test_a_damaged_file_on_a_nodes_disk_is_brought_anew_and_the_step_stays(camp: Camp) -> None:
     spoil(camp.file(3, "part-1", camp.disk(1)))
     said = ended(camp.run(2, LAST))
-    assert [one["file"].partition("-part")[2] for one in events(said[1], "refused_file")] == ["-1"]
+    assert [event["file"].partition("-part")[2] for event in events(said[1], "refused_file")] == ["-1"]
     assert not events(said[0], "refused_step") and all(whole(offered(one), 3) for one in said)
 
 
@@ -175,7 +175,7 @@ def test_where_no_step_can_be_made_whole_the_job_does_not_begin_anew(camp: Camp)
     said = first.communicate()[0]
     second.terminate()
     second.communicate()
-    assert [one["step"] for one in events(said, "refused_step")] == [3, 2] and not events(said, "step")
+    assert [event["step"] for event in events(said, "refused_step")] == [3, 2] and not events(said, "step")
     assert (camp.ended().exit_code, camp.ended().reason) == (ExitCode.STORAGE, NOTHING_SOUND)
     assert second.returncode == ExitCode.INTERRUPTED
 

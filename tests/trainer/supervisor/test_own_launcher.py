@@ -20,7 +20,7 @@ def test_no_checkpoint_is_sealed_before_the_last_ranks_random_state_lies_there(t
     client = {"PYTHONPATH": str(ROOT / "trainer/client")}
     job = camp.start(1, *words, "train.py", str(STEPS), "0.3", steps=STEPS, env=client)
     said = job.communicate()[0]
-    assert {one["step"] for one in events(said, "committed")} == {10, 20} and job.returncode == 0
+    assert {event["step"] for event in events(said, "committed")} == {10, 20} and job.returncode == 0
     for step in sorted(camp.tier.glob("step-*")):
         names = {path.name for path in step.rglob("*") if "rng_state_" in path.name}
         assert len(names) == 2, f"{step.name} has {names}"

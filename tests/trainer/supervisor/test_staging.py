@@ -58,10 +58,10 @@ def test_a_later_attempt_on_the_node_copies_what_has_changed_and_a_new_node_copi
     (source / "deep/er/b.bin").unlink()
     (source / "newest").unlink()
     os.utime(source / "a.bin", ns=(1, 1))
-    kept = (source.parent / "disk/corpus/empty").stat().st_ino
+    inode = (source.parent / "disk/corpus/empty").stat().st_ino
     assert stage(source)[0]["bytes"] == 3000
     copy = source.parent / "disk/corpus"
-    assert content(copy) == {"a.bin": b"c" * 3000, "empty": b""} and (copy / "empty").stat().st_ino == kept
+    assert content(copy) == {"a.bin": b"c" * 3000, "empty": b""} and (copy / "empty").stat().st_ino == inode
     shutil.rmtree(copy)
     assert stage(source)[0]["bytes"] == 3000 and content(copy) == {"a.bin": b"c" * 3000, "empty": b""}
 

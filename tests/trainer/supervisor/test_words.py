@@ -44,6 +44,6 @@ print()
 def test_the_steps_of_a_progress_bar_are_known_and_its_log_stays_short(tmp_path: Path) -> None:
     camp = Supervisors(tmp_path, more={"pattern": "step (?P<step>[0-9]+)"})
     out, _ = camp.start(1, sys.executable, "-c", BAR, steps=9).communicate()
-    assert {one["step"] for one in events(out, "step")} == set(range(1, 10)) and camp.ended().exit_code == 0
+    assert {event["step"] for event in events(out, "step")} == set(range(1, 10)) and camp.ended().exit_code == 0
     assert sum(" part " in line for line in out.splitlines()) < 9, "one in ten seconds, and the last"
     assert " step 9 part 2" in out.splitlines()

@@ -14,7 +14,7 @@ from lightkube.resources.core_v1 import ConfigMap
 
 from infra.archive import archive_job
 from infra.archive.archive import ArchiveConfig
-from tests.unit.steward.steward_story import answer
+from tests.fake_cluster import answer
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 CONFIG = ArchiveConfig(

@@ -78,12 +78,12 @@ class S3:
         return SimpleNamespace(paginate=lambda **asked: [{}, *getattr(self, f"_{operation}")(**asked)])
 
     def _list_objects_v2(self, Prefix: str, **_: Any) -> list[dict[str, Any]]:
-        found = [key for key in sorted(self.held) if key.startswith(Prefix) and not key.startswith(PREFIX)]
-        return [{"Contents": [{"Key": key}]} for key in found]  # of the record, which is another bucket's
+        keys = [key for key in sorted(self.held) if key.startswith(Prefix) and not key.startswith(PREFIX)]
+        return [{"Contents": [{"Key": key}]} for key in keys]  # of the record, which is another bucket's
 
     def _list_object_versions(self, Prefix: str, **_: Any) -> list[dict[str, Any]]:
-        found = [key for key in sorted(self.held) if key.startswith(Prefix)]
-        return [{"Versions": [{"Key": key, "VersionId": self.version, "IsLatest": True}]} for key in found]
+        keys = [key for key in sorted(self.held) if key.startswith(Prefix)]
+        return [{"Versions": [{"Key": key, "VersionId": self.version, "IsLatest": True}]} for key in keys]
 
     def delete_object(self, Key: str, **_: Any) -> None:
         self.calls.append(f"delete {Key}")

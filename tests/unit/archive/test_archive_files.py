@@ -241,25 +241,25 @@ def record() -> Iterator[Record]:
     }
     own |= {"logs/pod-b/000000.log": b"other"}
     own |= {f"series/{name}.om.gz": name.encode() for name in ("1000000900-1000001800", "1000000000-1000000900")}
-    held = {f"campaigns/tiny/{name}": body for name, body in own.items()}
-    yield Record(held=held | {"images/i.json": b"image", "campaigns/tiny-2/spec.json": b"?"})
+    bodies = {f"campaigns/tiny/{name}": body for name, body in own.items()}
+    yield Record(held=bodies | {"images/i.json": b"image", "campaigns/tiny-2/spec.json": b"?"})
 
 
 def test_the_record_is_archived_with_the_series_and_each_pods_log_in_one_piece(record: Record, tmp_path: Path) -> None:
     bucket: Any = ArchiveBucket(None, "a", "p", lambda *_, **__: None, 1, timedelta(0))
-    found = records_of(bucket, record, "images/i.json", tmp_path)  # type: ignore[arg-type]
-    assert set(found) == {
+    records = records_of(bucket, record, "images/i.json", tmp_path)  # type: ignore[arg-type]
+    assert set(records) == {
         "record/spec.json", "record/events/1.json", "record/plan.json", "record/images/i.json",
         "record/logs/pod-a.log", "record/logs/pod-b.log", "record/series.om.gz",
     }  # fmt: skip
-    assert found["record/spec.json"].source == b"spec" and found["record/images/i.json"].source == b"image"
-    path = found["record/logs/pod-a.log"].source
+    assert records["record/spec.json"].source == b"spec" and records["record/images/i.json"].source == b"image"
+    path = records["record/logs/pod-a.log"].source
     assert isinstance(path, Path) and path.read_bytes() == b"first second" and tmp_path in path.parents
-    assert found["record/logs/pod-a.log"].sha256 == hashlib.sha256(b"first second").hexdigest()
-    path = found["record/series.om.gz"].source
+    assert records["record/logs/pod-a.log"].sha256 == hashlib.sha256(b"first second").hexdigest()
+    path = records["record/series.om.gz"].source
     assert isinstance(path, Path) and path.read_bytes() == b"1000000000-10000009001000000900-1000001800"
     again = records_of(bucket, record, "images/none.json", tmp_path)  # type: ignore[arg-type]
-    assert set(again) == set(found) - {"record/images/i.json"}, "a try after a killed one"
+    assert set(again) == set(records) - {"record/images/i.json"}, "a try after a killed one"
 
 
 def test_a_campaign_without_a_spec_has_no_record_to_archive(record: Record, tmp_path: Path) -> None:

@@ -87,14 +87,15 @@ def test_the_program_tells_the_driver_what_is_archived_and_leaves_nothing_on_the
     for step in (40, 50, 60, 70, 80, 90):
         commit(pod.site, step).unlink()
     code, said = pod.run()
-    held = {key: body for key, (body, _) in pod.s3.held.items() if key.startswith(f"{PREFIX}/")}
-    manifest = held.pop(f"{PREFIX}/archive-manifest.json")
-    assert code == 0 and {item["key"] for item in json.loads(manifest)["objects"]} == set(held)
+    bodies = {key: body for key, (body, _) in pod.s3.held.items() if key.startswith(f"{PREFIX}/")}
+    manifest = bodies.pop(f"{PREFIX}/archive-manifest.json")
+    assert code == 0 and {item["key"] for item in json.loads(manifest)["objects"]} == set(bodies)
     refusal = "attempt-0001/a.pt is missing or has another size"
     assert said == {
         "manifest": f"s3://b/{PREFIX}/archive-manifest.json", "step": 30, "identity": IDENTITY, "accounts_for": 90,
         "proof": "evaluated before upload", "recorded_evaluation_loss": None, "reference_evaluation_loss": 2.25,
-        "restored_evaluation_loss": 2.25, "copies_left": 0, "objects": len(held), "bytes": sum(map(len, held.values())),
+        "restored_evaluation_loss": 2.25, "copies_left": 0, "objects": len(bodies),
+        "bytes": sum(map(len, bodies.values())),
         "refused": [f"{step_folder(step)}: {refusal}" for step in (90, 80, 70, 60, 50)],
     }  # fmt: skip
     rows = [json.loads(row) for row in capsys.readouterr().out.splitlines()]

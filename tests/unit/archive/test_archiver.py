@@ -194,11 +194,11 @@ def test_weights_need_their_room_twice_once_as_they_come_back_and_once_for_the_e
         ),
     )
     needed = len(BODY) + 2 + 2 * 3 * len(BODY)
-    left = SimpleNamespace(free=needed - 1)
-    monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: left)
+    namespace = SimpleNamespace(free=needed - 1)
+    monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: namespace)
     with pytest.raises(PermanentError, match="has no room"):
         archiver(site).run()
-    left.free = needed
+    namespace.free = needed
     kept = {item.key.rpartition("/")[2] for item in archiver(site).run().objects}
     assert {"a.pt", "mp_rank_00_model_states.pt", "manifest.json"} <= kept
 
@@ -241,9 +241,9 @@ def test_why_a_step_is_refused_is_kept_in_two_hundred_letters_and_said_in_five_h
     source = archiver(site).source
     source.refuse(source.root / "step-00000030", "x" * 600)
     assert source.refused == [f"step-00000030: {'x' * 185}"]
-    said = json.loads(capsys.readouterr().out)
-    said.pop("time")
-    assert said == {"event": "refused", "tier": "shared", "folder": "step-00000030", "why": "x" * 500}
+    document = json.loads(capsys.readouterr().out)
+    document.pop("time")
+    assert document == {"event": "refused", "tier": "shared", "folder": "step-00000030", "why": "x" * 500}
 
 
 def test_another_step_that_is_refused_is_no_word_on_the_newest_committed_one(site: Any) -> None:
@@ -309,18 +309,18 @@ def test_after_a_failure_nothing_more_is_begun_and_its_error_is_raised_as_it_is(
     commit(site, 20)
     commit(site, 30)
     placed: list[str] = []
-    ended = threading.Event()
+    event = threading.Event()
 
     def place(name: str, content: Content, first_stays: bool = False) -> None:
         placed.append(name)
         if len(placed) > 1:
-            ended.wait()
+            event.wait()
         raise HTTPClientError(error="cut off")
 
     class Pool(ThreadPoolExecutor):
         def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
             super().shutdown(wait=False, cancel_futures=cancel_futures)
-            ended.set()
+            event.set()
             super().shutdown(wait=wait)
 
     monkeypatch.setattr("infra.archive.bucket.ThreadPoolExecutor", lambda _: Pool(1))

@@ -92,14 +92,14 @@ def test_the_newest_sound_step_of_all_tiers_is_archived_and_no_newer_copy_is_rem
         assert site.s3.held[golden][0] == BODY + b"%d" % max(sound)
         site.s3._list_object_versions = _versions(site.s3)
         forget_copies(site.s3, "b", COPIES, site.bucket.say, manifest.step)
-        left = {key: body for key, body in site.s3.held.items() if key.startswith(COPIES)}
-        assert left == {key: body for key, body in there.items() if _step(key) > max(sound)}
+        bodies = {key: body for key, body in site.s3.held.items() if key.startswith(COPIES)}
+        assert bodies == {key: body for key, body in there.items() if _step(key) > max(sound)}
 
 
 def _versions(s3: Any) -> Any:
     def listed(Prefix: str, **_: Any) -> list[dict[str, Any]]:
-        found = [key for key in sorted(s3.held) if key.startswith(Prefix)]
-        return [{"Versions": [{"Key": key, "VersionId": "v", "IsLatest": True}]} for key in found]
+        keys = [key for key in sorted(s3.held) if key.startswith(Prefix)]
+        return [{"Versions": [{"Key": key, "VersionId": "v", "IsLatest": True}]} for key in keys]
 
     return listed
 

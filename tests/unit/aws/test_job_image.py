@@ -190,17 +190,17 @@ def test_a_login_is_not_sent_to_a_registry_that_asks_for_none(registry: Registry
 
 def test_a_password_goes_to_no_token_service_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a registry of this machine is without TLS itself."""
-    asked: list[str] = []
+    urls: list[str] = []
 
     def get(url: str, **how: Any) -> httpx2.Response:
-        asked.append(url)
+        urls.append(url)
         realm = 'Bearer realm="http://tokens.example.com/token",service="x"'
         return httpx2.Response(401, headers={"www-authenticate": realm}, request=httpx2.Request("GET", url))
 
     monkeypatch.setattr(httpx2, "get", get)
     with pytest.raises(UserError, match=r"password without TLS.*tokens\.example\.com"):
         find_job_image(Account("us-east-1"), "registry.example.com/team/job:v1", ADA)
-    assert asked == ["https://registry.example.com/v2/team/job/manifests/v1"]
+    assert urls == ["https://registry.example.com/v2/team/job/manifests/v1"]
 
 
 def test_a_manifest_of_another_digest_than_asked_for_is_refused(registry: Registry) -> None:

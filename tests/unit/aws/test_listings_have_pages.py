@@ -40,7 +40,7 @@ def first_pages(tree: ast.AST, operations: set[str]) -> Iterator[int]:
         called = node.func if isinstance(node, ast.Call) else None
         if isinstance(called, ast.Attribute) and called.attr in operations:
             assert isinstance(node, ast.Call)
-            if not any(one.arg and NAMED.search(one.arg) for one in node.keywords):
+            if not any(keyword.arg and NAMED.search(keyword.arg) for keyword in node.keywords):
                 yield node.lineno
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.rehearsal.aws import base_images
+from infra.rehearsal.aws import ecr
 from infra.spec.names import BASICS_COMMAND, STEWARD_COMMAND
 from tests.root import ROOT
 
@@ -31,8 +31,8 @@ def slim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from infra.rehearsal.nodelet.pods.images import unpack
 
     root = tmp_path_factory.mktemp("slim")
-    unpack(base_images.slim_layer(), root)
-    return root / base_images.PLACE / "bin/python"
+    unpack(ecr.slim_layer(), root)
+    return root / ecr.PLACE / "bin/python"
 
 
 def run(python: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

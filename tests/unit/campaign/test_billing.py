@@ -23,7 +23,7 @@ RATE = Decimal(400)
 """USD an hour of all four nodes."""
 PLAN = (
     line("GPU nodes", 400, gpu=True), line(DATA_NODES, 6), line("system node", 1), line("builder", 2),
-    line("EKS control plane", "0.10"), line("NAT gateway", "0.05"), line("interface endpoints", "0.52"),
+    line("EKS control plane", "0.10"), line("NAT gateway", "0.05"), line("interface endpoints", "0.56"),
     line("FSx for Lustre", 7), line("S3 archive", 0, 50), line("of a newer plan", 9),
 )  # fmt: skip
 RESERVED = {"capacity": "reservation", "reservation_id": "cr-0123456789abcdef0"}
@@ -104,7 +104,7 @@ def test_each_line_bills_by_what_stands_of_what_the_plan_covers(standing: Standi
     }  # fmt: skip
     standing.clusters = [["another"], [names.cluster], []]
     standing.stand("NAT gateway", 1, 1)
-    assert len(standing.spec.endpoint_services) == 13
+    assert len(standing.spec.endpoint_services) == 14
     standing.stand("VPC endpoint", 1, 1, 1, 0, 0)
     standing.stand("file system", 5, 5)
     assert standing.bill() == {

@@ -44,9 +44,11 @@ def view(
     **state: Any,
 ) -> CloserView:
     """A campaign whose GPU nodes are up, whose driver has just died, and whose steward is silent or never was there."""
-    known = CampaignState(**{"started_at": NOON - timedelta(hours=3), "gpu_nodes_up": True, **state})
+    campaign_state = CampaignState(**{"started_at": NOON - timedelta(hours=3), "gpu_nodes_up": True, **state})
     usd = None if money is None else (Decimal(money[0]), Decimal(money[1]))
-    return CloserView(known, NOON, driver, steward, None if deadline is None else NOON + deadline, usd, loses_nothing)
+    return CloserView(
+        campaign_state, NOON, driver, steward, None if deadline is None else NOON + deadline, usd, loses_nothing
+    )
 
 
 def data_nodes(driver: StoredLease, begun_at: datetime | None, **changes: Any) -> CloserView:

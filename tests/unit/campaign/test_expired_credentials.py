@@ -79,5 +79,7 @@ def test_a_stage_whose_credentials_end_is_entered_again_with_new_ones(
     at = order.index(stage)
     assert campaign.ran == [*order[: at + 1], *order[at:]]
     events = CampaignStore(campaign.s3, "state", "example", "reader").events()
-    begun = [(one.data["stage"], one.data["who"].rpartition("/")[2]) for one in events if one.kind == "stage.started"]
+    begun = [
+        (event.data["stage"], event.data["who"].rpartition("/")[2]) for event in events if event.kind == "stage.started"
+    ]
     assert begun == [*((one, "ada") for one in order[: at + 1]), *((one, "bob") for one in order[at:])]

@@ -203,7 +203,7 @@ def test_who_comes_back_days_later_records_when_the_nodes_went_and_pays_no_more(
     at_zero, context = world.at_zero, world.context()
     for _ in range(2):
         launch_budget.note_fired(context)
-    (event,) = [one for one in world.store.events() if one.kind == "nodes.at-zero"]
+    (event,) = [event for event in world.store.events() if event.kind == "nodes.at-zero"]
     assert isinstance(event.payload, NodesAtZero) and event.payload.since is not None
     assert at_zero - MINUTE <= event.payload.since <= at_zero, event.payload.sentence()
     idle, rate = (float(getattr(FIRST_PLAN.totals, f"usd_per_hour{one}").value) for one in ("_idle", ""))
@@ -221,10 +221,10 @@ def test_nodes_that_are_up_or_that_somebody_else_ended_are_not_recorded_as_a_sch
     launch_budget.note_fired(world.context())
     world.size(world.names.gpu_group, 0)
     launch_budget.note_fired(world.context())
-    assert not [one for one in world.store.events() if one.kind == "nodes.at-zero"]
+    assert not [event for event in world.store.events() if event.kind == "nodes.at-zero"]
     del world.sizes[world.names.gpu_group]
     launch_budget.note_fired(world.context())
-    assert not [one for one in world.store.events() if one.kind == "nodes.at-zero"], "the group is torn down"
+    assert not [event for event in world.store.events() if event.kind == "nodes.at-zero"], "the group is torn down"
 
 
 def test_a_launch_that_follows_a_dead_steward_and_dies_too_ends_by_its_own_budget(
@@ -243,7 +243,7 @@ def test_nodes_that_are_up_again_after_a_schedule_has_fired_bill_on(monkeypatch:
     assert world.at_zero is not None
     world.size(world.names.gpu_group, NODES)
     launch_budget.note_fired(world.context())
-    assert not [one for one in world.store.events() if one.kind == "nodes.at-zero"]
+    assert not [event for event in world.store.events() if event.kind == "nodes.at-zero"]
 
 
 @pytest.mark.parametrize("call", ["describe_nodegroup", "get_schedule"])
@@ -275,5 +275,5 @@ def test_a_campaign_that_lacks_a_schedule_hears_of_the_others(monkeypatch: pytes
     monkeypatch.setattr(world.scheduler, "get_schedule", get_schedule)
     assert fired_at(world.scheduler, name, world.time.wall()) is None
     launch_budget.note_fired(world.context())
-    (event,) = [one for one in world.store.events() if one.kind == "nodes.at-zero"]
+    (event,) = [event for event in world.store.events() if event.kind == "nodes.at-zero"]
     assert isinstance(event.payload, NodesAtZero) and event.payload.since is not None

@@ -223,7 +223,7 @@ def test_where_it_is_not_safe_nothing_is_made_and_people_are_told_once(
     said = world.watched(watch, 4 * BELIEVED_S)
     assert why in said and not world.done
     (told,) = world.lost()[before:]
-    assert told["repair"] is False and why in told["why"] and any(why in one for one in world.notes)
+    assert told["repair"] is False and why in told["why"] and any(why in note for note in world.notes)
     world.watched(StorageWatch(world.context), 4 * BELIEVED_S)
     assert len(world.lost()) == before + 1, "the next driver has nothing new to tell"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from infra.campaign.preflight import baked_versions, expectation_of, read_versions, shared_floor_mb_s
+from infra.campaign.preflight import baked_versions, expectation_of, shared_floor_mb_s
 from infra.plan.catalogue import instance_type, instance_types
 from infra.plan.catalogue.expectations import gpu_expectation
-from infra.plan.catalogue.reading import read
+from infra.plan.catalogue.reading import image_versions, read
 from tests.example import example_spec
 
 BAKED = {
@@ -21,19 +21,19 @@ BAKED = {
 
 
 def test_an_instance_type_is_expected_with_all_its_hardware_and_what_was_baked() -> None:
-    wanted = expectation_of(example_spec(preflight={"dcgm_level": 2}), "https://s3.example", BAKED)
-    gpus = wanted.gpus
+    expectation = expectation_of(example_spec(preflight={"dcgm_level": 2}), "https://s3.example", BAKED)
+    gpus = expectation.gpus
     assert gpus is not None and (gpus.product, gpus.count, gpus.nvlinks, gpus.nvswitch) == ("H100", 8, 18, True)
-    assert (wanted.efa_devices, wanted.dcgm_level, wanted.time_source) == (32, 2, "https://s3.example")
-    assert wanted.versions == {"driver": "580.159.03", "efa": "3.1.0"}, (
+    assert (expectation.efa_devices, expectation.dcgm_level, expectation.time_source) == (32, 2, "https://s3.example")
+    assert expectation.versions == {"driver": "580.159.03", "efa": "3.1.0"}, (
         "the container's NCCL is no matter of the node image"
     )
-    assert wanted.bus_bandwidth_gb_s == pytest.approx(0.7 * 437)
+    assert expectation.bus_bandwidth_gb_s == pytest.approx(0.7 * 437)
 
 
 def test_the_share_of_the_profiles_bandwidth_is_the_specs_to_choose() -> None:
-    wanted = expectation_of(example_spec(preflight={"bus_bandwidth_share": 0.9}), None, {})
-    assert wanted.bus_bandwidth_gb_s == pytest.approx(0.9 * 437)
+    expectation = expectation_of(example_spec(preflight={"bus_bandwidth_share": 0.9}), None, {})
+    assert expectation.bus_bandwidth_gb_s == pytest.approx(0.9 * 437)
 
 
 def test_a_type_without_a_measured_figure_is_held_against_the_specs_own() -> None:
@@ -48,14 +48,14 @@ def test_gpudirect_is_asked_for_where_a_source_says_that_the_type_has_it() -> No
 
     assert all(asked(name) for name in ("p4d.24xlarge", "p5.48xlarge", "p5en.48xlarge", "p6-b300.48xlarge"))
     assert not any(asked(name) for name in ("p5.4xlarge", "g6e.48xlarge", "g7e.48xlarge"))
-    known = {item.name for item in instance_types()}
-    assert set(read("expectations")["gpudirect"]["types"]) <= known, "a name that no type has judges nothing"
+    names = {item.name for item in instance_types()}
+    assert set(read("expectations")["gpudirect"]["types"]) <= names, "a name that no type has judges nothing"
 
 
 def test_a_rehearsal_holds_this_machine_against_what_it_is() -> None:
-    wanted = expectation_of(example_spec(preflight={"profile": "this-machine"}), "http://aws", BAKED)
-    assert wanted.gpus is None and wanted.efa_devices == 0 and not wanted.versions
-    assert wanted.throughput_mib > 0 and wanted.shared_mb_s > 0 and wanted.time_source == "http://aws"
+    expectation = expectation_of(example_spec(preflight={"profile": "this-machine"}), "http://aws", BAKED)
+    assert expectation.gpus is None and expectation.efa_devices == 0 and not expectation.versions
+    assert expectation.throughput_mib > 0 and expectation.shared_mb_s > 0 and expectation.time_source == "http://aws"
 
 
 def test_a_nodes_share_of_the_file_system_follows_from_capacity_tier_and_nodes() -> None:
@@ -76,7 +76,7 @@ def test_no_node_is_asked_for_more_than_fsx_promises_a_client_or_a_write() -> No
 
 def test_only_what_the_file_of_versions_names_is_held_against_anything() -> None:
     assert baked_versions({}) == {} and baked_versions({"trainer_image": {"packages": []}}) == {}
-    assert set(baked_versions(read_versions())) == {"driver", "efa"}
+    assert set(baked_versions(image_versions())) == {"driver", "efa"}
 
 
 @pytest.mark.parametrize("item", instance_types(), ids=lambda item: item.name)

@@ -32,7 +32,7 @@ def test_a_workloads_own_image_starts_on_the_pilot_with_the_supervisor_in_it() -
     pod = jobset(own)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == "their/image@sha256:1"
     assert pod["containers"][0]["command"] == ["python3", "/bivouac/supervisor.pyz", "imports"]
-    assert [one["image"] for one in pod["initContainers"]] == [IMAGE]
+    assert [container["image"] for container in pod["initContainers"]] == [IMAGE]
     assert len(checks(ROOT / "infra/campaigns/rehearsal.yaml", None)) == 1
 
 

@@ -24,10 +24,8 @@ def deployment(count: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_steward_leaves_a_dead_node_within_seconds_of_kubernetes_calling_it_so(count: int) -> None:
-    tolerated = {
-        one["key"]: one["tolerationSeconds"] for one in deployment(count)["template"]["spec"]["tolerations"]
-        if one["effect"] == "NoExecute"
-    }  # fmt: skip
+    tolerations = deployment(count)["template"]["spec"]["tolerations"]
+    tolerated = {row["key"]: row["tolerationSeconds"] for row in tolerations if row["effect"] == "NoExecute"}
     assert tolerated.keys() == {"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"}
     assert all(0 <= seconds <= 10 for seconds in tolerated.values()), "300 where nothing is said"
 

@@ -74,15 +74,15 @@ def test_builders_and_freezes_end_before_the_stack_and_unknown_ones_are_swept_af
     assert world.run().data() == {"resources": 7, "swept": ["volume vol-1"]}
     told = [one for one in world.did if one != "guard"]
     assert told == ["builders", "thaw trainers", "thaw builders", "forget", "destroy", "sweep"]
-    assert any("volume vol-1" in one for one in world.notes) and "7 resources destroyed" in world.notes
-    assert sum("may buy again" in one for one in world.notes) == 2
+    assert any("volume vol-1" in note for note in world.notes) and "7 resources destroyed" in world.notes
+    assert sum("may buy again" in note for note in world.notes) == 2
 
 
 def test_a_role_that_was_not_frozen_keeps_nobody_from_the_next(world: FakedTeardown) -> None:
     world.frozen = {"builders"}
     world.run()
-    assert not any("swept" in one for one in world.notes), "nothing was"
-    assert "thaw builders" in world.did and sum("may buy again" in one for one in world.notes) == 1
+    assert not any("swept" in note for note in world.notes), "nothing was"
+    assert "thaw builders" in world.did and sum("may buy again" in note for note in world.notes) == 1
 
 
 def test_a_freeze_that_may_not_be_lifted_is_told(world: FakedTeardown) -> None:
@@ -105,7 +105,7 @@ def test_who_lost_the_lease_ends_no_builder_and_thaws_no_role(world: FakedTeardo
 
 def test_a_reservation_that_bills_on_is_said(world: FakedTeardown) -> None:
     world.run()
-    assert not any("reservation" in one for one in world.notes)
+    assert not any("reservation" in note for note in world.notes)
     world.bill = "the reservation cr-1 bills on"
     world.run()
     assert world.notes[-1] == world.bill
@@ -150,7 +150,7 @@ def test_a_stack_that_held_something_needs_no_look(world: FakedTeardown) -> None
 def test_what_listings_still_show_of_an_empty_stack_has_a_minute_to_go(world: FakedTeardown) -> None:
     world.held, world.sights = [0], [("cluster bivouac-train",)] * 40 + [()]
     assert world.run().resources == 0
-    assert 30 < world.now <= 60 and any("cluster bivouac-train" in one for one in world.steps)
+    assert 30 < world.now <= 60 and any("cluster bivouac-train" in step for step in world.steps)
 
 
 def test_resources_without_a_stack_are_refused_with_the_command_that_removes_them(world: FakedTeardown) -> None:

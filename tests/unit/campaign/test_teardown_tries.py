@@ -177,7 +177,7 @@ def test_each_thing_that_is_left_is_named_with_its_reason_and_its_cure(world: Fa
     assert "eni-2" not in words, "it only waits for another"
     assert "its owner removes it; ask AWS Support; allow the action that is named" in words
     assert words.count("allow the action") == 1
-    assert [one for one in world.notes if "is left" in one] == [str(world.rows[0]), str(world.rows[2])]
+    assert [note for note in world.notes if "is left" in note] == [str(world.rows[0]), str(world.rows[2])]
 
 
 def test_an_engine_that_names_no_resource_is_told_in_its_own_words(world: FakedTeardown) -> None:

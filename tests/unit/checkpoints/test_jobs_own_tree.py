@@ -253,8 +253,8 @@ def test_a_step_that_another_attempt_has_sealed_since_it_was_carried_is_carried_
     camp.desk.open()
     assert said(commands.restore_command, CAMPAIGN, tmp_path / "out", 40, REGION, tier="shared")[0] == 0
     same(tmp_path / "out" / step_folder(40) / "step-40", own / "runs/step-40", 40, ", again")
-    left = client.list_object_versions(Bucket=camp.store.bucket, Prefix=f"{camp.store.prefix}/carried/")
-    assert not left.get("Versions") and not left.get("DeleteMarkers"), "nothing is left that would bill"
+    versions = client.list_object_versions(Bucket=camp.store.bucket, Prefix=f"{camp.store.prefix}/carried/")
+    assert not versions.get("Versions") and not versions.get("DeleteMarkers"), "nothing is left that would bill"
 
 
 def test_without_a_step_the_newest_sound_one_is_carried(camp: LiveTiers, tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ def endpoint() -> Iterator[str]:
 def camp(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveTiers]:
     for name, value in {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}.items():
         monkeypatch.setenv(name, value)
-    for module, pause in ((request_handling, "_EVERY_S"), (request_handling, "_BUSY_PAUSE_S"), (requests, "_POLL_S")):
+    monkeypatch.setattr(request_handling.RequestServer, "every_s", 0.02)
+    for module, pause in ((request_handling, "_BUSY_PAUSE_S"), (requests, "_POLL_S")):
         monkeypatch.setattr(module, pause, 0.02)
     account = Account(REGION)
     where = names.buckets(account.identity()["Account"], REGION)
@@ -171,7 +172,7 @@ def test_a_steward_that_lost_its_lease_touches_nothing_and_answers_nothing(camp:
     camp.store.put_json("requests/x.json", {"kind": "prune", "at": "2999-01-01T00:00:00Z", "steps": [10], "keep": 1})
     camp.lease._lost = "taken over"
     with pytest.raises(LeaseLost):
-        camp.desk.work_off()
+        camp.desk.look()
     assert (camp.shared / CAMPAIGN / step_folder(10)).exists() and camp.store.keys("requests/x.answer") == []
 
 

@@ -23,7 +23,7 @@ def told(tmp_path: Path, *changes: tuple[str, str]) -> set[tuple[str, str]]:
         text = text.replace(old, new, 1)
     path = tmp_path / "campaign.yaml"
     path.write_text(text)
-    return {(one.rule, one.field) for one in checked(path).findings if one.level == "error"}
+    return {(finding.rule, finding.field) for finding in checked(path).findings if finding.level == "error"}
 
 
 def test_a_short_owner_hides_no_rule(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_section_that_is_none_hides_only_what_hangs_on_it(tmp_path: Path) -> N
     content["nodes"], content["zone"], content["training"]["global_batch"] = "two", "us-west-2a", 12
     path = tmp_path / "campaign.yaml"
     path.write_text(yaml.safe_dump(content))
-    found = {(one.rule, one.field) for one in checked(path).findings if one.level == "error"}
+    found = {(finding.rule, finding.field) for finding in checked(path).findings if finding.level == "error"}
     assert found == {("shape", "nodes"), ("zone-in-region", "zone")}
 
 
@@ -48,7 +48,7 @@ def test_a_broken_field_is_not_judged_by_its_default(tmp_path: Path) -> None:
     content["money"]["deadline"] = "soon"
     path = tmp_path / "campaign.yaml"
     path.write_text(yaml.safe_dump(content))
-    assert {one.rule for one in checked(path).findings if one.field == "money.deadline"} == {"shape"}
+    assert {finding.rule for finding in checked(path).findings if finding.field == "money.deadline"} == {"shape"}
 
 
 def test_data_without_a_source_and_with_a_field_that_is_none_raise_no_exception(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_data_without_a_source_and_with_a_field_that_is_none_raise_no_exception(
     content["data"], content["zone"] = {"sources": "python:stdlib"}, "us-west-2a"
     path = tmp_path / "campaign.yaml"
     path.write_text(yaml.safe_dump(content))
-    found = {(one.rule, one.field) for one in checked(path).findings if one.level == "error"}
+    found = {(finding.rule, finding.field) for finding in checked(path).findings if finding.level == "error"}
     assert found == {("shape", "data.sources"), ("zone-in-region", "zone")}
 
 
@@ -64,7 +64,7 @@ def test_data_without_a_source_and_with_a_field_that_is_none_raise_no_exception(
 def test_a_duration_without_a_unit_is_refused_with_the_four_that_it_may_mean(tmp_path: Path, written: str) -> None:
     path = tmp_path / "campaign.yaml"
     path.write_text(BASE.replace("deadline: 4h", f"deadline: {written}"))
-    (found,) = [one for one in checked(path).findings if one.field == "money.deadline"]
+    (found,) = [finding for finding in checked(path).findings if finding.field == "money.deadline"]
     number = written.strip('"')
     assert found.level == "error" and f"{number}s, {number}m, {number}h or {number}d" in found.cure
 
@@ -73,7 +73,7 @@ def test_a_duration_without_a_unit_is_refused_with_the_four_that_it_may_mean(tmp
 def test_only_a_near_name_is_suggested(tmp_path: Path, written: str, suggested: str | None) -> None:
     path = tmp_path / "campaign.yaml"
     path.write_text(BASE.replace("  cidr: 10.42.0.0/16", f"  {written}: x"))
-    (found,) = [one for one in checked(path).findings if one.field == f"network.{written}"]
+    (found,) = [finding for finding in checked(path).findings if finding.field == f"network.{written}"]
     assert (f"did you mean `{suggested}`?" if suggested else "fields here: cidr, ") in found.cure
     assert ("did you mean" in found.cure) == (suggested is not None)
 

@@ -108,8 +108,8 @@ def test_a_missing_file_exits_64_with_a_cure(
         with pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 64
-        said = capsys.readouterr()
-        assert json.loads(said.out)["error"]["cure"] if options else "no such spec file" in said.err + said.out
+        output = capsys.readouterr()
+        assert json.loads(output.out)["error"]["cure"] if options else "no such spec file" in output.err + output.out
 
 
 def test_a_plan_is_still_shown_where_the_errors_allow_one(spec_file: Any) -> None:

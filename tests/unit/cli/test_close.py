@@ -72,13 +72,13 @@ CASES: dict[str, tuple[list[tuple[str, dict[str, Any]]], datetime, str | None]] 
 def store(monkeypatch: pytest.MonkeyPatch) -> CampaignStore:
     monkeypatch.setattr(Lease, "_renew", lambda self: None)
     s3: Any = FakeS3(Time())
-    made = CampaignStore(s3, "state", "train", "w", now=s3.time.wall)
-    made.put_json("clock.json", {"started_at": NOON.isoformat(), "deadline": DEADLINE.isoformat()})
-    made.append(StageStarted(stage="check"))
-    made.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
+    campaign_store = CampaignStore(s3, "state", "train", "w", now=s3.time.wall)
+    campaign_store.put_json("clock.json", {"started_at": NOON.isoformat(), "deadline": DEADLINE.isoformat()})
+    campaign_store.append(StageStarted(stage="check"))
+    campaign_store.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
     s3.time.go(60)  # and there it died
-    made.lease("steward", TTL, ELSEWHERE).acquire()
-    return made
+    campaign_store.lease("steward", TTL, ELSEWHERE).acquire()
+    return campaign_store
 
 
 def judged(store: CampaignStore, now: datetime) -> tuple[Act, str]:
@@ -173,9 +173,9 @@ def test_the_closer_gives_way_to_whoever_drives_and_asks_nobody_to_stop(
     monkeypatch.setattr(close, "record_of", lambda campaign, region: store)
     monkeypatch.setattr(close, "opened", lambda *_: pytest.fail("it takes no lease"))
     store.lease(DRIVER_LEASE, TTL, NEXT).acquire()
-    said = StringIO()
-    assert close.close_command("train", "us-east-1", Console(file=said, width=200)) == 0
-    assert said.getvalue() == "train is driven by you@desk (process 2): nothing to do\n"
+    stream = StringIO()
+    assert close.close_command("train", "us-east-1", Console(file=stream, width=200)) == 0
+    assert stream.getvalue() == "train is driven by you@desk (process 2): nothing to do\n"
     assert store.get_json(STOP) is None
 
 
@@ -184,9 +184,9 @@ def test_a_campaign_that_has_ended_is_not_opened_again(store: CampaignStore, mon
         store.append(StageFinished(stage=name, seconds=1.0))
     monkeypatch.setattr(close, "record_of", lambda campaign, region: store)
     monkeypatch.setattr(close, "opened", lambda *_: pytest.fail("it takes no lease"))
-    said = StringIO()
-    assert close.close_command("train", "us-east-1", Console(file=said, width=200)) == 0
-    assert said.getvalue() == "train has ended: nothing to do\n"
+    stream = StringIO()
+    assert close.close_command("train", "us-east-1", Console(file=stream, width=200)) == 0
+    assert stream.getvalue() == "train has ended: nothing to do\n"
 
 
 def test_somebody_who_is_quicker_is_no_failure(store: CampaignStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,9 +203,9 @@ def test_somebody_who_is_quicker_is_no_failure(store: CampaignStore, monkeypatch
     monkeypatch.setattr(close, "stored_plan", lambda *_: None)
     monkeypatch.setattr(close, "_set_to_zero", lambda *_: None)
     monkeypatch.setattr(close, "target", SimpleNamespace(have_engine=lambda: None, site_facts=lambda: None))
-    said = StringIO()
-    assert close.close_command("train", "us-east-1", Console(file=said, width=200)) == 0
-    assert "somebody was quicker" in said.getvalue() and store.get_json(STOP) is None
+    stream = StringIO()
+    assert close.close_command("train", "us-east-1", Console(file=stream, width=200)) == 0
+    assert "somebody was quicker" in stream.getvalue() and store.get_json(STOP) is None
 
 
 def test_what_is_unreadable_keeps_no_node_up_and_tears_nothing_down(store: CampaignStore) -> None:
@@ -250,10 +250,10 @@ def test_each_act_ends_well_and_people_hear_of_a_campaign_that_stays(
     monkeypatch.setattr(close, "judge", lambda view: (act, "[because]"))
     for name, replaced in (("_end", "end"), ("_set_to_zero", "zero"), ("attend", "told")):
         monkeypatch.setattr(close, name, lambda *_, call=replaced: calls.append(call))
-    said = StringIO()
-    assert close.close_command("train", "us-east-1", Console(file=said, width=20)) == 0
+    stream = StringIO()
+    assert close.close_command("train", "us-east-1", Console(file=stream, width=20)) == 0
     assert calls == {Act.LEAVE: ["told"], Act.GIVE_BACK: ["zero", "told"], Act.END: ["end"]}[act]
-    assert "[because]" in said.getvalue() and said.getvalue().count("\n") == 1, "one line, as it is"
+    assert "[because]" in stream.getvalue() and stream.getvalue().count("\n") == 1, "one line, as it is"
 
 
 @pytest.mark.parametrize("by", ["driver", "end"])

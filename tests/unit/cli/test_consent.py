@@ -31,12 +31,12 @@ def test_on_a_terminal_a_person_answers_and_elsewhere_an_option_does(
 
     with os.fdopen(theirs) as terminal:
         monkeypatch.setattr("sys.stdin", StringIO("y\n") if typed is None else terminal)
-        shown = Console(file=said, width=100)
+        console = Console(file=said, width=100)
         if refused is None:
-            ask("Tear it down?", lines(), shown, consent=yes, flag=flagged, word=word)
+            ask("Tear it down?", lines(), console, consent=yes, flag=flagged, word=word)
         else:
             with pytest.raises(UserError, match=refused) as error:
-                ask("Tear it down?", lines(), shown, consent=yes, flag=flagged, word=word)
+                ask("Tear it down?", lines(), console, consent=yes, flag=flagged, word=word)
             assert "--yes" in str(error.value.cure)
     os.close(ours)
     asked = typed is not None and not yes

@@ -43,8 +43,8 @@ class Account:
 
 @pytest.fixture
 def store() -> CampaignStore:
-    made: Any = FakeS3(Time())
-    store = CampaignStore(made, "state", "train", "reader")
+    fake_s3: Any = FakeS3(Time())
+    store = CampaignStore(fake_s3, "state", "train", "reader")
     spec = load(ROOT / "infra/campaigns/rehearsal.yaml").spec
     store.put(f"{store.prefix}/spec.json", spec.model_dump_json().encode())
     return store

@@ -134,8 +134,8 @@ def test_logs_show_a_jobs_escapes_and_not_the_mark_of_its_supervisor(monkeypatch
 def test_an_error_shows_what_it_saw(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["bivouac"])
     tell(UserError("no", seen=EVIL, cure=EVIL))
-    said = capsys.readouterr().err
-    assert said.count(SHOWN) == 2 and DANGEROUS.search(OWN_STYLE.sub("", said)) is None
+    errors = capsys.readouterr().err
+    assert errors.count(SHOWN) == 2 and DANGEROUS.search(OWN_STYLE.sub("", errors)) is None
 
 
 def test_a_sentence_is_one_line() -> None:

@@ -82,10 +82,10 @@ def leaves(command: object, path: str = "") -> dict[str, object]:
 
 
 def test_help_lists_the_commands_in_the_order_of_a_campaigns_life() -> None:
-    shown = CliRunner().invoke(app, ["--help"]).stdout
+    stdout = CliRunner().invoke(app, ["--help"]).stdout
     seen: dict[str, list[str]] = {}
     panel = ""
-    for line in shown.splitlines():
+    for line in stdout.splitlines():
         if title := re.match(r"╭─ ([A-Z][A-Za-z ]*?) ─", line):
             panel = title[1]
         elif (row := re.match(r"│ ([a-z]+)  ", line)) and panel != "Options":
@@ -97,7 +97,7 @@ def test_every_command_that_tells_something_tells_machines_too() -> None:
     without = {
         name
         for name, command in leaves(get_command(app)).items()
-        if "--json" not in [option for one in command.params for option in one.opts]  # type: ignore[attr-defined]
+        if "--json" not in [option for param in command.params for option in param.opts]  # type: ignore[attr-defined]
     }
     assert without == SAYS_NOTHING_TO_MACHINES
 
@@ -154,13 +154,13 @@ def test_amounts_are_numbers_in_json() -> None:
 def test_no_number_is_written_as_a_text(command: list[str]) -> None:
     def texts(value: object, path: str = "") -> list[str]:
         if isinstance(value, dict):
-            return [found for key, one in value.items() for found in texts(one, f"{path}.{key}")]
+            return [text for key, one in value.items() for text in texts(one, f"{path}.{key}")]
         if isinstance(value, list):
-            return [found for one in value for found in texts(one, path)]
+            return [text for one in value for text in texts(one, path)]
         return [path] if isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?", value) else []
 
-    shown = CliRunner().invoke(app, [*command, "--json"]).stdout
-    assert json.loads(shown) and texts(json.loads(shown)) == []
+    stdout = CliRunner().invoke(app, [*command, "--json"]).stdout
+    assert json.loads(stdout) and texts(json.loads(stdout)) == []
 
 
 @TABLE.cases
@@ -170,9 +170,9 @@ def test_only_what_may_leave_something_standing_advises_down_when_it_is_interrup
     monkeypatch.setattr(sys, "argv", ["bivouac", *line.split()])
     with pytest.raises(SystemExit) as ended:
         main._tell_interrupted()
-    said = capsys.readouterr().err
-    assert ended.value.code == 130 and said.startswith("interrupted")
-    assert ("run the same command again" in said) is again and ("bivouac down" in said) is down
+    errors = capsys.readouterr().err
+    assert ended.value.code == 130 and errors.startswith("interrupted")
+    assert ("run the same command again" in errors) is again and ("bivouac down" in errors) is down
 
 
 @pytest.mark.parametrize("module", ["infra.cli.main", "infra.rehearsal.site.campaigns"])

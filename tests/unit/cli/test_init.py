@@ -48,7 +48,9 @@ def test_what_init_writes_passes_check(tmp_path: Path, options: tuple[str, ...])
     assert code == 0 and f"bivouac plan {path}" in words.replace("\n", ""), words
     seen = checked(path)
     assert seen.spec is not None and seen.spec.campaign == "mine" and not failed(seen.findings), seen.findings
-    assert not [one for one in seen.findings if one.field.startswith("money.deadline")], "it leaves room for the plan"
+    assert not [finding for finding in seen.findings if finding.field.startswith("money.deadline")], (
+        "it leaves room for the plan"
+    )
 
 
 def test_words_that_yaml_reads_as_something_else_stay_what_they_are(tmp_path: Path) -> None:
@@ -58,8 +60,8 @@ def test_words_that_yaml_reads_as_something_else_stay_what_they_are(tmp_path: Pa
     (tmp_path / "a: b # c").mkdir()
     (tmp_path / "a: b # c" / "text").write_text("word " * 2_000_000)
     assert init(path, "--name", "true-or", "--owner", "0123", "--data", str(tmp_path / "a: b # c"))[0] == 0
-    written = yaml.safe_load(path.read_text())
-    assert (written["owner"], written["data"]["source"]) == ("0123", str(tmp_path / "a: b # c"))
+    document = yaml.safe_load(path.read_text())
+    assert (document["owner"], document["data"]["source"]) == ("0123", str(tmp_path / "a: b # c"))
 
 
 def test_a_budget_that_was_not_given_covers_the_plan_to_its_deadline(tmp_path: Path) -> None:
@@ -92,19 +94,19 @@ def test_answers_that_make_no_campaign_are_told_and_write_nothing(tmp_path: Path
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_the_schema_takes_what_the_product_ships_and_refuses_a_mistake(path: Path) -> None:
-    made: dict[str, Any] = json.loads(CliRunner().invoke(app, ["schema"]).output)
-    jsonschema.Draft202012Validator.check_schema(made)
+    document: dict[str, Any] = json.loads(CliRunner().invoke(app, ["schema"]).output)
+    jsonschema.Draft202012Validator.check_schema(document)
     spec = yaml.safe_load(path.read_text())
-    jsonschema.validate(spec, made)
+    jsonschema.validate(spec, document)
     for section, field, value in (("money", "deadline", 16), ("money", "dedline", "16h"), ("nodes", "count", "two")):
         wrong = {**spec, section: {**spec[section], field: value}}
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(wrong, made)
+            jsonschema.validate(wrong, document)
 
 
 def test_the_schema_says_what_a_field_means() -> None:
-    made = json.loads(CliRunner().invoke(app, ["schema"]).output)
-    assert "Most that the campaign may cost" in made["$defs"]["Money"]["properties"]["budget_usd"]["description"]
+    document = json.loads(CliRunner().invoke(app, ["schema"]).output)
+    assert "Most that the campaign may cost" in document["$defs"]["Money"]["properties"]["budget_usd"]["description"]
 
 
 def test_a_name_is_made_of_what_a_campaign_may_be_called(tmp_path: Path) -> None:

@@ -175,11 +175,13 @@ def test_a_trial_writes_what_it_has_measured_and_leaves_the_scripts_folder_as_it
     (tmp_path / "job/train.py").write_text(JOB.format(steps=steps))
     code, words, workload = init(tmp_path / "mine.yaml", tmp_path / "job", "--try")
     assert code == 0, words
-    seen = workload["estimates"]
-    assert seen["step_seconds"] > 0.05 and seen["step_seconds"] != 1.0, "a step sleeps for 0.1 s; 1.0 is the guess"
-    assert seen["checkpoint_gib"] == pytest.approx(2**-10, rel=0.01)
-    assert seen["steps"] == (8 if steps == 8 else 110), "a job that ends by itself tells its number of steps"
-    assert [one.name for one in (tmp_path / "job").iterdir()] == ["train.py"]
+    estimates = workload["estimates"]
+    assert estimates["step_seconds"] > 0.05 and estimates["step_seconds"] != 1.0, (
+        "a step sleeps for 0.1 s; 1.0 is the guess"
+    )
+    assert estimates["checkpoint_gib"] == pytest.approx(2**-10, rel=0.01)
+    assert estimates["steps"] == (8 if steps == 8 else 110), "a job that ends by itself tells its number of steps"
+    assert [path.name for path in (tmp_path / "job").iterdir()] == ["train.py"]
 
 
 @pytest.mark.parametrize(

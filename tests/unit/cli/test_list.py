@@ -64,7 +64,7 @@ def listed() -> dict[str, list[dict[str, object]]]:
 
 def test_without_credentials_the_rehearsals_are_listed_and_that_aws_was_not_asked(alone: Path) -> None:
     found = listed()
-    assert [(one["campaign"], one["stage"]) for one in found["campaigns"]] == [
+    assert [(campaign["campaign"], campaign["stage"]) for campaign in found["campaigns"]] == [
         ("tried", "its site does not run: bivouac down tried")
     ]
     assert found["aws"] == "AWS was not asked: there are no credentials"
@@ -84,10 +84,10 @@ def test_the_accounts_campaigns_have_owner_stage_and_bill_and_unreadable_ones_hi
     s3.put_object(Bucket=where, Key="campaigns/broken/spec.json", Body=b"{}")
     s3.put_object(Bucket=where, Key="campaigns/garbled/spec.json", Body=b"\xff[")
     s3.put_object(Bucket=where, Key=f"campaigns/{spec.campaign}/events/other/000000.json", Body=b"\xff[")
-    found = {str(one["campaign"]): one for one in listed()["campaigns"]}
-    assert set(found) == {"tried", "broken", "garbled", spec.campaign}
-    assert all("its record cannot be read" in str(found[name]["stage"]) for name in ("broken", "garbled"))
-    told = found[spec.campaign]
+    campaigns = {str(campaign["campaign"]): campaign for campaign in listed()["campaigns"]}
+    assert set(campaigns) == {"tried", "broken", "garbled", spec.campaign}
+    assert all("its record cannot be read" in str(campaigns[name]["stage"]) for name in ("broken", "garbled"))
+    told = campaigns[spec.campaign]
     assert (told["owner"], told["stage"]) == (spec.owner, "in provision") and isinstance(told["spent_usd"], float)
 
 
@@ -97,7 +97,9 @@ def test_a_rehearsal_whose_status_is_an_error_hides_no_other(alone: Path, monkey
     monkeypatch.setattr(
         "infra.cli.look.list.subprocess.run", lambda *_, **__: SimpleNamespace(stdout=next(answers), returncode=70)
     )
-    assert {str(one["stage"]).partition(":")[0] for one in listed()["campaigns"]} == {"its status cannot be read"}
+    assert {str(campaign["stage"]).partition(":")[0] for campaign in listed()["campaigns"]} == {
+        "its status cannot be read"
+    }
 
 
 def test_an_age_is_told_to_the_minute() -> None:

@@ -30,8 +30,8 @@ from tests.worlds.s3 import FakeS3, Time
 
 @pytest.fixture
 def store() -> CampaignStore:
-    made: Any = FakeS3(Time())
-    store = CampaignStore(made, "state", "train", "reader")
+    fake_s3: Any = FakeS3(Time())
+    store = CampaignStore(fake_s3, "state", "train", "reader")
     spec = load(ROOT / "infra/campaigns/rehearsal.yaml").spec
     store.put(f"{store.prefix}/spec.json", spec.model_dump_json().encode())
     written(store, "train-a1-gang-0-0-x", "one\ntw", "o\n")

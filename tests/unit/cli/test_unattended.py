@@ -36,16 +36,16 @@ def store(monkeypatch: pytest.MonkeyPatch) -> CampaignStore:
     """Of a driver that died in its provision."""
     monkeypatch.setattr(Lease, "_renew", lambda self: None)
     s3: Any = FakeS3(Time())
-    made = CampaignStore(s3, "state", "train", "w", now=s3.time.wall)
-    made.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
-    made.append(StageStarted(stage="provision"))
+    campaign_store = CampaignStore(s3, "state", "train", "w", now=s3.time.wall)
+    campaign_store.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
+    campaign_store.append(StageStarted(stage="provision"))
     s3.time.go(60)
-    return made
+    return campaign_store
 
 
 def told(store: CampaignStore, hours: float = 0.0) -> list[Change]:
     now = store.s3.time.wall() + timedelta(hours=hours)
-    return [one.change for one in changes(store.events(), now)]
+    return [change.change for change in changes(store.events(), now)]
 
 
 def failures(store: CampaignStore) -> list[Event]:
@@ -178,9 +178,9 @@ def test_what_is_due_is_noted_before_people_are_told(store: CampaignStore, monke
     monkeypatch.setattr(close, "note_loss", lambda store, state, context: calls.append(f"loss by {context}"))
     bill = SimpleNamespace(sentence=lambda campaign: f"bill of {campaign}")
     monkeypatch.setattr(close, "billing", SimpleNamespace(bill=lambda context: bill))
-    said = StringIO()
-    assert close.attend(store, Console(file=said)) == 3
+    stream = StringIO()
+    assert close.attend(store, Console(file=stream)) == 3
     assert len(failures(store)) == 1 and calls == ["loss by context", "bill of train"]
-    assert said.getvalue() == "people were told of train: 3\n"
+    assert stream.getvalue() == "people were told of train: 3\n"
     monkeypatch.setattr(Sends, "tell", lambda self, bill: 0)
-    assert close.attend(store, Console(file=said)) == 0 and said.getvalue().count("\n") == 1
+    assert close.attend(store, Console(file=stream)) == 0 and stream.getvalue().count("\n") == 1

@@ -95,9 +95,9 @@ def recorded() -> Recorded:
 def shown(recorded: Recorded) -> str:
     facts, state = facts_of(recorded.again())
     facts["notices"] = history(recorded.again(), SPEC, recorded.time.wall())
-    said = io.StringIO()
-    status._show(facts, state, False, Console(file=said, width=300))
-    return said.getvalue()
+    stream = io.StringIO()
+    status._show(facts, state, False, Console(file=stream, width=300))
+    return stream.getvalue()
 
 
 def owner(recorded: Recorded) -> Any:
@@ -150,21 +150,21 @@ def test_a_kind_of_a_later_version_is_no_damage(recorded: Recorded) -> None:
 def test_an_unreadable_object_may_be_a_launch_so_only_an_archive_after_it_proves_an_end(
     recorded: Recorded,
 ) -> None:
-    known = CampaignIdentity(identity="one")
+    identity = CampaignIdentity(identity="one")
     recorded.archived()
-    refuse_unproven(recorded.again().state(), SPEC.campaign, known)
+    refuse_unproven(recorded.again().state(), SPEC.campaign, identity)
     recorded.time.go(2)
     recorded.put("events/other/000000.json", b"garbled")
     state = recorded.again().state()
     assert state.doubted and not state.settled and not state.nothing_to_lose
     with pytest.raises(NotProven, match="1 object of its record cannot be read"):
-        refuse_unproven(state, SPEC.campaign, known)
+        refuse_unproven(state, SPEC.campaign, identity)
     assert owner(recorded).over and "cannot be read" in owner(recorded).holds
     verdict = closing.judge(closing.look(recorded.again(), recorded.time.wall()))
     assert verdict == (Act.LEAVE, "is not archived, and waits for a person")
     recorded.time.go(2)
     recorded.archived()
-    refuse_unproven(recorded.again().state(), SPEC.campaign, known)
+    refuse_unproven(recorded.again().state(), SPEC.campaign, identity)
     assert recorded.again().state().settled and owner(recorded).holds == ""
 
 

@@ -15,7 +15,7 @@ STEWARD = "system:serviceaccount:campaign:steward"
 
 
 def written(name: str) -> list[str]:
-    return [one["expression"] for one in MADE[name]["spec"]["validations"]]
+    return [validation["expression"] for validation in MADE[name]["spec"]["validations"]]
 
 
 def test_a_request_that_cannot_be_judged_is_refused_and_a_change_counts_as_a_new_pod() -> None:
@@ -37,13 +37,13 @@ def test_a_request_that_cannot_be_judged_is_refused_and_a_change_counts_as_a_new
     for one in MADE.values():
         assert one["kind"] == "ValidatingAdmissionPolicy" and one["apiVersion"] == "admissionregistration.k8s.io/v1"
         assert one["spec"]["failurePolicy"] == "Fail"
-        assert all(each["message"] for each in one["spec"]["validations"])
+        assert all(validation["message"] for validation in one["spec"]["validations"])
 
 
 def test_nobody_is_excepted_from_the_bounds_of_pods_and_only_the_steward_has_more() -> None:
     assert steward_user() == STEWARD
     assert MADE["pods"]["spec"]["matchConditions"] == []
-    conditions = [one["expression"] for one in MADE["steward"]["spec"]["matchConditions"]]
+    conditions = [condition["expression"] for condition in MADE["steward"]["spec"]["matchConditions"]]
     assert conditions == [f"request.userInfo.username == '{STEWARD}'"]
     assert set(written("pods")) < set(written("steward")), "what the steward asks for is bound by all and by more"
 
@@ -65,10 +65,10 @@ def test_a_job_in_its_nodes_network_has_a_policy_in_the_place_of_pod_security() 
     made = policies("bivouac-x", REPOSITORY, host_network=True)
     assert set(made) == {"baseline", "pods", "steward"} and "baseline" not in MADE
     rules = made["baseline"]["spec"]["matchConstraints"]["resourceRules"]
-    assert [one["resources"] for one in rules] == [["pods"], ["pods/ephemeralcontainers"]]
+    assert [rule["resources"] for rule in rules] == [["pods"], ["pods/ephemeralcontainers"]]
     assert made["baseline"]["spec"]["matchConditions"] == [], "for everybody"
     for name, one in made.items():
-        (network,) = [each for each in one["spec"]["validations"] if "hostPID" in each["expression"]]
+        (network,) = [validation for validation in one["spec"]["validations"] if "hostPID" in validation["expression"]]
         only = "(!s.?hostNetwork.orValue(false) || s.?serviceAccountName.orValue('') == 'trainer') && "
         assert only in network["expression"] and "for the job" in network["message"], name
     without = [each for name in MADE for each in written(name) if "hostPID" in each]
@@ -77,8 +77,8 @@ def test_a_job_in_its_nodes_network_has_a_policy_in_the_place_of_pod_security() 
 
 def test_every_pod_with_an_account_of_ours_is_judged_with_all_its_containers() -> None:
     for one in MADE.values():
-        named = {each["name"]: each["expression"] for each in one["spec"]["variables"]}
-        assert named["containers"] == "variables.specs.map(s, s.containers + s.?initContainers.orValue([]))"
+        expressions = {variable["name"]: variable["expression"] for variable in one["spec"]["variables"]}
+        assert expressions["containers"] == "variables.specs.map(s, s.containers + s.?initContainers.orValue([]))"
     (specs, _) = MADE["pods"]["spec"]["variables"]
     assert all(f"'{account}'" in specs["expression"] for account in ("archive", "steward", "trainer"))
     scopes = ("variables.specs.all(s, ", "variables.containers.all(some, some.all(c, ")
@@ -108,7 +108,9 @@ def test_a_workloads_image_is_named_in_the_rule_of_the_trainers_own_containers_a
     """What the rule means to an API server is asked of a real one: `tests/rehearsal/rehearsal/kubernetes`."""
     made = policies("bivouac-example", REPOSITORY, "nvcr.io/nvidia/pytorch")
     for one in made.values():
-        (rule,) = [each for each in one["spec"]["validations"] if "image.matches" in each["expression"]]
+        (rule,) = [
+            validation for validation in one["spec"]["validations"] if "image.matches" in validation["expression"]
+        ]
         patterns = re.findall(r"c\.image\.matches\('([^']*)'\)", rule["expression"])
         theirs = [pattern for pattern in patterns if re.search(pattern, f"nvcr.io/nvidia/pytorch@sha256:{'a' * 64}")]
         assert len(theirs) == 1 and not re.search(theirs[0], f"nvcr.io/nvidia/pytorch-2@sha256:{'a' * 64}")
@@ -164,8 +166,10 @@ def test_the_steward_launches_gang_and_archive_with_its_environment_and_first_st
 
 def test_the_small_image_is_named_in_the_rule_of_the_stewards_pods_alone() -> None:
     steward = REPOSITORY.replace("trainer", "steward")
-    for one in policies("bivouac-example", REPOSITORY, own_repository=steward).values():
-        (rule,) = [each for each in one["spec"]["validations"] if "image.matches" in each["expression"]]
+    for policy in policies("bivouac-example", REPOSITORY, own_repository=steward).values():
+        (rule,) = [
+            validation for validation in policy["spec"]["validations"] if "image.matches" in validation["expression"]
+        ]
         of_steward, rest = rule["expression"].split(" || (s.containers + ")
         small = f"{steward.replace('.', '[.]')}@sha256"
         assert "s.?serviceAccountName.orValue('') == 'steward' && (s.containers + " in of_steward

@@ -23,10 +23,10 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 @pytest.fixture
 def s3(time: Time, monkeypatch: pytest.MonkeyPatch) -> FakeS3:
-    made: Any = FakeS3(time)
-    made.meta = SimpleNamespace(endpoint_url="http://localhost:5000")
+    fake_s3: Any = FakeS3(time)
+    fake_s3.meta = SimpleNamespace(endpoint_url="http://localhost:5000")
     monkeypatch.setattr(basics, "from_pod", lambda heard: SimpleNamespace(list=lambda kind: iter("ab")))
-    return made
+    return fake_s3
 
 
 CONFIG = basics.Basics(region="us-east-1", bucket="state", key="campaigns/c/basics")

@@ -26,24 +26,24 @@ def shm(spec: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_jobs_own_image_runs_and_the_supervisor_comes_from_ours() -> None:
     spec = pod(image=THEIRS, supervisor_image=IMAGE)
-    assert [one["image"] for one in spec["containers"]] == [THEIRS]
-    assert [one["image"] for one in spec["initContainers"]] == [IMAGE]
-    shared = {one["name"] for one in spec["initContainers"][0]["volumeMounts"]}
-    assert shared <= {one["name"] for one in spec["containers"][0]["volumeMounts"]}
+    assert [container["image"] for container in spec["containers"]] == [THEIRS]
+    assert [container["image"] for container in spec["initContainers"]] == [IMAGE]
+    shared = {mount["name"] for mount in spec["initContainers"][0]["volumeMounts"]}
+    assert shared <= {mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
 
 
 def test_without_resources_a_pod_asks_for_devices_and_room_to_be_placed() -> None:
     spec = pod()
-    asked = spec["containers"][0]["resources"]
-    assert asked["requests"] == {**asked["limits"], "cpu": "100m"}
+    resources = spec["containers"][0]["resources"]
+    assert resources["requests"] == {**resources["limits"], "cpu": "100m"}
     assert shm(spec) == {"medium": "Memory"}
 
 
 def test_processors_memory_and_shared_memory_are_asked_for_as_the_spec_has_them() -> None:
     spec = pod(resources=Resources(cpu=90.5, memory_gib=1500, shm_gib=0.5))
-    asked = spec["containers"][0]["resources"]
-    assert (asked["requests"]["cpu"], asked["requests"]["memory"]) == ("90500m", str(1500 * 2**30))
-    assert set(asked["limits"]) & {"cpu", "memory"} == set(), (
+    resources = spec["containers"][0]["resources"]
+    assert (resources["requests"]["cpu"], resources["requests"]["memory"]) == ("90500m", str(1500 * 2**30))
+    assert set(resources["limits"]) & {"cpu", "memory"} == set(), (
         "a job is not throttled, and ends as its node's memory does"
     )
     assert shm(spec) == {"medium": "Memory", "sizeLimit": str(2**29)}
@@ -65,9 +65,9 @@ def test_a_mount_is_a_folder_of_the_shared_tier_that_nobody_writes() -> None:
 
 def test_a_staged_mount_is_read_from_the_nodes_disk_and_by_the_judge_from_its_source() -> None:
     staged = LINKED.model_copy(update={"staged": True})
-    found = mounts_of(pod(mounts=(staged,)))
-    assert found["/mounts/corpus"]["name"] == "local" and found["/mounts/corpus"]["subPath"] == "staged/corpus"
-    assert found["/mounts/corpus"]["readOnly"] and found["/bivouac-mounts/corpus"]["name"] == "shared"
+    mounts = mounts_of(pod(mounts=(staged,)))
+    assert mounts["/mounts/corpus"]["name"] == "local" and mounts["/mounts/corpus"]["subPath"] == "staged/corpus"
+    assert mounts["/mounts/corpus"]["readOnly"] and mounts["/bivouac-mounts/corpus"]["name"] == "shared"
     (only,) = mounts_of(pod(mounts=(staged,), judges=True)).values()
     assert (only["name"], only["mountPath"]) == ("shared", "/mounts/corpus")
 
@@ -102,9 +102,11 @@ def evicted_after_s(spec: dict[str, Any], condition: str) -> float:
     one without `tolerationSeconds` holds for ever."""
     key = f"node.kubernetes.io/{condition}"
     own = [
-        one
-        for one in spec["tolerations"]
-        if one.get("key") == key and one["operator"] == "Exists" and one.get("effect") in (None, "NoExecute")
+        toleration
+        for toleration in spec["tolerations"]
+        if toleration.get("key") == key
+        and toleration["operator"] == "Exists"
+        and toleration.get("effect") in (None, "NoExecute")
     ]
     return min((one.get("tolerationSeconds", float("inf")) for one in own), default=300)
 

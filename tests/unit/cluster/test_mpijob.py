@@ -21,8 +21,8 @@ THEIRS = "nvcr.io/nvidia/pytorch@sha256:" + "1" * 64
 
 
 def replicas(**changes: Any) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = mpi_gang(**changes)["spec"]["mpiReplicaSpecs"]
-    return found
+    specs: dict[str, dict[str, Any]] = mpi_gang(**changes)["spec"]["mpiReplicaSpecs"]
+    return specs
 
 
 def environment(pod: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +109,11 @@ SECRETS = re.compile(r"v\.secret\.secretName\.matches\('([^']*)'\)")
 )  # fmt: skip
 def test_only_the_operators_keys_of_this_campaign_may_be_mounted(name: str, taken: bool) -> None:
     for policy in policies("bivouac-mpi", "r/bivouac/trainer", mpi="mpi").values():
-        (rule,) = [one["expression"] for one in policy["spec"]["validations"] if "v.secret" in one["expression"]]
+        (rule,) = [
+            validation["expression"]
+            for validation in policy["spec"]["validations"]
+            if "v.secret" in validation["expression"]
+        ]
         (pattern,) = SECRETS.findall(rule)
         assert bool(re.search(pattern, name)) is taken
         assert "s.?serviceAccountName.orValue('') == 'trainer' && has(v.secret)" in rule
@@ -117,14 +121,14 @@ def test_only_the_operators_keys_of_this_campaign_may_be_mounted(name: str, take
 
 def test_where_no_attempt_is_an_mpi_job_no_pod_of_ours_mounts_a_secret() -> None:
     for policy in policies("bivouac-mpi", "r/bivouac/trainer").values():
-        assert not any("v.secret" in one["expression"] for one in policy["spec"]["validations"])
+        assert not any("v.secret" in validation["expression"] for validation in policy["spec"]["validations"])
         rules = policy["spec"]["matchConstraints"]["resourceRules"]
-        assert not [one for one in rules if "mpijobs" in one["resources"]]
+        assert not [rule for rule in rules if "mpijobs" in rule["resources"]]
 
 
 def test_the_stewards_mpi_jobs_are_judged_by_the_pods_of_launcher_and_workers() -> None:
     steward = policies("bivouac-mpi", "r/bivouac/trainer", mpi="mpi")["steward"]["spec"]
-    asked = [one for one in steward["matchConstraints"]["resourceRules"] if "mpijobs" in one["resources"]]
-    assert [(one["apiGroups"], one["operations"]) for one in asked] == [(["kubeflow.org"], ["CREATE", "UPDATE"])]
-    specs = next(one["expression"] for one in steward["variables"] if one["name"] == "specs")
+    rules = [rule for rule in steward["matchConstraints"]["resourceRules"] if "mpijobs" in rule["resources"]]
+    assert [(one["apiGroups"], one["operations"]) for one in rules] == [(["kubeflow.org"], ["CREATE", "UPDATE"])]
+    specs = next(variable["expression"] for variable in steward["variables"] if variable["name"] == "specs")
     assert "object.spec.mpiReplicaSpecs[kind].template.spec" in specs

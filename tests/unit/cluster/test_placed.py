@@ -43,7 +43,9 @@ def placed_pod(document: dict[str, Any]) -> dict[str, Any]:
 def test_the_archive_takes_a_nodes_devices_and_writes_to_s3() -> None:
     pod = placed_pod(pods.archive())
     assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "8"}
-    claims = {one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "persistentVolumeClaim" in one}
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume
+    }
     assert claims == {"scratch", "local"}
 
 
@@ -64,8 +66,8 @@ def test_a_job_leaves_a_dead_node_by_itself_and_comes_to_none_that_is_left_out(d
 
 @pytest.mark.parametrize("document", [pods.archive(), pods.gang()])
 def test_the_folder_of_a_node_is_the_namespaces_own(document: dict[str, Any]) -> None:
-    made = placed(document, CLUSTER)["spec"]
-    template = made["template"] if "template" in made else made["replicatedJobs"][0]["template"]["spec"]["template"]
+    spec = placed(document, CLUSTER)["spec"]
+    template = spec["template"] if "template" in spec else spec["replicatedJobs"][0]["template"]["spec"]["template"]
     containers = [*template["spec"]["containers"], *template["spec"].get("initContainers", ())]
     mounts = [mount for container in containers for mount in container["volumeMounts"] if mount["name"] == "local"]
     assert mounts and {mount["subPath"] for mount in mounts} == {"team-a"}
@@ -76,7 +78,7 @@ def test_a_gang_by_mpirun_is_placed_once_in_each_of_its_templates() -> None:
     assert set(replicas) == {"Launcher", "Worker"}
     for replica in replicas.values():
         pod = replica["template"]["spec"]
-        folders = {one["subPath"] for one in pod["containers"][0]["volumeMounts"] if one["name"] == "shared"}
+        folders = {mount["subPath"] for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "shared"}
         assert folders == {"bivouac/team-a/example/data", "bivouac/team-a/example/checkpoints"}
         (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         assert [field["values"] for field in term["matchFields"]] == [["rack-1"], ["rack-2"]]
@@ -98,10 +100,10 @@ def nodes_with(**changes: Any) -> BorrowedNodes:
         asked.append(labels)
         return [from_dict(document)]
 
-    made = BorrowedNodes(SimpleNamespace(list=listed), CLUSTER, "on-racks", 4)  # type: ignore[arg-type]
-    made.facts()
+    borrowed_nodes = BorrowedNodes(SimpleNamespace(list=listed), CLUSTER, "on-racks", 4)  # type: ignore[arg-type]
+    borrowed_nodes.facts()
     assert asked == [{"gpu": "h100"}]
-    return made
+    return borrowed_nodes
 
 
 _EKS = {f"topology.k8s.aws/network-node-layer-{layer}": f"nn-{layer}" for layer in (1, 2, 3)}

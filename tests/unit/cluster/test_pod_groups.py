@@ -62,9 +62,9 @@ class GangApi(TenantApi):
 
 @pytest.fixture
 def api() -> Iterator[GangApi]:
-    made = GangApi()
-    yield made
-    made.stop()
+    gang_api = GangApi()
+    yield gang_api
+    gang_api.stop()
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])

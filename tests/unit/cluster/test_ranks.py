@@ -20,15 +20,15 @@ def pod(attempt: int, node: int, phase: str, **metadata: Any) -> dict[str, Any]:
 
 
 def listed(*pods: dict[str, Any]) -> list[Member]:
-    asked: list[str] = []
+    label_selectors: list[str] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
-        asked.append(request.url.params["labelSelector"])
+        label_selectors.append(request.url.params["labelSelector"])
         return httpx2.Response(200, content=json.dumps({"items": pods}).encode())
 
     with httpx2.Client(base_url="https://api", transport=httpx2.MockTransport(answer)) as http:
         found = members(http, "c")
-    assert asked == ["bivouac.dev/campaign=c,bivouac.dev/attempt"]
+    assert label_selectors == ["bivouac.dev/campaign=c,bivouac.dev/attempt"]
     return found
 
 

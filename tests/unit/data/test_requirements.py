@@ -47,7 +47,7 @@ def wheel(folder: Path, name: str, version: str, *needs: str, tag: str = "py3-no
     }
     if script:
         files[f"{info}/entry_points.txt"] = f"[console_scripts]\n{script} = {name}:main\n"
-    files[f"{info}/RECORD"] = "".join(f"{one},,\n" for one in files)
+    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in files)
     path = folder / f"{name}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as packed:
         for each, text in files.items():
@@ -207,7 +207,7 @@ def test_a_job_under_the_supervisor_imports_them_in_every_attempt_without_pip(
         said = process.communicate()[0]
         if kind == "sound":
             assert process.returncode == 0, said
-            (line,) = (json.loads(one) for one in said.splitlines() if '"version"' in one)
+            (line,) = (json.loads(line) for line in said.splitlines() if '"version"' in line)
             assert (line["version"], line["image"], line["told"]) == ("1.0", "the image", "lib runs")
     if kind == "damaged":
         assert process.returncode == 65 and events(said, "refused_requirements")

@@ -134,7 +134,7 @@ def test_weights_change_the_digest_of_what_is_uploaded_and_not_that_of_the_code(
     plain, given = pack(workload(folder)), workload(folder, init_from=str(begin))
     packed = pack(given)
     assert packed.sha256 == plain.sha256 and packed.digest != plain.digest == pack(workload(folder)).digest
-    assert [(one.name, one.size_bytes) for one in packed.weights] == [
+    assert [(weight.name, weight.size_bytes) for weight in packed.weights] == [
         ("config.json", 2),
         ("deep/weights", 4),
         ("link", 2),

@@ -22,9 +22,9 @@ from infra.engine.adoption import (
 )
 from infra.errors import LeaseLost, PermanentError
 from infra.kinds import BY_TYPE, ResourceKind
+from tests.fake_cluster import answer
 from tests.tables import Table
 from tests.unit.engine.test_finding_again import CLUSTER, LINK, LUSTRE, NAT, TAGS, Answers, found, found_by
-from tests.unit.steward.steward_story import answer
 
 TABLE = Table(__file__)
 
@@ -201,9 +201,11 @@ def test_rules_that_a_killed_engine_left_go_and_are_made_anew_each_under_the_lea
             operation(VPC, "v"), operation(RULE, "in", a=1), operation(ROUTE, "out", b=2), operation(NAT, "n", c=3),
         ]
     }  # fmt: skip
-    told = list[Exception]()
-    removed = remove_rules(ACCOUNT, deployment, lambda: seen.append("guard"), lambda pending, error: told.append(error))
-    assert removed == ["Route"] and told == [denied]
+    errors = list[Exception]()
+    removed = remove_rules(
+        ACCOUNT, deployment, lambda: seen.append("guard"), lambda pending, error: errors.append(error)
+    )
+    assert removed == ["Route"] and errors == [denied]
     assert seen == ["guard", {"a": 1}, "guard", {"b": 2}, "guard", {"c": 3}]
 
 

@@ -42,7 +42,7 @@ def test_what_the_steward_and_aws_do_by_themselves_is_no_drift() -> None:
 def test_a_changed_maximum_is_drift_beside_a_changed_size() -> None:
     before, after = ({"scalingConfig": {"desiredSize": n, "maxSize": 3 - n}} for n in (0, 1))
     (row,) = drift_between(state(GROUP, "gpu-nodes", before), state(GROUP, "gpu-nodes", after))
-    assert [(one.path, one.before, one.after) for one in row.changes] == [("scalingConfig.maxSize", 3, 2)]
+    assert [(change.path, change.before, change.after) for change in row.changes] == [("scalingConfig.maxSize", 3, 2)]
 
 
 def test_a_postponement_by_driver_or_steward_is_no_drift_but_the_deadlines_is() -> None:
@@ -81,19 +81,19 @@ def test_a_cluster_that_was_upgraded_by_hand_is_not_taken_back() -> None:
 
 def test_a_lost_bucket_is_made_anew_but_a_lost_node_group_is_not() -> None:
     for kind, wanted in (("aws:s3/bucket:Bucket", ""), (GROUP, "deleted by hand")):
-        lost = Row(urn(kind, "archive"), "deleted")
-        said = refused(Row(lost.urn, "create"), IDLE, (lost,))
+        row = Row(urn(kind, "archive"), "deleted")
+        said = refused(Row(row.urn, "create"), IDLE, (row,))
         assert (wanted in said) and bool(said) == bool(wanted)
-        assert not refused(Row(lost.urn, "create"), IDLE), "not yet made is not lost"
+        assert not refused(Row(row.urn, "create"), IDLE), "not yet made is not lost"
 
 
 def test_a_lost_file_system_is_made_anew_where_s3_has_a_copy_of_a_checkpoint() -> None:
-    lost = Row(urn("aws:fsx/lustreFileSystem:LustreFileSystem", "shared"), "deleted")
+    row = Row(urn("aws:fsx/lustreFileSystem:LustreFileSystem", "shared"), "deleted")
     other = Row(urn("aws:eks/cluster:Cluster", "cluster"), "deleted")
     copied = CampaignProgress(begun=True, training=True, falling=False, copied=40)
-    assert "a new one would be empty" in refused(Row(lost.urn, "create"), TRAINING, (lost,))
-    assert not refused(Row(lost.urn, "create"), copied, (lost,))
-    assert refused(Row(lost.urn, "replace"), copied, (lost,)), "one that stands is never given up"
+    assert "a new one would be empty" in refused(Row(row.urn, "create"), TRAINING, (row,))
+    assert not refused(Row(row.urn, "create"), copied, (row,))
+    assert refused(Row(row.urn, "replace"), copied, (row,)), "one that stands is never given up"
     assert refused(Row(other.urn, "create"), copied, (other,))
 
 

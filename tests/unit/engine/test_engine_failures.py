@@ -51,11 +51,11 @@ def test_a_resource_leaves_the_state_with_every_mention_of_it() -> None:
         ],
         "pending_operations": [{"resource": {"urn": "b"}, "type": "creating"}, {"resource": {"urn": "d"}}],
     }
-    left = without_resources(deployment, {"b"})
-    assert [one["urn"] for one in left["resources"]] == ["a", "c"]
-    assert left["resources"][1]["dependencies"] == ["a"]
-    assert left["resources"][1]["propertyDependencies"] == {"x": [], "y": ["a"], "z": []}
-    assert [one["resource"]["urn"] for one in left["pending_operations"]] == ["d"]
+    resources = without_resources(deployment, {"b"})
+    assert [resource["urn"] for resource in resources["resources"]] == ["a", "c"]
+    assert resources["resources"][1]["dependencies"] == ["a"]
+    assert resources["resources"][1]["propertyDependencies"] == {"x": [], "y": ["a"], "z": []}
+    assert [operation["resource"]["urn"] for operation in resources["pending_operations"]] == ["d"]
 
 
 def test_the_closer_forgets_what_is_in_the_cluster_and_asks_nobody_whether_it_answers(
@@ -66,8 +66,8 @@ def test_the_closer_forgets_what_is_in_the_cluster_and_asks_nobody_whether_it_an
     context: Any = SimpleNamespace(enters_cluster=False, progress=SilentProgress(notes))
     inside = {"urn": "a", "type": "kubernetes:core/v1:Namespace"}
     deployment = {"resources": [inside, {"urn": "b", "type": "aws:eks/cluster:Cluster"}]}
-    left = kubernetes_state.forget_kubernetes(context, deployment)
-    assert left is not None and [one["urn"] for one in left["resources"]] == ["b"]
+    kubernetes = kubernetes_state.forget_kubernetes(context, deployment)
+    assert kubernetes is not None and [resource["urn"] for resource in kubernetes["resources"]] == ["b"]
     assert notes == [
         "the cluster is not entered by the closer: 1 Kubernetes objects are gone with it and removed from the state"
     ]

@@ -77,10 +77,10 @@ def test_a_moment_that_has_passed_ends_the_engine_without_a_wait(line: Line) -> 
 def test_the_script_holds_the_leash_of_the_mark_that_it_is_given(
     line: Line, monkeypatch: pytest.MonkeyPatch, word: bytes, code: int
 ) -> None:
-    asked: list[str] = []
+    paths: list[str] = []
 
     def environment_of(path: str, mode: str = "r") -> io.BytesIO:
-        asked.append(path)
+        paths.append(path)
         return io.BytesIO(b"BIVOUAC_ENGINE=of another\0")
 
     monkeypatch.setattr("builtins.open", environment_of)
@@ -88,7 +88,7 @@ def test_the_script_holds_the_leash_of_the_mark_that_it_is_given(
     line.words = [word]
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("infra.engine.leash", run_name="__main__")
-    assert ended.value.code == code and bool(asked) is bool(code), "it looks for whom to end"
+    assert ended.value.code == code and bool(paths) is bool(code), "it looks for whom to end"
 
 
 class Processes:
@@ -113,15 +113,15 @@ class Processes:
 
 
 def test_the_engine_is_asked_and_its_plugins_go_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Processes(monkeypatch, {1: ("pulumi", 0), 2: ("pulumi-aws", 1)}, frozenset())
+    processes = Processes(monkeypatch, {1: ("pulumi", 0), 2: ("pulumi-aws", 1)}, frozenset())
     leash.end("m", 20)
-    assert found.sent[0] == (0.0, 1, "SIGINT") and [pid for _, pid, _ in found.sent] == [1, 2]
-    (at, _, how) = found.sent[1]
+    assert processes.sent[0] == (0.0, 1, "SIGINT") and [pid for _, pid, _ in processes.sent] == [1, 2]
+    (at, _, how) = processes.sent[1]
     assert how == "SIGKILL" and 2 < at < 2.5
 
 
 def test_an_engine_that_does_not_heed_is_ended_by_force_after_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Processes(monkeypatch, {1: ("pulumi", 0), 2: ("pulumi-aws", 1)}, frozenset({1, 2}))
+    processes = Processes(monkeypatch, {1: ("pulumi", 0), 2: ("pulumi-aws", 1)}, frozenset({1, 2}))
     leash.end("m")
-    forced = [at for at, _, how in found.sent if how == "SIGKILL"]
+    forced = [at for at, _, how in processes.sent if how == "SIGKILL"]
     assert len(forced) == 2 and all(20 < at < 20.5 for at in forced)

@@ -85,8 +85,8 @@ def test_one_thing_of_ours_among_others_is_left_and_says_why(monkeypatch: pytest
 
 
 def test_each_thing_that_is_left_keeps_its_own_evidence_and_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    named = Thing("x-1", "bivouac-train", doubt="ask EKS")
-    looks(monkeypatch, cluster=lambda: [OURS, THEIRS, named])
+    thing = Thing("x-1", "bivouac-train", doubt="ask EKS")
+    looks(monkeypatch, cluster=lambda: [OURS, THEIRS, thing])
     (row,) = certificate().looks
     assert row.evidence == ("campaign tag", "name") and row.doubts == ("", "ask EKS")
     assert certificate().certain == ("cluster vol-0aaaaaaaaaaaaaaa1",)

@@ -185,9 +185,9 @@ def test_a_certificate_says_how_much_was_looked_through_and_what_a_human_is_to_j
     notes.clear()
     looks(monkeypatch, volume=lambda: [THEIRS, UNTAGGED], image=lambda: [UNTAGGED, THEIRS])
     told = certify.run(context)
-    assert [one.partition(" ")[0] for one in told.suspects] == ["volume", "image"]
+    assert [suspect.partition(" ")[0] for suspect in told.suspects] == ["volume", "image"]
     assert notes == [
-        *(f"suspect: {one}" for one in told.suspects),
+        *(f"suspect: {suspect}" for suspect in told.suspects),
         "certificate: 2 kinds looked through, 4 resources seen, none is ours; 2 suspects for a human to judge",
     ]
 

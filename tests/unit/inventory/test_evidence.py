@@ -65,8 +65,8 @@ def test_what_lies_in_the_campaigns_network_is_its_own(kind: str, item: dict[str
 
 def test_a_volume_of_an_instance_in_the_network_is_kin_and_not_in_it() -> None:
     attached = {"Attachments": [{"InstanceId": "i-0aaaaaaaaaaaaaaa1", "State": "attached"}]}
-    known = Knowledge(NAMES, frozenset({VPC, "i-0aaaaaaaaaaaaaaa1"}))
-    one = judged("volume", attached, "vol-1", known=known)
+    knowledge = Knowledge(NAMES, frozenset({VPC, "i-0aaaaaaaaaaaaaaa1"}))
+    one = judged("volume", attached, "vol-1", known=knowledge)
     assert one is not None and one.evidence is Evidence.KIN and not one.removable
 
 
@@ -108,10 +108,10 @@ def test_the_log_group_that_eks_makes_again_is_removed_unless_it_was_there_befor
     older = Knowledge(NAMES, before={"log group": frozenset({name})})
     assert judged("log group", {"logGroupName": name}, name, name, older) is None
     began = datetime(2026, 11, 1, tzinfo=UTC)
-    ended = Knowledge(NAMES, began=began, before={"log group": frozenset({name})})
-    again = judged("log group", {"creationTime": 1000 * (began.timestamp() + 3600)}, name, name, ended)
+    knowledge = Knowledge(NAMES, began=began, before={"log group": frozenset({name})})
+    again = judged("log group", {"creationTime": 1000 * (began.timestamp() + 3600)}, name, name, knowledge)
     assert again is not None and again.removable, "adopted by its name, destroyed, and made again by the dying cluster"
-    assert judged("log group", {"creationTime": 1000 * (began.timestamp() - 3600)}, name, name, ended) is None
+    assert judged("log group", {"creationTime": 1000 * (began.timestamp() - 3600)}, name, name, knowledge) is None
     other = judged("parameter", {"Name": name}, name, name)
     assert other is not None and not other.removable, "only the log group, by that name"
 
@@ -233,13 +233,15 @@ NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 def suspects(*things: Thing, before: Mapping[str, frozenset[str]] | None = None, **known: Any) -> list[str]:
     knowledge = Knowledge(NAMES, frozenset({VPC, SUBNET}), before=before or {}, **known)
-    return [str(one) for one in knowledge.suspects({"network interface": things})]
+    return [str(suspect) for suspect in knowledge.suspects({"network interface": things})]
 
 
 def test_nothing_of_the_campaign_s_own_is_a_suspect() -> None:
     inside = [Thing(f"eni-{number}", inside=frozenset({VPC}), created=NOON) for number in range(3)]
     fresh = Thing("eni-9", created=NOON)
-    assert [one.partition(":")[0] for one in suspects(*inside, fresh, began=NOON)] == ["network interface eni-9"]
+    assert [suspect.partition(":")[0] for suspect in suspects(*inside, fresh, began=NOON)] == [
+        "network interface eni-9"
+    ]
 
 
 @pytest.mark.parametrize("owner", [CAMPAIGN_TAG, FOUNDATION_TAG, "eks:cluster-name", "aws:cloudformation:stack-id"])

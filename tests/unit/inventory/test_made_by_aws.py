@@ -45,8 +45,8 @@ def test_it_goes_without_a_question_in_the_campaigns_network_alone(
 ) -> None:
     kind, one = "VPC endpoint" if "ServiceName" in item else "security group", thing(item, "id-1")
     assert KNOWN.evidence(kind, one, KNOWN.places, KNOWN.places) is evidence
-    left = Leftover(kind, one, evidence or Evidence.KIN)
-    assert made_by_aws(left) is goes and not beyond_doubt(left)
+    leftover = Leftover(kind, one, evidence or Evidence.KIN)
+    assert made_by_aws(leftover) is goes and not beyond_doubt(leftover)
     assert not made_by_aws(Leftover("network interface", Thing("eni-1"), Evidence.PLACE))
     assert made_by_aws(Leftover("security group", Thing("sg-1", "eks-cluster-sg-x"), Evidence.CLUSTER))
     assert not made_by_aws(Leftover("volume", Thing("vol-1"), Evidence.CLUSTER)), "it holds no network"
@@ -56,4 +56,4 @@ def test_it_goes_without_a_question_in_the_campaigns_network_alone(
 def test_a_new_rule_of_a_service_is_no_suspect_and_a_persons_is() -> None:
     made = datetime(2026, 11, 2, tzinfo=UTC)
     rules = [Thing("s3-files", created=made, maker="elasticfilesystem.amazonaws.com"), Thing("theirs", created=made)]
-    assert [one.thing.id for one in KNOWN.suspects({"rule": rules})] == ["theirs"]
+    assert [suspect.thing.id for suspect in KNOWN.suspects({"rule": rules})] == ["theirs"]

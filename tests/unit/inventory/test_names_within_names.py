@@ -128,7 +128,7 @@ def test_every_name_that_a_campaign_gives_is_evidence_for_it(campaign: str) -> N
 def test_no_two_campaigns_can_give_one_name_to_one_kind(kind: str) -> None:
     """They could where one part were the end of another: `a-b` of campaign `x` is `b` of campaign `x-a`."""
     parts = {name.removeprefix("bivouac-x").removeprefix("-") for name in Names("x").given(kind)}
-    assert not [(one, two) for one in parts for two in parts - {one} if not one or two.endswith(f"-{one}")]
+    assert not [(part, two) for part in parts for two in parts - {part} if not part or two.endswith(f"-{part}")]
 
 
 @TABLE.cases

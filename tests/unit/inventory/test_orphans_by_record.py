@@ -2,97 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime, timedelta
-from types import SimpleNamespace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.errors import UserError
 from infra.inventory import orphans
-from infra.inventory.orphans import Orphan, OrphanKeeper, OrphanSight
-from infra.inventory.sweep import Leftover, Swept
 from infra.kinds import Thing
-from infra.record.holder import Holder
 from infra.record.identity import IDENTITY, claim_identity
-from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched
 from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.record.payloads.training import ArchiveVerified
 from infra.record.store import CampaignStore
-from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG, EXPIRES_TAG, REGION_TAG
-from tests.worlds.progress import SilentProgress
-from tests.worlds.s3 import NOON, FakeS3, Time, refusal
+from infra.spec.names import CAMPAIGN_ID_TAG, EXPIRES_TAG, REGION_TAG
+from tests.unit.inventory.orphan_account import ELSEWHERE, FUTURE, PAST, REGION, Account
+from tests.unit.inventory.orphan_account import account as account
+from tests.worlds.s3 import NOON, refusal
 
-PAST, FUTURE = (NOON - timedelta(hours=1)).isoformat(), (NOON + timedelta(hours=1)).isoformat()
-ELSEWHERE = Holder(user="me", host="laptop", boot_id="x", pid_namespace="", pid=1, start_ticks=1)
-REGION = FakeS3.meta.region_name
 ROLE = "role"
 """A kind that every region lists."""
-
-
-class Account:
-    """An account whose surveys, archives and removals are rows of a test; its records are the product's own."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.time, self.survey, self.blind = Time(), dict[str, list[Thing]](), dict[str, str]()
-        self.s3: Any = FakeS3(self.time)
-        self.archived, self.holds = set[tuple[str, str, str]](), True
-        self.stuck, self.removals = dict[str, str](), list[str]()
-        account: Any = SimpleNamespace(client=lambda service: self.s3, lease_client=lambda ttl: self.s3)
-        self.keeper = OrphanKeeper(account, "state", "archive", SilentProgress())  # type: ignore[arg-type]
-        patch.setattr(orphans, "survey_all", lambda account: (self.survey, self.blind))
-        patch.setattr(orphans, "sound_archive", lambda account, *key: "sound" if key in self.archived else None)
-        patch.setattr(orphans, "may_hold_checkpoints", lambda account, campaign: self.holds)
-        patch.setattr(orphans, "remove", self._remove)
-        patch.setattr(orphans, "datetime", SimpleNamespace(
-            now=lambda zone: self.time.wall().astimezone(zone), fromisoformat=datetime.fromisoformat))  # fmt: skip
-        patch.setattr(OrphanKeeper, "store", lambda keeper, campaign: self.record(campaign))
-
-    def record(self, campaign: str) -> CampaignStore:
-        return CampaignStore(self.s3, "state", campaign, "test", now=self.time.wall)
-
-    def begun(self, campaign: str) -> CampaignStore:
-        store = self.record(campaign)
-        store.append(StageStarted(stage="bake"))
-        return store
-
-    def trained(self, campaign: str) -> CampaignStore:
-        store = self.begun(campaign)
-        store.append(AttemptLaunched(attempt=1, committed_step=-1))
-        store.append(AttemptEnded(attempt=1, failure="node", detail="died", step=47, committed_at_end=40))
-        return store
-
-    def stand(self, kind: str, id: str, campaign: str = "train", expires: str = PAST, **more: Any) -> Thing:
-        tags = {CAMPAIGN_TAG: campaign, EXPIRES_TAG: expires, **more.pop("tags", {})}
-        thing = Thing(id, tags={name: text for name, text in tags.items() if text}, **more)
-        self.survey.setdefault(kind, []).append(thing)
-        return thing
-
-    def look(self, **asked: Any) -> OrphanSight:
-        return orphans.look(self.keeper, **asked)
-
-    def ids(self, **asked: Any) -> list[str]:
-        return [orphan.left.thing.id for orphan in self.look(**asked).orphans]
-
-    def _remove(self, keeper: OrphanKeeper, rows: Iterable[Leftover]) -> Swept:
-        keeper.guard()
-        rows = list(rows)
-        self.removals += [row.thing.id for row in rows if row.thing.id not in self.stuck]
-        held = tuple((row, self.stuck[row.thing.id]) for row in rows if row.thing.id in self.stuck)
-        return Swept(tuple(row for row in rows if row.thing.id not in self.stuck), held)
-
-
-@pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Account:
-    return Account(monkeypatch)
 
 
 def words(account: Account, **asked: Any) -> dict[str, str]:
     """Return campaign -> why it is over, or who cares for it."""
     sight = account.look(**asked)
-    return {owner.campaign: owner.why for owner in (*sight.cared_for, *(one.owner for one in sight.orphans))}
+    return {owner.campaign: owner.why for owner in (*sight.cared_for, *(orphan.owner for orphan in sight.orphans))}
 
 
 def test_a_campaign_is_over_by_its_record_or_by_its_time_alone(account: Account) -> None:
@@ -115,10 +49,10 @@ def test_a_campaign_is_over_by_its_record_or_by_its_time_alone(account: Account)
         "abroad": "its time runs until 2026-11-22 12:02 UTC",
     }
     sight = account.look()
-    dates = {one.left.thing.id: one.expires for one in sight.orphans}
+    dates = {orphan.left.thing.id: orphan.expires for orphan in sight.orphans}
     assert dates == {"vol-ended": FUTURE, "vol-forgotten": PAST}
     assert [owner.campaign for owner in sight.cared_for] == ["abroad", "odd", "runs", "undated", "zoneless"]
-    assert all(one.removable and not one.owner.holds and not one.owner.lost for one in sight.orphans)
+    assert all(orphan.removable and not orphan.owner.holds and not orphan.owner.lost for orphan in sight.orphans)
 
 
 def test_the_latest_date_counts_and_the_moment_itself_is_over(account: Account) -> None:
@@ -152,7 +86,9 @@ def test_only_what_carries_a_tag_and_stays_is_looked_at_and_of_one_campaign_if_a
     arns = [f"arn:aws:x:{REGION}:1:thing/only-{campaign}" for campaign in ("other", "train")]
     assert account.ids() == ["vol-other", "vol-train", *arns], "what a listing shows is shown once"
     assert account.ids(campaign_only="train") == ["vol-train", arns[1]]
-    assert [one.removable for one in account.look().orphans] == [True, True, False, False], "an ARN is for a person"
+    assert [orphan.removable for orphan in account.look().orphans] == [True, True, False, False], (
+        "an ARN is for a person"
+    )
 
 
 def test_they_go_in_the_order_of_removal(account: Account) -> None:
@@ -199,12 +135,12 @@ def test_what_is_not_archived_is_shown_and_held(account: Account) -> None:
     account.stand("file system", "fs-1")
     account.stand("elastic address", "eip-1")
     sight = account.look()
-    assert not any(one.removable for one in sight.orphans), "its cluster and network read it"
-    (holds,) = {one.owner.holds for one in sight.orphans}
+    assert not any(orphan.removable for orphan in sight.orphans), "its cluster and network read it"
+    (holds,) = {orphan.owner.holds for orphan in sight.orphans}
     assert holds.startswith("not archived: 1 attempts, newest checkpoint known: step 40")
-    assert "`bivouac down train` archives" in holds and not any(one.owner.lost for one in sight.orphans)
+    assert "`bivouac down train` archives" in holds and not any(orphan.owner.lost for orphan in sight.orphans)
     store.append(ArchiveVerified(manifest="m", step=40))
-    assert all(one.removable and one.owner.holds == "" for one in account.look().orphans)
+    assert all(orphan.removable and orphan.owner.holds == "" for orphan in account.look().orphans)
 
 
 LOST = "so it may have trained, and no archive of"
@@ -214,18 +150,18 @@ def test_a_record_that_is_missing_proves_nothing_and_what_bills_and_holds_nothin
     account.stand("file system", "fs-1", tags={CAMPAIGN_ID_TAG: "id-1"})
     account.stand("subnet", "subnet-1")
     account.stand("elastic address", "eip-1")
-    rows = {one.left.thing.id: one for one in account.look().orphans}
+    rows = {orphan.left.thing.id: orphan for orphan in account.look().orphans}
     assert {id for id, one in rows.items() if one.removable} == {"eip-1"}
-    assert {one.owner.identity for one in rows.values()} == {"id-1"}, "a network is its neighbours'"
+    assert {row.owner.identity for row in rows.values()} == {"id-1"}, "a network is its neighbours'"
     holds = rows["fs-1"].owner.holds
     assert holds.startswith(f"held: its record is missing, {LOST} id-1 is proven")
     assert "`bivouac sweep train --abandon` gives it up" in holds and rows["fs-1"].owner.lost
     account.archived = {("archive", "train", "id-0"), ("archive", "other", "id-1")}
-    assert not {one.left.thing.id for one in account.look().orphans if one.removable} - {"eip-1"}
+    assert not {orphan.left.thing.id for orphan in account.look().orphans if orphan.removable} - {"eip-1"}
     account.archived = {("archive", "train", "id-1")}
-    assert all(one.removable for one in account.look().orphans), "its archive is proven"
+    assert all(orphan.removable for orphan in account.look().orphans), "its archive is proven"
     account.archived, account.holds = set(), False
-    assert all(one.removable for one in account.look().orphans), "nothing may hold a checkpoint"
+    assert all(orphan.removable for orphan in account.look().orphans), "nothing may hold a checkpoint"
 
 
 def test_without_an_identity_no_archive_can_be_its_own(account: Account) -> None:
@@ -240,7 +176,7 @@ def test_an_earlier_campaign_of_the_name_is_not_judged_by_the_later_ones_record(
     store.append(StageFinished(stage="teardown", seconds=1.0))
     account.stand("file system", "fs-own", tags={CAMPAIGN_ID_TAG: own})
     account.stand("file system", "fs-earlier", tags={CAMPAIGN_ID_TAG: "id-0"})
-    rows = {one.left.thing.id: one for one in account.look().orphans}
+    rows = {orphan.left.thing.id: orphan for orphan in account.look().orphans}
     assert rows["fs-own"].removable and rows["fs-own"].owner.identity == own
     earlier = rows["fs-earlier"]
     assert not earlier.removable and earlier.owner.identity == "id-0" and earlier.owner.lost
@@ -253,7 +189,7 @@ def test_an_identity_that_cannot_be_read_leaves_all_to_a_person(account: Account
     why = words(account)["train"]
     assert "`bivouac sweep train --abandon` gives it up" in why and account.ids() == []
     sight = account.look(abandon=True)
-    assert [one.removable for one in sight.orphans] == [True]
+    assert [orphan.removable for orphan in sight.orphans] == [True]
     assert sight.orphans[0].owner.why == "it is given up by name, with all that it may hold"
 
 
@@ -268,89 +204,3 @@ def test_a_record_that_s3_does_not_answer_for_ends_the_look(account: Account, mo
     for abandon in (True, False):
         with pytest.raises(ClientError):
             account.look(abandon=abandon)
-
-
-def test_what_is_removed_is_judged_again_under_its_lease(account: Account) -> None:
-    account.begun("train")
-    account.stand("volume", "vol-1")
-    account.stand("volume", "vol-2")
-    shown = list(account.look().orphans)
-    account.stuck = {"vol-2": "VolumeInUse"}
-    swept = orphans.clear(account.keeper, shown)
-    assert [row.thing.id for row in swept.removed] == ["vol-1"] == account.removals
-    assert [(row.thing.id, reason) for row, reason in swept.stuck] == [("vol-2", "VolumeInUse")]
-    assert not account.keeper.leases, "nothing is held any more"
-    assert not any(event.kind == "abandoned" for event in account.record("train").events())
-    lease = account.record("train").lease("driver", timedelta(seconds=30), ELSEWHERE)
-    lease.acquire()
-    reasons = [reason for _, reason in orphans.clear(account.keeper, shown).stuck]
-    assert reasons == ["campaign train has a driver again"] * 2 and account.removals == ["vol-1"]
-
-
-def test_a_steward_that_is_back_and_a_training_meanwhile_keep_everything(account: Account) -> None:
-    for campaign in ("stewarded", "trained", "dead"):
-        account.begun(campaign)
-        account.stand("volume", f"vol-{campaign}", campaign)
-    shown = list(account.look().orphans)
-    account.record("stewarded").lease("steward", timedelta(seconds=30), ELSEWHERE).acquire()
-    account.trained("trained")
-    swept = orphans.clear(account.keeper, shown)
-    assert account.removals == ["vol-dead"]
-    reasons = {row.thing.id: reason for row, reason in swept.stuck}
-    assert reasons["vol-stewarded"].startswith("campaign stewarded: its steward lives")
-    assert reasons["vol-trained"].startswith("not archived: 1 attempts")
-
-
-def test_each_campaign_is_under_its_own_lease_while_its_things_go(
-    account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = account.begun("train")
-    own = claim_identity(store, is_adopted=False).identity
-    account.begun("other")
-    account.stand("volume", "vol-own", tags={CAMPAIGN_ID_TAG: own})
-    account.stand("volume", "vol-0", tags={CAMPAIGN_ID_TAG: "id-0"})
-    account.stand("instance", "i-other", "other")  # goes first
-    held, checks = list[list[str]](), list[str]()
-    remove = account._remove
-
-    def removing(keeper: OrphanKeeper, rows: Any) -> Swept:
-        held.append(sorted(lease.store.campaign for lease in keeper.leases))
-        for lease in keeper.leases:
-            monkeypatch.setattr(lease, "check", lambda campaign=lease.store.campaign: checks.append(campaign))
-        return remove(keeper, rows)
-
-    monkeypatch.setattr(orphans, "remove", removing)
-    orphans.clear(account.keeper, list(account.look(abandon=True).orphans), abandon=True)
-    assert held == [["other", "train"]], "one lease for both campaigns of the name"
-    assert sorted(checks) == ["other", "train"] and not account.keeper.leases
-    given_up = [event.data["identity"] for event in store.events() if event.kind == "abandoned"]
-    assert sorted(given_up) == sorted([own, "id-0"])
-    assert all(account.record(name).lease("driver", timedelta(seconds=30)).current().record.released  # type: ignore[union-attr]
-               for name in ("train", "other"))  # fmt: skip
-
-
-def test_a_reason_is_there_for_whatever_stays(account: Account) -> None:
-    account.begun("train")
-    thing = account.stand("anything tagged", f"arn:aws:x:{REGION}:1:thing/1")
-    (orphan,) = account.look().orphans
-    assert orphan == Orphan(orphan.owner, Leftover("anything tagged", thing, orphan.left.evidence), PAST)
-    assert [reason for _, reason in orphans.clear(account.keeper, [orphan]).stuck] == ["it stays"]
-
-
-def test_a_keeper_has_the_credentials_account_and_refuses_one_whose_records_vanished(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = list[tuple[Any, ...]]()
-    monkeypatch.setattr(orphans, "refuse_vanished", lambda *key: asked.append(key))
-    identity = {"Account": "123456789012"}
-    fake: Any = SimpleNamespace(identity=lambda: identity, region="us-east-1", client=lambda service: FakeS3)
-    keeper = orphans.keeper(fake, SilentProgress())  # type: ignore[arg-type]
-    assert asked == [(fake, keeper.bucket, "123456789012")] and "123456789012" in keeper.bucket != keeper.archive
-    assert keeper.store("train").campaign == "train" and keeper.store("train").bucket == keeper.bucket
-
-    def vanished(*_: object) -> None:
-        raise UserError("gone", seen="", cure="")
-
-    monkeypatch.setattr(orphans, "refuse_vanished", vanished)
-    with pytest.raises(UserError):
-        orphans.keeper(fake, SilentProgress())  # type: ignore[arg-type]

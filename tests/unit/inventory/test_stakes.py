@@ -59,10 +59,10 @@ def test_what_may_hold_checkpoints_is_nobodys_but_its_own_tags(kind: str) -> Non
 def looks(monkeypatch: pytest.MonkeyPatch, **listed: list[Thing | Exception]) -> None:
     def listing(rows: list[Thing | Exception]) -> Any:
         def each(account: Any) -> Iterator[Thing]:
-            for one in rows:
-                if isinstance(one, Exception):
-                    raise one
-                yield one
+            for row in rows:
+                if isinstance(row, Exception):
+                    raise row
+                yield row
 
         return each
 

@@ -63,7 +63,7 @@ OURS = {CAMPAIGN_TAG: "train"}
 
 def shown(*arns: str, **answers: Any) -> dict[str, str]:
     """ARN -> doubt of what is shown of things with the campaign's tag."""
-    return {one.id: one.doubt for one in tagged_things(Aws(dict.fromkeys(arns, OURS), **answers))}  # type: ignore[arg-type]
+    return {thing.id: thing.doubt for thing in tagged_things(Aws(dict.fromkeys(arns, OURS), **answers))}  # type: ignore[arg-type]
 
 
 GROUP = f"{EKS}:nodegroup/c/gpu/1-2"
@@ -268,5 +268,5 @@ def test_what_has_a_look_of_its_own_is_not_shown_twice(arn: str) -> None:
 def test_only_what_could_be_judged_a_campaigns_is_asked_for(tags: dict[str, str], asks: bool) -> None:
     """Of all else the tagging service's word is shown as it is."""
     aws = Aws({BUDGET: tags}, describe_budget="NotFoundException")
-    rows = [one.id for one in tagged_things(aws)]  # type: ignore[arg-type]
+    rows = [thing.id for thing in tagged_things(aws)]  # type: ignore[arg-type]
     assert (rows == []) is asks and bool(aws.asked) is asks

@@ -46,7 +46,7 @@ def test_what_holds_others_goes_first() -> None:
         "role",
     ]
     rows = sorted((Leftover(kind, Thing("x"), Evidence.TAG) for kind in [*kinds, "anything tagged"]), key=order)
-    assert [one.kind for one in rows] == [
+    assert [row.kind for row in rows] == [
         "Auto Scaling group", "cluster", "instance", "network interface", "security group", "subnet", "VPC", "role",
         "anything tagged",
     ]  # fmt: skip
@@ -92,7 +92,7 @@ class SweptAccount:
 
 
 def ids(rows: tuple[Leftover, ...]) -> list[str]:
-    return [one.thing.id for one in rows]
+    return [row.thing.id for row in rows]
 
 
 def test_what_is_held_is_tried_again_until_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,15 +187,18 @@ def test_a_look_shows_what_is_left_in_the_order_of_removal_with_what_blinds_it(m
     monkeypatch.setattr(
         sweep, "survey_all", lambda account, kinds: (seen, {"role": "Throttling: no", "bucket": "first"})
     )
-    known = Knowledge(Names("train"), began=datetime(2026, 11, 1, tzinfo=UTC))
-    monkeypatch.setattr(sweep, "knowledge", lambda store, names: known)
+    knowledge = Knowledge(Names("train"), began=datetime(2026, 11, 1, tzinfo=UTC))
+    monkeypatch.setattr(sweep, "knowledge", lambda store, names: knowledge)
     context: Any = SimpleNamespace(store=None, names=None, account=None, identity="id-1")
     sight = sweep.look(context)
     assert [(one.kind, one.thing.id, one.foreign, one.removable) for one in sight.left] == [
         ("volume", "vol-1", "", True), ("volume", "vol-2", "id-0", False), ("VPC", "vpc-1", "", True),
     ]  # fmt: skip
     assert [beyond_doubt(one) for one in sight.left] == [True, False, True]
-    assert [(one.kind, one.thing.id) for one in sight.suspects] == [("volume", "vol-3"), ("volume", "vol-4")]
+    assert [(suspect.kind, suspect.thing.id) for suspect in sight.suspects] == [
+        ("volume", "vol-3"),
+        ("volume", "vol-4"),
+    ]
     assert sight.blind == {"role": "Throttling: no", "bucket": "first"}
     monkeypatch.setattr(sweep, "survey_all", lambda account, kinds: (seen, {}))
     assert sweep.look(context).blind == {"bucket": "AccessDenied: the tags of locked"}

@@ -20,8 +20,8 @@ def test_every_kind_with_a_listing_is_written_out_here() -> None:
 def test_a_listing_shows_every_page_as_aws_tells_it(case: Case) -> None:
     account, kind = ByModel({case.operation: {case.result: case.items}, **case.more}), kind_named(case.kind)
     seen = [
-        (one.id, one.name, dict(one.tags), kind.price(one.traits), one.leaving, one.created)
-        for one in kind.things(account)
+        (thing.id, thing.name, dict(thing.tags), kind.price(thing.traits), thing.leaving, thing.created)
+        for thing in kind.things(account)
     ]
     assert seen == case.rows
     assert account.calls[0] == (case.operation, case.asked)

@@ -39,7 +39,7 @@ def test_what_is_listed_can_be_removed_and_is_not_shown_a_second_time(kind: Reso
 @TABLE.cases
 def test_what_holds_or_makes_another_is_removed_before_it(first: str, then: str) -> None:
     rows = [Leftover(kind, Thing("x"), Evidence.TAG) for kind in (then, first)]
-    assert [one.kind for one in sorted(rows, key=order)] == [first, then]
+    assert [row.kind for row in sorted(rows, key=order)] == [first, then]
 
 
 def test_what_refers_to_a_kind_names_one_that_there_is() -> None:

@@ -92,10 +92,10 @@ def test_one_bucket_whose_tags_are_denied_hides_no_other() -> None:
 
     buckets = [{"Name": name} for name in ("locked", "gone", "bare", "ours")]
     seen = {"bucket": listed("bucket", Answers(list_buckets={"Buckets": buckets}, get_bucket_tagging=tags))}
-    known = Knowledge(Names("train"))
+    knowledge = Knowledge(Names("train"))
     assert [one.id for one in seen["bucket"]] == ["locked", "bare", "ours"]
-    assert [one.id for one, _ in known.judge(seen)["bucket"]] == ["ours"]
-    assert known.unread(seen) == {"bucket": "AccessDenied: the tags of locked"}
+    assert [one.id for one, _ in knowledge.judge(seen)["bucket"]] == ["ours"]
+    assert knowledge.unread(seen) == {"bucket": "AccessDenied: the tags of locked"}
     assert not Knowledge(Names("train"), before={"bucket": frozenset({"locked"})}).unread(seen), "not made since"
 
 
@@ -113,9 +113,9 @@ def test_what_went_away_between_list_and_description_blinds_nothing(
         return lambda asked: code if asked[of] == "one" else {"cluster": {"name": "two"}}
 
     rows = listed(kind, Answers(**listing, **{describe: answer("ResourceNotFoundException")}))
-    assert [one.id for one in rows] == ["two"]
+    assert [row.id for row in rows] == ["two"]
     rows = listed(kind, Answers(**listing, **{describe: answer("AccessDeniedException")}))
-    assert [(one.id, bool(one.unread)) for one in rows] == [("one", True), ("two", False)]
+    assert [(row.id, bool(row.unread)) for row in rows] == [("one", True), ("two", False)]
 
 
 UPLOAD = {"Key": "campaigns/train/x", "UploadId": "u"}
@@ -123,13 +123,13 @@ UPLOAD = {"Key": "campaigns/train/x", "UploadId": "u"}
 
 def uploads_of(answers: dict[str, Any]) -> tuple[Answers, list[str]]:
     """An account whose buckets answer so to the question for their uploads, and the buckets that were asked."""
-    asked: list[str] = []
+    buckets: list[str] = []
 
     def uploads(told: dict[str, str]) -> Any:
-        asked.append(told["Bucket"])
+        buckets.append(told["Bucket"])
         return answers.get(told["Bucket"], {"Uploads": [UPLOAD]})
 
-    return Answers(list_multipart_uploads=uploads), asked
+    return Answers(list_multipart_uploads=uploads), buckets
 
 
 def test_a_locked_bucket_does_not_hide_another_ones_uploads() -> None:

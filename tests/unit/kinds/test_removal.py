@@ -76,7 +76,7 @@ def test_a_schedule_is_removed_from_its_own_group() -> None:
     account = ByModel({"scheduler.list_schedules": schedules, "scheduler.get_schedule": {}})
     kind = kind_named("schedule")
     rows = list(kind.things(account))
-    assert [(one.id, one.name) for one in rows] == [("night/one", "one"), ("one", "one")]
+    assert [(row.id, row.name) for row in rows] == [("night/one", "one"), ("one", "one")]
     for one in rows:
         kind.remove(account, one)  # type: ignore[misc]
     assert account.changes == [

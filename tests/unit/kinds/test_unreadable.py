@@ -38,7 +38,7 @@ def test_of_what_is_read_one_by_one_the_missing_is_hidden_and_the_denied_is_name
         return MISSING if "gone" in text else DENIED if "locked" in text else read
 
     rows = list(kind_named(kind).things(ByModel({listing: listed, reading: answer})))
-    seen = [(one.id.rpartition(":")[2], one.name, one.unread) for one in rows]
+    seen = [(row.id.rpartition(":")[2], row.name, row.unread) for row in rows]
     denied = ("locked", "locked", "AccessDeniedException")
     assert seen == [("one", "one", ""), denied, ("two", "two", "")]
     with pytest.raises(EndpointConnectionError):
@@ -57,7 +57,7 @@ def test_a_schedule_is_read_in_its_group_and_mentions_its_role() -> None:
     listed = {"Schedules": [{"Name": "one"}, {"Name": "two", "GroupName": "night"}]}
     target = {"Target": {"Arn": "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances", "RoleArn": role}}
     account = ByModel({"scheduler.list_schedules": listed, "scheduler.get_schedule": target})
-    assert [one.mentions for one in kind_named("schedule").things(account)] == [{role}, {role}]
+    assert [thing.mentions for thing in kind_named("schedule").things(account)] == [{role}, {role}]
     assert account.calls[1:] == [
         ("scheduler.get_schedule", {"Name": "one", "GroupName": "default"}),
         ("scheduler.get_schedule", {"Name": "two", "GroupName": "night"}),
@@ -74,7 +74,7 @@ def test_uploads_of_all_pages_and_buckets_are_seen_with_their_campaign() -> None
         ARCHIVE: [{"Key": "campaigns/train-2/x", "UploadId": "u-3"}, {"Key": "campaigns/", "UploadId": "u-4"}],
     }
     account = ByModel({"s3.list_multipart_uploads": lambda asked: {"Uploads": uploads[asked["Bucket"]]}})
-    assert [(one.id, one.name, one.tags) for one in kind_named("incomplete upload").things(account)] == [
+    assert [(thing.id, thing.name, thing.tags) for thing in kind_named("incomplete upload").things(account)] == [
         (f"{DATA}/datasets/a#u-1", "datasets/a", {"bivouac:foundation": "true"}),
         (f"{DATA}/campaigns/train#u-2", "campaigns/train", TRAIN),
         (f"{ARCHIVE}/campaigns/train-2/x#u-3", "campaigns/train-2/x", OTHER),
@@ -100,5 +100,5 @@ def test_the_first_bucket_that_is_locked_is_told_after_the_others_and_a_cut_line
 def test_tags_in_a_listing_need_no_request_of_their_own() -> None:
     subnets = {"Subnets": [{"SubnetId": "subnet-1", "Tags": pairs(TRAIN)}]}
     account = ByModel({"ec2.describe_subnets": subnets})
-    assert [one.tags for one in kind_named("subnet").things(account)] == [TRAIN]
+    assert [thing.tags for thing in kind_named("subnet").things(account)] == [TRAIN]
     assert len(account.calls) == 1

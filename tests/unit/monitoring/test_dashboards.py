@@ -16,9 +16,8 @@ import pytest
 from infra.folders import tools_dir
 from infra.monitoring import dashboards as module
 from infra.monitoring.dashboards import Panel, dashboards, grafana_json, with_dashboards
-from infra.monitoring.exporters import exporters
+from infra.monitoring.exporters import exporters, recordings
 from infra.monitoring.prometheus import PROGRAMS, over_text, range_path
-from infra.monitoring.recordings import recordings
 from trainer.contract.metrics import METRICS, PLACES
 
 NOW = 1_764_187_200
@@ -103,7 +102,7 @@ def test_a_panel_that_reads_an_unknown_metric_is_refused(monkeypatch: pytest.Mon
     for panel in ({"title": "x", "queries": {"bivouac_nothing": "y"}}, {"title": "x", "queries": {"vector(1)": "y"}},
                   {"title": "x", "queries": {"bivouac_loss": "y"}, "of": "nobody"}):  # fmt: skip
         table = {"run": {"title": "Run", "panels": [panel]}}
-        monkeypatch.setattr(module.yaml, "safe_load", lambda text, table=table: table)
+        monkeypatch.setattr(module, "table", lambda package, name, table=table: table)
         with pytest.raises(ValueError, match="'x' of run"):
             dashboards.__wrapped__()
 

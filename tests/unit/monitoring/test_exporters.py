@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from infra.monitoring.alerts import METRIC, rule_groups
-from infra.monitoring.exporters import exporters, known_metrics, with_counters
-from infra.monitoring.recordings import recordings
+from infra.monitoring.exporters import exporters, known_metrics, recordings, with_counters
 from tests.unit.monitoring.test_alerts import promtool
 
 SERIES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("recorded.yaml").read_text())

@@ -33,7 +33,7 @@ def record(*told: tuple[str, dict[str, Any]], hours: tuple[float, ...] = ()) -> 
 
 def told(events: list[Event], after: float = 0.01) -> list[tuple[Change, str]]:
     """Change and key of what is told so many hours after noon."""
-    return [(one.change, one.key) for one in changes(events, NOON + timedelta(hours=after))]
+    return [(change.change, change.key) for change in changes(events, NOON + timedelta(hours=after))]
 
 
 @pytest.mark.parametrize(

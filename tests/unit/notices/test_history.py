@@ -45,9 +45,9 @@ class NoticeHistory:
 
 @pytest.fixture
 def world() -> NoticeHistory:
-    made = NoticeHistory()
-    made.store.append(StageFailed(stage="provision", error="the VPC limit is reached"))
-    return made
+    notice_history = NoticeHistory()
+    notice_history.store.append(StageFailed(stage="provision", error="the VPC limit is reached"))
+    return notice_history
 
 
 def test_what_was_not_told_yet_waits_on_each_way_of_the_spec(world: NoticeHistory) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from infra.notices.notice import Notice, NotSent
-from infra.notices.routes import send
+from infra.notices.ways import send
 from infra.rehearsal.kubernetes.pki import Authority
 from tests.serving import serve
 

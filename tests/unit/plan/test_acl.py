@@ -48,8 +48,8 @@ def test_traffic_passes_exactly_where_each_of_its_packets_does(seed: int) -> Non
     for cidr in cidrs:
         for first in range(8):
             for last in range(first, 8):
-                wanted = Traffic(True, "6", first, last, IPv4Network(cidr))
+                traffic = Traffic(True, "6", first, last, IPv4Network(cidr))
                 packets = [(port, address) for port in range(first, last + 1) for address in IPv4Network(cidr)]
-                assert let_through(entries, wanted) == all(
+                assert let_through(entries, traffic) == all(
                     packet_passes(entries, True, "6", port, address) for port, address in packets
-                ), (entries, wanted)
+                ), (entries, traffic)

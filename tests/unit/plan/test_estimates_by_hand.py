@@ -71,7 +71,7 @@ def test_mirrored_disks_hold_half(layout: str, usable: int, spec_file: Callable[
 def test_a_job_fails_as_often_as_all_its_nodes_together(nodes: int, hours: Any, spec_file: Callable[..., Any]) -> None:
     changes = {"nodes.count": nodes, "training.global_batch": 8 * nodes, "recovery.node_mtbf_hours": 2000}
     spec = spec_file(changes).spec
-    figures = {each.name: each for each in saving(spec, survey(spec), nodes).figures}
+    figures = {figure.name: figure for figure in saving(spec, survey(spec), nodes).figures}
     assert figures["MTBF of the job"].value == hours and figures["MTBF of the job"].unit == "h"
 
 
@@ -142,7 +142,7 @@ def test_the_shared_tier_gets_every_save_that_it_can_keep_up_with(
     assert not mine.derived and mine.checkpoint == CheckpointConfig(every_steps=10)
 
     def reason(given: Saving) -> str:
-        return next(one.formula for one in given.figures if one.name == "save every")
+        return next(figure.formula for figure in given.figures if figure.name == "save every")
 
     assert reason(mine) == "spec: checkpoint.every_steps" and "Daly" in reason(found)
 
@@ -161,7 +161,7 @@ def test_what_a_failure_costs_counts_from_the_last_shared_checkpoint(spec_file: 
             "recovery.node_mtbf_hours": 10.0,
         }  # fmt: skip
         spec = spec_file(changes).spec
-        figures = {one.name: one for one in saving(spec, survey(spec), 2).figures}
+        figures = {figure.name: figure for figure in saving(spec, survey(spec), 2).figures}
         assert str(figures["expected waste"].value) == waste and figures["expected waste"].unit == "%"
 
 
@@ -203,7 +203,7 @@ def test_each_stage_has_its_longest_time_by_the_long_ends_of_the_waits(
 ) -> None:
     spec = spec_file({"nodes.instance_type": "g6.48xlarge", **changes}).spec
     stages = clock(spec, Saving(checkpoint=CheckpointConfig(), derived=True, efficiency=1.0, figures=()), 2)
-    extra = {one.stage: (longest_seconds((one,)) - one.seconds) / 60 for one in stages}
+    extra = {stage.stage: (longest_seconds((stage,)) - stage.seconds) / 60 for stage in stages}
     assert {stage: minutes for stage, minutes in extra.items() if minutes} == more
     assert longest_seconds(stages) == seconds(stages) + 60 * sum(more.values())
     assert longest_seconds((at("bake", 7),)) == 7, "of a plan that is older than the field"
@@ -239,7 +239,7 @@ def test_no_utilisation_is_claimed_where_no_peak_is_known(spec_file: Callable[..
     unstated = facts.model_copy(update={"instance": facts.instance.model_copy(update={"peak_bf16_tflops": None})})
     for each in (unknown, unstated):
         assert work.implied_mfu(spec, each, 2) is None
-        assert "implied MFU" not in {one.name for one in work.work_figures(spec, each, 2)}
+        assert "implied MFU" not in {figure.name for figure in work.work_figures(spec, each, 2)}
     # (6 x 2,557,632 + 12 x 4 x 192 x 128 = 16,525,440) x 8 x 128 = 1.69220506e10, of 0.3 x 2 x 989e12
     assert work.implied_mfu(spec, facts, 2) == pytest.approx(1.69220506e10 / 5.934e14, rel=1e-6)
     # The catalogue's peak is that of bfloat16; of float32 it has none.

@@ -57,12 +57,12 @@ def test_its_nodes_are_the_cheapest_of_the_catalogue_with_efa(spec: Spec) -> Non
 
 
 def test_whoever_copies_it_has_placeholders_to_replace_and_passes_every_rule(tmp_path: Path) -> None:
-    assert not [one for one in checked(SPEC).findings if one.level is Level.ERROR]
+    assert not [finding for finding in checked(SPEC).findings if finding.level is Level.ERROR]
     document = yaml.safe_load(SPEC.read_text())
     assert document["account"] == "111122223333" and document["network"]["api_allowed_cidrs"] == ["203.0.113.7/32"]
     assert document["money"]["alarm_email"].endswith("@example.com")
     del document["network"]
     path = tmp_path / "open.yaml"
     path.write_text(yaml.safe_dump(document))
-    refused = [one for one in checked(path).findings if one.level is Level.ERROR]
-    assert [one.field for one in refused] == ["network.api_allowed_cidrs"] and "0.0.0.0/0" in refused[0].cure
+    findings = [finding for finding in checked(path).findings if finding.level is Level.ERROR]
+    assert [one.field for one in findings] == ["network.api_allowed_cidrs"] and "0.0.0.0/0" in findings[0].cure

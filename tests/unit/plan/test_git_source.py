@@ -304,6 +304,6 @@ def test_on_aws_the_source_is_judged_before_anything_is_made_and_never_once_it_b
     before = checked(path)
     after = with_answers(before, Console(quiet=True))
     assert [finding.seen for finding in before.findings if "absent" in finding.seen] == []
-    seen = {finding.field for finding in after.findings if "absent" in finding.seen}
-    assert seen == (set() if begun else {"workload.script"})
+    fields = {finding.field for finding in after.findings if "absent" in finding.seen}
+    assert fields == (set() if begun else {"workload.script"})
     assert (git_source.known_commit(GitSource.model_validate(code)) is None) == begun

@@ -38,7 +38,7 @@ def test_no_line_of_the_cost_is_of_fsx_and_the_checkpoints_bill_by_size(spec: Sp
 def test_each_node_sends_its_part_to_s3_at_ten_gigabits_and_reads_it_back(spec: Spec) -> None:
     by_hand = storage.checkpoint_bytes(spec) * 2 * 8 / (10e9 * spec.nodes.count)
     assert storage.shared_write_seconds(spec) == pytest.approx(by_hand)
-    (tier,) = [one for one in make_plan(spec, survey(spec)).tiers if one.name == "shared"]
+    (tier,) = [tier for tier in make_plan(spec, survey(spec)).tiers if tier.name == "shared"]
     assert tier.capacity_bytes is None and tier.where == "S3, from every node"
 
 

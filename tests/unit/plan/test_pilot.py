@@ -29,7 +29,7 @@ def test_a_pilot_comes_first_where_many_waiting_nodes_bill_or_the_spec_says_so(
 
 def test_the_plan_says_what_it_saves_and_costs_and_how_long_it_takes(spec_file: Callable[..., Any]) -> None:
     spec = spec_file({"nodes.count": 4, "training.global_batch": 256}).spec
-    figures = {one.name: one for one in pilot_figures(spec, Decimal(241), Decimal(1))}
+    figures = {figure.name: figure for figure in pilot_figures(spec, Decimal(241), Decimal(1))}
     # 3 nodes x 60 USD/h x 10 min = 30; (60 + 1) / 6 = 10.17
     assert figures["saves at most"].value == 30 and figures["costs"].value == Decimal("10.17")
     assert figures["takes"].value == 10

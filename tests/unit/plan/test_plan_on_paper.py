@@ -156,8 +156,8 @@ P5EN_COST: Lines = {
     "system node": ("0.1008", "11.1022", "1.12"),
     "builder": ("0.1008", "0.5", "0.05"),
     "EKS control plane": ("0.1", "11.1022", "1.11"),
-    # autoscaling, ec2, ecr.api, ecr.dkr, eks, eks-auth, fsx, logs, sns, ssm, ssmmessages, sts: 12 x 0.01
-    "interface endpoints": ("0.13", "11.1022", "1.44"),
+    # autoscaling, ec2, ecr.api, ecr.dkr, eks, eks-auth, fsx, logs, monitoring, scheduler, sns, ssm, ssmmessages, sts
+    "interface endpoints": ("0.14", "11.1022", "1.55"),  # 14 x 0.01
     "FSx for Lustre": ("3.945205", "11.1022", "43.80"),  # 4,800 x 0.600 / 730
     "S3 archive": ("0", "0", "4.11"),  # 178.552 GB x 0.023
     "S3 interval copies": ("0", "10.0728", "0.23"),  # 714.208 GB x 10.0728 h / 730 x 0.023
@@ -171,13 +171,13 @@ P5EN_TIERS = {
 P5EN_TOTALS: Numbers = {
     "clock": "41768",
     "gpu_clock": "40448",
-    # 6,855.00 + 9,123.24 + 1.12 + 0.05 + 1.11 + 1.44 + 43.80 + 4.11 + 0.23
-    "usd": "16030.1",
-    "usd_per_hour": "670.036",  # 665.76 + 4.276
-    "usd_per_hour_idle": "4.276",  # 0.1008 + 0.1 + 0.13 + 3.945205
-    # 16 x 670.036005 = 10,720.5761; of the block 15,978.24 - 16 x 665.76 = 5,326.08; 0.3333 x 4.276 = 1.4252;
-    # builder and S3 0.05 + 4.11 + 0.23 + 0.23
-    "usd_at_deadline": "16052.47",
+    # 6,855.00 + 9,123.24 + 1.12 + 0.05 + 1.11 + 1.55 + 43.80 + 4.11 + 0.23
+    "usd": "16030.21",
+    "usd_per_hour": "670.046",  # 665.76 + 4.286
+    "usd_per_hour_idle": "4.286",  # 0.1008 + 0.1 + 0.14 + 3.945205
+    # 16 x 670.046005 = 10,720.7361; of the block 15,978.24 - 16 x 665.76 = 5,326.08; 0.3333 x 4.286 = 1.4286;
+    # builder and S3 0.05 + 4.11 + 0.23
+    "usd_at_deadline": "16052.63",
 }
 
 # 2 x p5.4xlarge: 1 H100, one disk of 3,800 GB, 6.88 USD/h. 2 layers, width 256, context 128, vocabulary 2,048. 110
@@ -263,7 +263,7 @@ def test_every_line_of_a_shipped_campaigns_plan_is_what_paper_says(campaigns: Pa
     assert {one.name: str(one.value) for one in plan.cadence} == cadence
     assert {one.stage: str(one.seconds) for one in plan.clock} == clock
     assert {one.name: (str(one.usd_per_hour), str(one.hours), str(one.usd)) for one in plan.cost} == cost
-    assert {one.name: (one.checkpoint_bytes, one.needed_bytes, one.capacity_bytes) for one in plan.tiers} == tiers
+    assert {tier.name: (tier.checkpoint_bytes, tier.needed_bytes, tier.capacity_bytes) for tier in plan.tiers} == tiers
     assert {key: str(getattr(plan.totals, key).value) for key in type(plan.totals).model_fields} == totals
     assert [one.name for one in plan.cost if one.gpu] == ["GPU nodes"] and not plan.unpriced
 

@@ -207,9 +207,9 @@ def findings(job: Path, tmp_path: Path, **changes: Any) -> dict[str, str]:
     spec = {**SPEC, "workload": {**SPEC["workload"], "source": str(job), "args": [], **changes}}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
     done = CliRunner().invoke(app, ["check", str(tmp_path / "spec.yaml"), "--json"])
-    rows = [one for one in yaml.safe_load(done.output)["findings"] if one["field"].startswith("workload")]
+    rows = [finding for finding in yaml.safe_load(done.output)["findings"] if finding["field"].startswith("workload")]
     words = ("message", "seen", "cure")
-    return {one["rule"]: f"{one['level']} {one['field']}: {'; '.join(one[word] for word in words)}" for one in rows}
+    return {row["rule"]: f"{row['level']} {row['field']}: {'; '.join(row[word] for word in words)}" for row in rows}
 
 
 def test_check_finds_it_all_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

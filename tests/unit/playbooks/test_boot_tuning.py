@@ -41,8 +41,8 @@ def booted(work: Path, failing: str = "") -> tuple[Path, list[str], str]:
 
 def files_below(root: Path) -> dict[str, tuple[str, int]]:
     """Path -> content and mode."""
-    found = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
-    return {f"/{path.relative_to(root)}": (path.read_text(), path.stat().st_mode & 0o777) for path in found}
+    paths = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
+    return {f"/{path.relative_to(root)}": (path.read_text(), path.stat().st_mode & 0o777) for path in paths}
 
 
 def test_every_file_of_the_roles_is_there_but_the_check_of_a_bake(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_every_file_of_the_roles_is_there_but_the_check_of_a_bake(tmp_path: Path
             for task in yaml.safe_load(path.read_text()):
                 wanted |= {one["path"] for one in task.get("files", {}).get("files", ()) if "content" in one}
     assert set(files_below(root)) == wanted - set(NOT_FOR_EKS) and wanted >= set(NOT_FOR_EKS)
-    assert "systemctl daemon-reload" in calls and any("--no-block bivouac-kernel-log" in one for one in calls)
+    assert "systemctl daemon-reload" in calls and any("--no-block bivouac-kernel-log" in call for call in calls)
     assert not console
 
 
@@ -61,7 +61,7 @@ def test_every_file_of_the_roles_is_there_but_the_check_of_a_bake(tmp_path: Path
 def test_a_part_that_fails_is_told_on_the_console_and_the_rest_is_done_all_the_same(tool: str, tmp_path: Path) -> None:
     _, calls, console = booted(tmp_path, failing=tool)
     assert f"of the set-up failed: {tool}" in console
-    assert {one.partition(" ")[0] for one in calls} == set(TOOLS) and calls[-1].startswith("systemctl enable")
+    assert {call.partition(" ")[0] for call in calls} == set(TOOLS) and calls[-1].startswith("systemctl enable")
 
 
 @pytest.mark.nightly

@@ -115,7 +115,9 @@ def test_a_download_is_held_against_its_sum_and_tried_a_bounded_number_of_times(
         for task in tasks_of(name, "install")
         if "ansible.builtin.yum_repository" in task
     ]
-    assert repositories and all(one["gpgcheck"] is True and one["includepkgs"] for one in repositories)
+    assert repositories and all(
+        repository["gpgcheck"] is True and repository["includepkgs"] for repository in repositories
+    )
 
 
 def pinned(value: Any) -> Iterator[str]:
@@ -131,8 +133,8 @@ def pinned(value: Any) -> Iterator[str]:
 
 
 def test_no_version_of_the_images_stands_anywhere_else() -> None:
-    wanted = {text for text in pinned(VERSIONS) if re.search(r"\d", text)}
-    assert {"580.159.03", "1.49.0", "2.5.1", "v20260728"} <= wanted
+    texts = {text for text in pinned(VERSIONS) if re.search(r"\d", text)}
+    assert {"580.159.03", "1.49.0", "2.5.1", "v20260728"} <= texts
     places = [path for top in ("playbooks", "infra") for path in (ROOT / top).rglob("*") if path.is_file()]
     places += [path for path in (ROOT / "images").iterdir() if path.name != "versions.yaml" and path.is_file()]
     assert len(places) > 200
@@ -140,7 +142,7 @@ def test_no_version_of_the_images_stands_anywhere_else() -> None:
         f"{path.relative_to(ROOT)}: {text}"
         for path in places
         if path.suffix not in (".pyc", ".sum", ".mod")
-        for text in wanted
+        for text in texts
         if re.search(rf"(?<![\w.]){re.escape(text)}(?![\w.])", path.read_text(errors="replace"))
     ]
     assert found == []
@@ -221,8 +223,8 @@ def test_a_kernel_must_load_what_the_image_is_for_and_gdrcopy_only_where_it_is_a
 def test_the_driver_of_the_base_is_held_against_versions_yaml(tmp_path: Path) -> None:
     machine = {"driver": "999.1", "dnf": True, "packages": {}}
     heard = apply([role("nvidia_driver", "validate")], tmp_path / "work", {"machine": machine})
-    wanted = VERSIONS["nvidia_driver"]["version"]
-    assert heard.failure is not None and f"seen: 999.1, wanted {wanted}" in heard.failure
+    version = VERSIONS["nvidia_driver"]["version"]
+    assert heard.failure is not None and f"seen: 999.1, wanted {version}" in heard.failure
 
 
 @pytest.mark.nightly
@@ -331,7 +333,7 @@ def test_a_node_image_takes_the_plugin_under_either_name_and_none_without(tmp_pa
 
 @pytest.mark.parametrize("another_system", [True, False])
 def test_the_packages_of_a_builder_are_not_taken_for_those_of_the_base(another_system: bool, tmp_path: Path) -> None:
-    (task,) = [one for one in tasks_of("trainer_image", "install") if "ansible.builtin.shell" in one]
+    (task,) = [task for task in tasks_of("trainer_image", "install") if "ansible.builtin.shell" in task]
     first = {"first": True}
     given = {"machine": {"dnf": another_system}, "loop": first, "python": sys.executable, "about": str(tmp_path)}
     # Of the task's script the line that lists the base, as Ansible renders it for this builder.
@@ -341,5 +343,5 @@ def test_the_packages_of_a_builder_are_not_taken_for_those_of_the_base(another_s
     text = Environment().from_string(text.replace("{{ trainer_image_python }}", "{{ python }}")).render(given)
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    listed = json.loads((tmp_path / "base-packages.json").read_text())
-    assert (listed == []) is another_system
+    document = json.loads((tmp_path / "base-packages.json").read_text())
+    assert (document == []) is another_system

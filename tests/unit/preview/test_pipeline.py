@@ -115,10 +115,14 @@ def test_changed_specs_are_previewed_with_what_they_were_and_one_comment_is_kept
         repository.answer(f"preview {name}", code, f"{MARK}\n### about {name}")
     code, calls, said = repository.run("preview", BASE_SHA=repository.base, HEAD_SHA=repository.head, **PULL)
     assert code == wanted, said
-    previews = [one for one in calls if one.startswith("preview")]
-    assert [one.split()[1] for one in previews] == ["added", "kept"], "not those of another account or a rehearsal"
-    assert ["--before" in one for one in previews] == [False, True] and all("--no-cluster" in one for one in previews)
-    (written,) = [one for one in calls if one.startswith("gh") and "--jq" not in one]
+    previews = [call for call in calls if call.startswith("preview")]
+    assert [preview.split()[1] for preview in previews] == ["added", "kept"], (
+        "not those of another account or a rehearsal"
+    )
+    assert ["--before" in preview for preview in previews] == [False, True] and all(
+        "--no-cluster" in preview for preview in previews
+    )
+    (written,) = [call for call in calls if call.startswith("gh") and "--jq" not in call]
     assert call in written
     posted = repository.posted.read_text()
     assert posted.count(MARK) == 1 and posted.index("### about added") < posted.index("### about kept")
@@ -137,7 +141,7 @@ def test_without_github_the_comment_is_a_file_and_what_git_does_not_know_is_not_
     repository: Repository,
 ) -> None:
     code, calls, _ = repository.run("preview", BASE_SHA=repository.base)
-    assert code == 0 and not [one for one in calls if one.startswith("gh")]
+    assert code == 0 and not [call for call in calls if call.startswith("gh")]
     assert (repository.folder.parent / "bivouac-preview.md").read_text().startswith(MARK)
     code, _, said = repository.run("preview", BASE_SHA="0" * 40)
     assert code == 70 and "has changed" not in said
@@ -154,7 +158,7 @@ def test_a_comment_on_specs_that_do_not_change_any_more_is_replaced_and_none_is_
     repository.git("checkout", "--quiet", "main")
     code, calls, said = repository.run("preview", BASE_SHA=repository.base, **PULL)
     assert code == 0 and "no spec of account 111122223333 has changed" in said
-    written = [one for one in calls if one.startswith("gh") and "--jq" not in one]
+    written = [call for call in calls if call.startswith("gh") and "--jq" not in call]
     assert ["PATCH repos/o/r/issues/comments/77" in one for one in written] == [True] * bool(old)
     if old:
         assert repository.posted.read_text() == f"{MARK}\nno spec of account 111122223333 has changed\n"
@@ -184,8 +188,8 @@ def test_of_a_dead_branch_that_falls_which_it_alone_names_and_began_with_its_spe
         repository.answer(question, *answer)
     code, calls, said = repository.run("down", HEAD_SHA=repository.head)
     assert code == wanted, said
-    assert [one for one in calls if one.startswith("down")] == ["down added --region eu-west-1 --yes"] * ended
-    assert not [one for one in calls if "kept" in one], "what goes on in the branch that stays"
+    assert [call for call in calls if call.startswith("down")] == ["down added --region eu-west-1 --yes"] * ended
+    assert not [call for call in calls if "kept" in call], "what goes on in the branch that stays"
 
 
 def test_a_merged_branch_ends_nothing(repository: Repository) -> None:
@@ -214,7 +218,7 @@ def test_drift_fails_and_says_what_it_means_and_no_answer_is_not_taken_for_none(
     summary = repository.folder.parent / "summary"
     code, calls, said = repository.run("drift", GITHUB_STEP_SUMMARY=str(summary))
     assert code == wanted and words in said, said
-    assert sorted(one.split()[1] for one in calls) == ["added", "kept"] and all("--json" in one for one in calls)
+    assert sorted(call.split()[1] for call in calls) == ["added", "kept"] and all("--json" in call for call in calls)
     assert summary.exists() == (wanted == 2)
 
 
@@ -228,7 +232,7 @@ def test_a_spec_is_looked_at_whatever_its_file_is_called(repository: Repository)
     repository.answer("preview", 0, {"findings": [], "stacks": []})
     for command in ("preview", "drift"):
         _, calls, said = repository.run(command, BASE_SHA=repository.base)
-        assert "abroad" in [one.split()[1] for one in calls if one.startswith("preview")], said
+        assert "abroad" in [call.split()[1] for call in calls if call.startswith("preview")], said
         (repository.folder.parent / "calls").unlink()
     repository.git("checkout", "--quiet", "--detach", head)
     assert repository.run("down", HEAD_SHA=head, SPECS="Größe in €/kept.yaml")[1] == [], "it goes on in this branch"

@@ -79,7 +79,7 @@ def test_the_bill_is_told_for_a_month_and_for_the_campaign() -> None:
 
 def test_twice_the_nodes_change_the_lines_that_depend_on_them() -> None:
     four, eight = (make_plan(spec, survey(spec)) for spec in (example_spec(), example_spec(nodes={"count": 8})))
-    lines = {one.what: one for one in plan_changes(four, eight)}
+    lines = {change.what: change for change in plan_changes(four, eight)}
     hourly = next(line.usd_per_hour for line in four.cost if line.name == "GPU nodes")
     assert lines["GPU nodes"].month_usd == hourly * 730
     assert "EKS control plane" not in lines or lines["EKS control plane"].month_usd == 0
@@ -129,7 +129,7 @@ def test_the_role_of_the_workflow_reads_only() -> None:
     assert engines["Condition"] == {"StringEquals": {"kms:EncryptionContext:bivouac": "pulumi"}}
     assert set(key["Condition"]["StringLike"]) == {"kms:ViaService", "kms:EncryptionContext:aws:s3:arn"}
     assert key["Condition"]["StringLike"]["kms:EncryptionContext:aws:s3:arn"] == "arn:aws:s3:::bivouac-state-*"
-    actions = [one for one in actions if one != "kms:Decrypt"]
+    actions = [action for action in actions if action != "kms:Decrypt"]
     assert all(action.partition(":")[2].startswith(verbs) for action in actions)
     assert not {"s3:*", "s3:Get*", "secretsmanager:GetSecretValue", "ecr:GetAuthorizationToken"} & set(actions)
     trust = json.loads((ROOT / "infra/ci/preview-trust.json").read_text())["Statement"][0]

@@ -41,10 +41,10 @@ def test_an_outlier_among_many_runs_does_not_widen_the_spread() -> None:
 
 
 def test_a_verdict_prints_limit_peer_and_spread_and_only_a_miss_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    kept = Verdict("save", (1.0, 1.1, 0.9), 1.2, "bare copy", (1.0, 1.0, 1.0))
-    assert judge(kept) == 0
+    verdict = Verdict("save", (1.0, 1.1, 0.9), 1.2, "bare copy", (1.0, 1.0, 1.0))
+    assert judge(verdict) == 0
     line = capsys.readouterr().out.splitlines()[0]
     assert "1 s (0.9 to 1.1, 3 runs, spread 0.1)" in line and "bare copy 1 s" in line
     assert line.endswith("1 of it; limit at most 1.2: kept")
     missed, chance = Verdict("help", (0.5, 0.5), 0.4), Verdict("help", (0.3, 0.6), 0.4)
-    assert (judge(kept, missed), judge(kept, chance)) == (1, 0)
+    assert (judge(verdict, missed), judge(verdict, chance)) == (1, 0)

@@ -134,7 +134,7 @@ def check_targets(words: list[str]) -> None:
         if equals:
             assert f"$({variable})" in MAKEFILE, f"the Makefile reads no {variable}"
         elif word.startswith("bench-"):
-            name = word.removeprefix("bench-")
+            name = word.removeprefix("bench-").replace(".", "/")
             assert name == "NAME" or any(
                 (ROOT / "tests/bench" / place).exists() for place in (f"{name}.py", f"{name}/__main__.py")
             ), name

@@ -13,9 +13,9 @@ import pytest
 from tests.root import ROOT
 
 MODULES = sorted(
-    f"tests.{folder}.{path.parent.name if path.stem == '__main__' else path.stem}"
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
     for folder in ("bench", "drills")
-    for path in [*(ROOT / "tests" / folder).glob("*.py"), *(ROOT / "tests" / folder).glob("*/__main__.py")]
+    for path in (ROOT / "tests" / folder).rglob("*.py")
     if "__main__" in path.read_text() and "argparse" in path.read_text()
 )
 

@@ -15,7 +15,7 @@ import yaml
 from tests.root import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-CONTRACTS = {one["name"]: one for one in PROJECT["tool"]["importlinter"]["contracts"]}
+CONTRACTS = {contract["name"]: contract for contract in PROJECT["tool"]["importlinter"]["contracts"]}
 BROUGHT = {"botocore": "boto3", "jmespath": "boto3", "awscrt": "boto3", "huggingface_hub": "transformers"}
 """What a declared package always brings, under a name of its own; `awscrt` is boto3's extra `crt`."""
 

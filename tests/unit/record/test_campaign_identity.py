@@ -110,4 +110,4 @@ def test_an_archive_accounts_for_its_step_and_for_what_it_refuses_by_name(
     }
     plain |= {"reference_evaluation_loss": 1.0, "restored_evaluation_loss": 1.0, "objects": ()}
     manifest = ArchiveManifest(step=step, refused=refused, **plain)
-    assert manifest.accounts_for == accounts_for and {each: manifest.names(each) for each in names} == names
+    assert manifest.accounts_for == accounts_for and {name: manifest.names(name) for name in names} == names

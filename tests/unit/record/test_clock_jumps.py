@@ -52,9 +52,9 @@ def test_without_a_jump_time_alone_orders_writers() -> None:
 @pytest.mark.parametrize("ahead", [timedelta(hours=-9), timedelta(), timedelta(hours=9)])
 def test_what_was_not_there_before_is_a_suspect_whatever_the_drivers_clock_says(ahead: timedelta) -> None:
     """AWS stamps what it makes, the driver stamps its events: their clocks need not agree."""
-    known = Knowledge(Names("k2"), began=NOON + ahead, before={"volume": frozenset({"vol-old"})})
+    knowledge = Knowledge(Names("k2"), began=NOON + ahead, before={"volume": frozenset({"vol-old"})})
     there, fresh = (Thing(id, created=NOON + timedelta(hours=1)) for id in ("vol-old", "vol-new"))
-    assert [one.thing.id for one in known.suspects({"volume": [there, fresh]})] == ["vol-new"]
+    assert [suspect.thing.id for suspect in knowledge.suspects({"volume": [there, fresh]})] == ["vol-new"]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-90, 90), st.sampled_from(list(Stage))), max_size=12))
@@ -67,7 +67,7 @@ def test_no_clock_turns_the_meter_back(steps: list[tuple[str, int, Stage]]) -> N
     for now in (NOON - timedelta(hours=3), NOON, NOON + timedelta(hours=3)):
         found = read(lines(1, 20), events, now)
         assert found.spent_usd >= spent
-        assert all(up.ended > up.begun for each in found.windows.values() for up in each)
+        assert all(up.ended > up.begun for window in found.windows.values() for up in window)
         spent = found.spent_usd
 
 

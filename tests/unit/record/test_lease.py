@@ -234,17 +234,17 @@ def test_a_lease_is_given_back_only_after_its_renewals_have_ended(s3: FakeS3, le
     """A renewal that came later would hold what was given back."""
     ours = leases.of("a")
     ours.acquire()
-    written = dict(s3.objects)
+    objects = dict(s3.objects)
 
     class Renewals(threading.Thread):
         def join(self, timeout: float | None = None) -> None:
-            assert ours._stop.is_set() and timeout is not None and s3.objects == written
+            assert ours._stop.is_set() and timeout is not None and s3.objects == objects
             joined.append(self)
 
     joined = list[threading.Thread]()
     ours._thread = Renewals()
     ours.release()
-    assert joined == [ours._thread] and s3.objects != written
+    assert joined == [ours._thread] and s3.objects != objects
 
 
 def test_a_lease_that_races_with_itself_gives_up_after_five_writes(

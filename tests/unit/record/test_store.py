@@ -20,6 +20,7 @@ from infra.record.holder import Holder
 from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRunning
 from infra.record.payloads.outputs import ProvisionOutput
 from infra.record.payloads.stages import Decision, StageFinished, StageStarted
+from infra.record.payloads.training import FileSystemReplaced
 from infra.record.store import CampaignStore, live_figures
 
 TTL = timedelta(seconds=30)
@@ -50,6 +51,20 @@ def test_events_of_two_writers_fold_into_one_state(s3: Any) -> None:
     state = CampaignStore(s3, "state", "c", "reader").state()
     assert state.finished_stages == {Stage.PROVISION: ProvisionOutput.model_validate({"x": 1})}
     assert state.attempts[0].failure == "node" and state.attempts[0].launched.committed_step == -1
+
+
+def test_the_file_systems_id_is_that_of_the_newest_one(s3: Any) -> None:
+    store = CampaignStore(s3, "state", "c", "driver")
+    assert store.state().file_system is None
+    for id in ("fs-1", None, "fs-2"):
+        store.append(StageFinished(stage=Stage.PROVISION, outputs={"outputs": {"file_system_id": id}}))
+        assert store.state().file_system == id
+    store.append(StageFinished(stage=Stage.LAUNCH))
+    assert store.state().file_system == "fs-2"
+    store.append(FileSystemReplaced(id="fs-3"))
+    assert store.state().file_system == "fs-3"
+    store.append(FileSystemReplaced())
+    assert store.state().file_system is None, "an older driver did not say which"
 
 
 def test_the_order_of_an_attempts_pods_is_told_once_it_trains(s3: Any) -> None:
@@ -217,16 +232,16 @@ def test_another_spec_under_a_name_in_use_is_refused_by_the_fields_that_differ(s
 
 def lose_one_answer(s3: Any) -> list[int]:
     """The next PUT reaches S3, its answer is lost, and the client sends it again, as botocore does by itself."""
-    lost: list[int] = []
+    status_codes: list[int] = []
 
     def answer_lost(response: Any, **_: Any) -> float | None:
-        if not lost:
-            lost.append(response[0].status_code)
+        if not status_codes:
+            status_codes.append(response[0].status_code)
             return 0.0
         return None
 
     s3.meta.events.register_first("needs-retry.s3.PutObject", answer_lost)
-    return lost
+    return status_codes
 
 
 def test_an_event_whose_answer_was_lost_is_written_once(s3: Any) -> None:

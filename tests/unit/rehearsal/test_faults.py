@@ -66,10 +66,10 @@ class FaultySite:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[FaultySite]:
-    made = FaultySite(tmp_path)
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    faulty_site = FaultySite(tmp_path)
+    yield faulty_site
+    faulty_site.server.shutdown()
+    faulty_site.server.server_close()
 
 
 def test_a_fault_strikes_once_after_its_step_and_a_refused_one_is_tried_again(site: FaultySite) -> None:
@@ -143,11 +143,18 @@ def test_a_fault_that_costs_processes_is_overcome_once_they_are_back(site: Fault
     assert (0, "recovered") not in seen
 
 
+def test_a_fault_that_follows_an_event_waits_for_it(site: FaultySite) -> None:
+    fault = named("lustre-gone", 20)
+    assert site.look(40, fault) == []
+    site.store.append(payload_of("checkpoint.copied", {"step": 20}))
+    assert site.look(40, fault) == ["/_site/lost-file-systems?campaign=two"]
+
+
 def test_what_is_expected_in_the_record_is_waited_for(site: FaultySite) -> None:
     fault = named("prometheus-down", 20)
-    begun = Moment(fault=0, kind="struck", at=site.now(), step=25)
+    moment = Moment(fault=0, kind="struck", at=site.now(), step=25)
     for kind in ("struck", "over"):
-        note(site.folder, "two", begun.model_copy(update={"kind": kind}))
+        note(site.folder, "two", moment.model_copy(update={"kind": kind}))
     site.ahead = timedelta(seconds=5)
     assert site.look(90, fault, committed=80) == [] and (0, "caught-up") not in moments_in(site.folder, "two")
     site.store.append(payload_of("alerts.unseen", {"why": "it is silent"}))

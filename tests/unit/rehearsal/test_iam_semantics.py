@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.rehearsal.aws.iam.asked_tags import given_tags
+from infra.rehearsal.aws.iam.call_context import given_tags
 from infra.rehearsal.aws.iam.policies import Question, allowed, trusts, verdict
 from tests.tables import Table
 
@@ -30,8 +30,8 @@ def statement(effect: str = "Allow", **more: Any) -> dict[str, Any]:
 
 def holds(condition: dict[str, Any], effect: str = "Allow", /, **context: list[str]) -> bool:
     """Whether a statement with this condition applies; keys are written with `__` for `:`."""
-    asked = Question("s3:GetObject", FILE, {key.replace("__", ":").lower(): value for key, value in context.items()})
-    return verdict([document(statement(effect, Condition=condition))], asked) == effect
+    question = Question("s3:GetObject", FILE, {key.replace("__", ":").lower(): value for key, value in context.items()})
+    return verdict([document(statement(effect, Condition=condition))], question) == effect
 
 
 @TABLE.cases
@@ -85,10 +85,10 @@ def test_an_explicit_deny_wins_wherever_it_stands() -> None:
 
 @TABLE.cases
 def test_a_resource_is_compared_part_by_part(pattern: str, arn: str, met: bool) -> None:
-    asked = Question("s3:GetObject", arn)
-    assert allowed([document(statement(Resource=pattern))], asked) is met
+    question = Question("s3:GetObject", arn)
+    assert allowed([document(statement(Resource=pattern))], question) is met
     if pattern != "*":
-        assert allowed([document(statement(NotResource=pattern))], asked) is not met
+        assert allowed([document(statement(NotResource=pattern))], question) is not met
 
 
 def test_an_unnamed_resource_is_allowed_by_a_star_alone_and_denied_by_any_denial() -> None:
@@ -118,9 +118,9 @@ HOME = "arn:aws:s3:::box/${aws:username}/*"
 
 def test_a_policy_variable_stands_for_the_requests_value_and_for_nothing_without_one() -> None:
     def may(pattern: str, key: str, version: str = "2012-10-17", **context: list[str]) -> bool:
-        given = {name.replace("__", ":").replace("_S_", "/"): value for name, value in context.items()}
-        asked = Question("s3:GetObject", f"arn:aws:s3:::box/{key}", given)
-        return allowed([document(statement(Resource=pattern), version=version)], asked)
+        values = {name.replace("__", ":").replace("_S_", "/"): value for name, value in context.items()}
+        question = Question("s3:GetObject", f"arn:aws:s3:::box/{key}", values)
+        return allowed([document(statement(Resource=pattern), version=version)], question)
 
     assert may(HOME, "ann/x", aws__username=["ann"])
     assert not may(HOME, "bob/x", aws__username=["ann"])

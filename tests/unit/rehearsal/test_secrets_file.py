@@ -78,8 +78,8 @@ def test_without_a_file_the_variables_are_named() -> None:
 
 def test_values_with_keys_are_members_of_one_secret() -> None:
     sources = spec(None, A={"secret": "s", "key": "a"}, B={"secret": "s", "key": "b"}, C={"parameter": "/s"}).secrets
-    stored = {source.place: text for source, text in _texts_by_place(sources, {"A": "1", "B": "2", "C": "3"})}
-    assert stored == {"secret s": '{"a": "1", "b": "2"}', "parameter /s": "3"}
+    texts = {source.place: text for source, text in _texts_by_place(sources, {"A": "1", "B": "2", "C": "3"})}
+    assert texts == {"secret s": '{"a": "1", "b": "2"}', "parameter /s": "3"}
     mixed = spec(None, A={"secret": "s", "key": "a"}, B={"secret": "s"}).secrets
     with pytest.raises(UserError, match="read whole and by key"):
         _texts_by_place(mixed, {"A": "1", "B": "2"})
@@ -102,15 +102,15 @@ def test_a_missing_value_is_refused_before_a_site_is_started(tmp_path: Path, mon
 def test_inside_its_site_a_command_gives_the_values_to_the_account_and_never_on_aws(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = list[str]()
-    monkeypatch.setattr(site_secrets, "give", lambda one: given.append(one.target))
+    targets = list[str]()
+    monkeypatch.setattr(site_secrets, "give", lambda one: targets.append(one.target))
     job = spec(None, TOKEN={"secret": "a"})
     on_aws = job.model_copy(update={"target": "aws"})
     monkeypatch.delenv("BIVOUAC_SITE", raising=False)
     target.give_inputs(job)
-    assert given == []
+    assert targets == []
     monkeypatch.setenv("BIVOUAC_SITE", "default")
     target.enter_for(job, lambda said: None)
     target.give_inputs(job)
     target.give_inputs(on_aws)
-    assert given == ["rehearsal", "rehearsal"]
+    assert targets == ["rehearsal", "rehearsal"]

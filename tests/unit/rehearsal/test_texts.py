@@ -8,7 +8,7 @@ import pytest
 from moto.core.utils import get_service_model
 
 from infra.rehearsal.aws.answers import RequestRefused
-from infra.rehearsal.aws.strict.texts import refuse_unfit
+from infra.rehearsal.aws.strict.admission import refuse_unfit
 
 BRACKETS, FOREIGN = "ann (ml, eu)", "Zoë 王 ada@example.com"
 

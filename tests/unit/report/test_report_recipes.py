@@ -44,8 +44,8 @@ def test_a_restore_takes_the_step_that_is_golden() -> None:
     line = next(line for text in commands() for line in text.splitlines() if line.startswith("bivouac checkpoints"))
     _, _, _, *arguments = shlex.split(line)
     restore = get_command(app).commands["checkpoints"].commands["restore"]  # type: ignore[attr-defined]
-    given = restore.make_context("restore", arguments).params
-    assert (given["place"], str(given["out"]), given["step"]) == ("rehearsal", ".", 110)
+    params = restore.make_context("restore", arguments).params
+    assert (params["place"], str(params["out"]), params["step"]) == ("rehearsal", ".", 110)
 
 
 def test_what_the_python_lines_import_exists() -> None:

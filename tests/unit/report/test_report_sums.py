@@ -174,4 +174,4 @@ def test_a_capacity_blocks_fee_is_paid_in_full_whatever_its_nodes_did(
     assert (gpu > 0) == (report.gpu_s > 0)
     assert abs(max(fee, gpu) - gpu - rest) <= report.money.resolution_usd
     assert sum(item.usd for item in report.money.items) == report.money.total_usd
-    assert any("paid at once" in one for one in report.money.assumptions)
+    assert any("paid at once" in assumption for assumption in report.money.assumptions)

@@ -24,8 +24,8 @@ DIED_S, SECONDS = 120.0, 6.5
 def restarted() -> ToldRecord:
     """Steps 1 to 60 from second 80 on; a process dies, and the same pods go on from step 50."""
     story = until_training()
-    ended = story.steps(1, 1, 60, 80.0)
-    assert ended < DIED_S
+    steps = story.steps(1, 1, 60, 80.0)
+    assert steps < DIED_S
     data = {"attempt": 1, "generation": 1, "step": 51, "culprit": 3, "of_node": NODES[1], "seconds": SECONDS}
     begun = DIED_S + SECONDS - STEP_S
     again = until_training()
@@ -53,10 +53,10 @@ def test_repeated_steps_of_one_attempt_are_compared_and_drawn_once(spec_file: Ca
 
 
 def test_its_time_is_a_start_and_its_repeated_steps_are_redo(report: Report) -> None:
-    (row,) = [one for one in report.interruptions if one.action == "restarted in place"]
+    (row,) = [interruption for interruption in report.interruptions if interruption.action == "restarted in place"]
     assert row.at_s == pytest.approx(DIED_S) and row.seconds == SECONDS
     assert "rank 3" in row.what and "SIGKILL" in row.what
-    spent = {one.cause: one.seconds for one in report.shares}
+    spent = {share.cause: share.seconds for share in report.shares}
     assert spent[TimeCause.REDO] == pytest.approx(10 * STEP_S, abs=0.01)
     assert spent[TimeCause.USEFUL] == pytest.approx(70 * STEP_S, abs=0.5)
     page = render(report)

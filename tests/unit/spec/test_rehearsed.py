@@ -64,7 +64,7 @@ def test_the_trainer_image_stands_in_for_a_foreign_one_unless_the_rehearsal_has_
     content["workload"] = WORKLOAD | {"image": "nvcr.io/nvidia/pytorch:25.10-py3"}
     found = derived(content)
     assert Spec.model_validate(found.document).runtime.image is None
-    (told,) = [one for one in found.differences if one.field == "workload.image"]
+    (told,) = [difference for difference in found.differences if difference.field == "workload.image"]
     assert told.real == "nvcr.io/nvidia/pytorch:25.10-py3" and "stands in" in told.why
     content["workload"]["rehearsal"] = {"image": "team/job:v1"} | WORKLOAD["rehearsal"]
     kept = derived(content)
@@ -90,8 +90,8 @@ def test_a_gang_that_may_be_smaller_is_rehearsed_as_one_of_this_machine(nodes: i
     found = derived(content, nodes=nodes)
     file = made(found)
     assert (file.spec.nodes.count, file.spec.recovery.min_nodes) == (nodes, 1)
-    told = {row.field for row in found.differences}
-    assert {"recovery.min_nodes", "recovery.spare_timeout"} <= told
+    fields = {row.field for row in found.differences}
+    assert {"recovery.min_nodes", "recovery.spare_timeout"} <= fields
     wrong = [row for row in check(file, survey(file.spec), date(2026, 11, 21)) if row.field == "recovery.min_nodes"]
     assert not failed(tuple(wrong)), wrong
 
@@ -106,9 +106,9 @@ def test_every_field_is_that_of_aws_or_a_named_difference(made: Any) -> None:
     assert content == before, "the given document stays"
     real, here = flat(content), flat(found.document)
     changed = {name for name in {**real, **here} if real.get(name) != here.get(name)}
-    named = {one.field for one in found.differences}
-    assert {name for name in changed if not any(name == one or name.startswith(f"{one}.") for one in named)} == set()
-    assert all(one.why for one in found.differences)
+    fields = {difference.field for difference in found.differences}
+    assert {name for name in changed if not any(name == one or name.startswith(f"{one}.") for one in fields)} == set()
+    assert all(difference.why for difference in found.differences)
     spec = made(found).spec
     assert (spec.region, spec.zone, spec.second_zone) == ("us-east-1", "us-east-1b", None)
     assert spec.encryption.customer_key and spec.encryption.key_arn is None and spec.addons.mpi_operator
@@ -138,9 +138,9 @@ def test_capacity_that_was_bought_stays_of_its_kind_and_name(bought: dict[str, A
     assert str(nodes.block_fee_usd or "") == bought.get("block_fee_usd", "") and nodes.block_end is None
     facts = survey(file.spec)
     assert not failed(check(file, facts, facts.prices.as_of)), "a block that is over on AWS is none here"
-    named = {one.field for one in found.differences}
-    assert "nodes.reservation_id" in named and ("nodes.block_end" in named) is ("block_end" in bought)
-    assert "nodes.capacity" not in named and "- `nodes.capacity`" in notes("p5en", found, 0)
+    fields = {difference.field for difference in found.differences}
+    assert "nodes.reservation_id" in fields and ("nodes.block_end" in fields) is ("block_end" in bought)
+    assert "nodes.capacity" not in fields and "- `nodes.capacity`" in notes("p5en", found, 0)
 
 
 def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -175,7 +175,7 @@ def test_adapters_are_rehearsed_beside_drawn_weights(made: Any) -> None:
     found = derived(content)
     model = made(found).spec.training.model
     assert model.width == 64 and model.lora == LoraConfig(rank=4, targets=("q_proj", "v_proj"))
-    (told,) = (one for one in found.differences if one.field == "training.init_from")
+    (told,) = (difference for difference in found.differences if difference.field == "training.init_from")
     assert told.real == "s3://bucket/qwen" and "draws" in told.why
 
 
@@ -201,7 +201,7 @@ def test_a_rehearsed_job_has_the_secrets_of_a_local_file_and_the_page_says_so(
         "secrets": {"TOKEN": {"secret": arn}}, "rehearsal": {**WORKLOAD["rehearsal"], "secrets": "secrets.env"},  # type: ignore[dict-item]
     }  # fmt: skip
     derived = derive(content, Spec.model_validate(content), 2, (), DRAWN)
-    (told,) = (one for one in derived.differences if one.field == "workload.secrets")
+    (told,) = (difference for difference in derived.differences if difference.field == "workload.secrets")
     assert told.rehearsed == "those in secrets.env"
     small = Spec.model_validate(derived.document)
     assert small.secrets["TOKEN"].secret == "bivouac_job/token"
@@ -218,7 +218,7 @@ def test_the_login_of_a_private_registry_is_rehearsed_with_a_value_of_this_machi
         "rehearsal": {**WORKLOAD["rehearsal"], "secrets": "secrets.env"},  # type: ignore[dict-item]
     }
     found = derived(content)
-    (told,) = (one for one in found.differences if one.field == "workload.pull_secret")
+    (told,) = (difference for difference in found.differences if difference.field == "workload.pull_secret")
     assert told.rehearsed == "those in secrets.env"
     small = Spec.model_validate(found.document)
     assert small.pull_secret is not None and small.pull_secret.secret == "bivouac_pull" and small.runtime.image is None
@@ -238,7 +238,7 @@ def test_samples_of_chats_are_rehearsed_by_the_real_tokenizer_and_template(tmp_p
     content["kubernetes"] = str(content["kubernetes"])
     without = derived(content)
     assert without.document["data"] == {"source": "python:stdlib", "max_files": 60}
-    assert "data.rehearsal" in next(one.why for one in without.differences if one.field == "data")
+    assert "data.rehearsal" in next(difference.why for difference in without.differences if difference.field == "data")
     content["data"]["rehearsal"] = {"text": str(tmp_path)}
     faults = ("kill-node@40%", "kill-node@60%")
     real, small = Spec.model_validate(content), Spec.model_validate(derived(content, *faults).document)
@@ -261,7 +261,7 @@ def test_nobody_is_told_of_a_rehearsal_or_let_into_it(made: Any) -> None:
     found = derived(document(access=people, notify=notify))
     spec = made(found).spec
     assert not spec.access and spec.notify.topic is None and spec.notify.webhook is None
-    assert {"access", "notify.topic", "notify.webhook"} <= {one.field for one in found.differences}
+    assert {"access", "notify.topic", "notify.webhook"} <= {difference.field for difference in found.differences}
 
 
 def test_the_name_is_never_that_of_a_campaign_that_bills() -> None:

@@ -84,7 +84,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_ten_mistakes_are_all_shown_with_their_lines_and_cures(tmp_path: Path) -> None:
-    found = _problems(tmp_path, TEN_MISTAKES)
+    problems = _problems(tmp_path, TEN_MISTAKES)
     wanted = {
         "campaign": (1, "small letters"),
         "owner": (2, "3 characters"),
@@ -101,10 +101,10 @@ def test_ten_mistakes_are_all_shown_with_their_lines_and_cures(tmp_path: Path) -
         "training.steps": (21, "whole number"),
         "recovry": (23, "did you mean `recovery`?"),
     }
-    assert {field: problem.line for field, problem in found.items()} == {f: line for f, (line, _) in wanted.items()}
+    assert {field: problem.line for field, problem in problems.items()} == {f: line for f, (line, _) in wanted.items()}
     for field, (_, cure) in wanted.items():
-        assert cure in found[field].cure, (field, found[field].cure)
-        assert found[field].seen
+        assert cure in problems[field].cure, (field, problems[field].cure)
+        assert problems[field].seen
 
 
 def test_an_unknown_field_without_a_near_name_lists_the_fields(tmp_path: Path, campaigns: Path) -> None:
@@ -115,9 +115,9 @@ def test_an_unknown_field_without_a_near_name_lists_the_fields(tmp_path: Path, c
 
 def test_an_unknown_field_in_a_list_is_found_in_its_item(tmp_path: Path, campaigns: Path) -> None:
     text = (campaigns / "rehearsal.yaml").read_text().replace("kill_node:", "kill_nod:")
-    found = _problems(tmp_path, text)
-    assert "`kill_node`" in found["rehearsal.faults.0.kill_nod"].cure
-    assert found["rehearsal.faults.0.kill_nod"].line == text.splitlines().index("    - kill_nod: 1") + 1
+    problems = _problems(tmp_path, text)
+    assert "`kill_node`" in problems["rehearsal.faults.0.kill_nod"].cure
+    assert problems["rehearsal.faults.0.kill_nod"].line == text.splitlines().index("    - kill_nod: 1") + 1
 
 
 def test_faults_have_no_meaning_on_aws(tmp_path: Path, campaigns: Path) -> None:
@@ -127,16 +127,16 @@ def test_faults_have_no_meaning_on_aws(tmp_path: Path, campaigns: Path) -> None:
 
 def test_a_field_that_a_stored_spec_has_not_is_not_stored_with_its_default(campaigns: Path) -> None:
     """A campaign begun by an earlier version is gone on with only by an equal spec, of equal digest."""
-    stored = json.loads(load(campaigns / "rehearsal.yaml").spec.model_dump_json())
-    assert "cluster" not in stored and {"grafana", "remote_write"}.isdisjoint(stored["addons"])
-    assert stored["rehearsal"]["faults"] == [{"kill_node": 1, "kill_rank": None, "after_step": 45}]
+    document = json.loads(load(campaigns / "rehearsal.yaml").spec.model_dump_json())
+    assert "cluster" not in document and {"grafana", "remote_write"}.isdisjoint(document["addons"])
+    assert document["rehearsal"]["faults"] == [{"kill_node": 1, "kill_rank": None, "after_step": 45}]
 
 
 @pytest.mark.parametrize("name", ["rehearsal", "p5-32-nodes", "p5en-capacity-block"])
 def test_a_spec_that_commit_f3006b4c_has_stored_is_the_spec_of_today(name: str, campaigns: Path) -> None:
     """A campaign that it has begun can be taken over: a new field is stored only where it is not its default."""
-    stored = json.loads((ROOT / "tests/unit/spec/stored" / f"{name}.json").read_text())
-    assert json.loads(load(campaigns / f"{name}.yaml").spec.model_dump_json()) == stored
+    document = json.loads((ROOT / "tests/unit/spec/stored" / f"{name}.json").read_text())
+    assert json.loads(load(campaigns / f"{name}.yaml").spec.model_dump_json()) == document
 
 
 @pytest.mark.parametrize("name", ["rehearsal", "p5-32-nodes", "p5en-capacity-block"])

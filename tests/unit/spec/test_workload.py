@@ -203,10 +203,10 @@ def test_a_value_in_place_of_a_source_is_refused_unseen_and_the_rest_is_judged(s
     document = yaml.safe_load((tmp_path / "spec.yaml").read_text())
     document["workload"] |= {"secrets": {"TOKEN": "hunter22", "KEY": {"secret": "a*"}}, "source": "/no/such/folder"}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document))
-    found = [one for one in checked(tmp_path / "spec.yaml").findings if failed((one,))]
-    assert {one.field for one in found} >= {"workload.secrets.TOKEN", "workload.secrets.KEY.secret"}
-    assert "workload.source" in {one.field for one in found}
-    assert not [one for one in found if "hunter22" in str(one)]
+    findings = [finding for finding in checked(tmp_path / "spec.yaml").findings if failed((finding,))]
+    assert {one.field for one in findings} >= {"workload.secrets.TOKEN", "workload.secrets.KEY.secret"}
+    assert "workload.source" in {one.field for one in findings}
+    assert not [one for one in findings if "hunter22" in str(one)]
 
 
 def test_only_names_of_secrets_leave_the_spec(spec: Any) -> None:
@@ -235,7 +235,7 @@ def test_a_job_on_its_nodes_disks_is_told_where_and_planned_with_their_room_and_
     plan = make_plan(found, facts)
     config = workload_config(found, plan, "d" * 64, "s" * 64, "me").checkpoints
     assert (config.folder, config.tier, config.keep_local) == ("/local-checkpoints/ddp/own", "local", 1)
-    tiers = {one.name: one.needed_bytes for one in plan.tiers}
+    tiers = {tier.name: tier.needed_bytes for tier in plan.tiers}
     assert tiers["local"] == 4 * 10 * 2**30, "one kept, one being copied, two of the job's own; each may be whole"
     assert tiers["shared"] == 4 * 10 * 2**30, "three kept, and one being copied"
     assert float(plan.figure("save stall").value) == pytest.approx(10 * 2**30 / 1e9, rel=0.01), "one disk of 1 GB/s"
@@ -254,8 +254,8 @@ def test_the_supervisor_is_told_what_to_evaluate_and_where_weights_lie(spec: Any
 
     assert (told().init_from, told().judging) == ("", None)
     evaluate = {"command": ["python3", "evaluate.py"], "tolerance": 0.1, "limit": "3m"}
-    asked = told(evaluate=evaluate, export={"command": ["python3", "export.py"]}).judging
-    assert asked.model_dump() == {
+    judging = told(evaluate=evaluate, export={"command": ["python3", "export.py"]}).judging
+    assert judging.model_dump() == {
         "evaluate": ("python3", "evaluate.py"), "evaluate_s": 180, "tolerance": 0.1, "export": ("python3", "export.py"),
         "export_s": 900,
     }  # fmt: skip

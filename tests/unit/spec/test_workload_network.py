@@ -27,7 +27,7 @@ def test_a_login_is_for_the_image_of_a_registry_that_is_no_ecr(spec: Any) -> Non
         try:
             file = spec(top=top, pull_secret=login, **({"image": image} if image else {}))
         except SpecError as wrong:
-            return [one.message for one in wrong.problems]
+            return [problem.message for problem in wrong.problems]
         found = check(file, survey(file.spec), survey(file.spec).prices.as_of)
         return [f"{one.field}: {one.seen}" for one in found if failed((one,)) and "secret" in one.field]
 
@@ -37,8 +37,8 @@ def test_a_login_is_for_the_image_of_a_registry_that_is_no_ecr(spec: Any) -> Non
     assert errors("rehearsal", "nvcr.io/team/job:v1", secret="a") == ["workload.rehearsal.secrets: pull_secret"]
     ecr = "123456789012.dkr.ecr.us-east-1.amazonaws.com/team/job:v1"
     for image in (None, ecr):
-        assert ["role" in one for one in errors("aws", image, secret="a")] == [True]
-    assert ["whole text" in one for one in errors("aws", "nvcr.io/team/job:v1", secret="a", key="b")] == [True]
+        assert ["role" in error for error in errors("aws", image, secret="a")] == [True]
+    assert ["whole text" in error for error in errors("aws", "nvcr.io/team/job:v1", secret="a", key="b")] == [True]
 
 
 def test_a_setting_of_nccl_is_documented_and_leaves_efa_alone(spec: Any) -> None:

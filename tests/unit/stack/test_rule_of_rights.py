@@ -61,7 +61,7 @@ def messages(*more: GraphResource) -> list[str]:
     graph = Graph()
     for one in (*SOUND, *more):
         graph.add(one)
-    return [f"{one.place}: {one.message}: {one.seen}" for one in no_wildcard_rights(graph, SPEC)]
+    return [f"{right.place}: {right.message}: {right.seen}" for right in no_wildcard_rights(graph, SPEC)]
 
 
 def test_what_is_sound_is_let_be() -> None:

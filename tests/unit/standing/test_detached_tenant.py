@@ -24,11 +24,9 @@ from infra.record.events import Stage
 from infra.record.store import CampaignStore
 from infra.report.record import Record
 from infra.session import session
-from infra.spec.campaign import SpecFile
+from tests.unit.standing.conftest import Standing
 from tests.worlds.progress import SilentProgress
 from tests.worlds.s3 import FakeS3, Time
-
-Standing = Callable[..., SpecFile]
 
 
 def test_it_leaves_once_training_runs_and_says_that_a_person_must_come_back(
@@ -65,6 +63,6 @@ def test_it_leaves_once_training_runs_and_says_that_a_person_must_come_back(
 
     record = Record(spec, make_plan(spec, survey(spec)), tuple(store.events()), datetime.now(UTC))
     facts, state = facts_by(record, {}, {})
-    shown = StringIO()
-    status._show(facts, state, False, Console(file=shown, width=300))
-    assert "the steward carries on, then nobody tears down and certifies" in shown.getvalue()
+    stream = StringIO()
+    status._show(facts, state, False, Console(file=stream, width=300))
+    assert "the steward carries on, then nobody tears down and certifies" in stream.getvalue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,17 +22,15 @@ from infra.cli.run import repair
 from infra.cluster.gang import GangJob, SecretKey, jobset
 from infra.cluster.standing import placing
 from infra.errors import UserError
-from infra.spec.campaign import SpecFile
 from infra.spec.standing import StandingCluster
 from infra.stack.cluster.workloads import node_rules, steward_rules
 from infra.standing import health, look
 from infra.standing.grant import Subject, grant_text
 from infra.standing.openings import health_gang, openings
 from infra.standing.rights import driver_rights, steward_rights
-from tests.unit.standing.conftest import SPEC, bent
+from tests.unit.standing.conftest import SPEC, Standing, bent
 from tests.unit.standing.test_standing_spec import WORKLOAD
 
-Standing = Callable[..., SpecFile]
 CLUSTER: dict[str, Any] = yaml.safe_load(SPEC.read_text())["cluster"]
 
 
@@ -75,7 +72,7 @@ def test_each_object_has_a_reason_and_only_three_kinds_lie_outside_the_namespace
     text = grant_text(file.spec, file.spec.cluster, Subject())
     documents = list(yaml.safe_load_all(text))
     assert all(part.startswith("\n# ") for part in text.split("\n---")[1:])
-    outside = {one["kind"] for one in documents if one["metadata"].get("namespace") != "team-a"}
+    outside = {document["kind"] for document in documents if document["metadata"].get("namespace") != "team-a"}
     assert outside == {"Namespace", "ClusterRole", "ClusterRoleBinding", "PersistentVolume"}
     for role in of_kind(documents, "ClusterRole"):
         assert [rule["resources"] for rule in role["rules"]] == [["nodes"]]
@@ -264,10 +261,10 @@ def test_what_baseline_forbids_is_granted_with_its_price_and_a_policy_for_the_re
 def test_a_policy_that_does_not_stand_is_heard_of_by_what_the_server_takes(holds: bool, standing: Standing) -> None:
     spec = standing({"cluster.fabric": {"ipc_lock": True}}).spec
     assert spec.cluster is not None
-    sent: list[Any] = []
+    pods: list[Any] = []
 
     def create(pod: Any) -> None:
-        sent.append(pod)
+        pods.append(pod)
         if holds:
             response = httpx2.Response(422, json={"message": "no host namespace", "code": 422})
             raise ApiError(response=response)
@@ -275,17 +272,17 @@ def test_a_policy_that_does_not_stand_is_heard_of_by_what_the_server_takes(holds
     server: Any = SimpleNamespace(create=create)
     answer = look._policy_gap(server, spec, spec.cluster, openings(spec, spec.cluster))
     assert answer == ("" if holds else "a pod of account trainer with hostPID")
-    assert [(pod.spec.serviceAccountName, pod.spec.hostPID) for pod in sent] == [("trainer", True)]
+    assert [(pod.spec.serviceAccountName, pod.spec.hostPID) for pod in pods] == [("trainer", True)]
     closed = standing().spec
     assert closed.cluster is not None
-    assert look._policy_gap(server, closed, closed.cluster, ()) == "" and len(sent) == 1
+    assert look._policy_gap(server, closed, closed.cluster, ()) == "" and len(pods) == 1
 
 
 def test_a_pod_writes_to_folders_of_its_campaign_on_a_claim_that_others_use_too() -> None:
     pod = gang_pod(cluster())
-    claims = {one["name"]: one.get("persistentVolumeClaim", {}).get("claimName") for one in pod["volumes"]}
+    claims = {volume["name"]: volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["volumes"]}
     assert (claims["shared"], claims["local"]) == ("scratch", "local")
-    folders = {one["subPath"] for one in pod["containers"][0]["volumeMounts"] if one["name"] == "shared"}
+    folders = {mount["subPath"] for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "shared"}
     assert folders == {"bivouac/team-a/on-racks/data", "bivouac/team-a/on-racks/checkpoints"}
 
 

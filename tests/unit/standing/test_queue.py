@@ -14,15 +14,13 @@ from pydantic import ValidationError
 from infra.cluster.standing import placing
 from infra.plan.checks import Finding, Level
 from infra.plan.standing_facts import SeenCluster, SeenNode, SeenQueue
-from infra.spec.campaign import SpecFile
 from infra.spec.standing import StandingCluster
+from infra.standing.look import look_at_queue
 from infra.standing.openings import health_gang, openings
-from infra.standing.queue_look import look_at_queue
 from infra.standing.rights import rights
-from tests.unit.standing.conftest import SPEC, bent
+from tests.unit.standing.conftest import SPEC, Standing, bent
 from tests.unit.standing.test_standing_spec import WORKLOAD
 
-Standing = Callable[..., SpecFile]
 Found = Callable[..., dict[str, Finding]]
 CLUSTER: dict[str, Any] = yaml.safe_load(SPEC.read_text())["cluster"]
 LEAF = "topology.k8s.aws/network-node-layer-3"
@@ -117,8 +115,8 @@ def test_the_grant_of_a_queue_lets_one_look_and_change_nothing(standing: Standin
 )
 def test_what_a_queue_says_becomes_a_finding(queue: SeenQueue, detail: str, cure: str, found: Found) -> None:
     fit = tuple(SeenNode(name=f"rack-{number}", obstacle="") for number in range(4))
-    seen = SeenCluster(user="ada", nodes=fit, queue=queue)
-    (finding,) = found(facts=lambda facts: facts.model_copy(update={"cluster": seen})).values()
+    seen_cluster = SeenCluster(user="ada", nodes=fit, queue=queue)
+    (finding,) = found(facts=lambda facts: facts.model_copy(update={"cluster": seen_cluster})).values()
     assert (finding.rule, finding.field) == ("open-queue", "cluster.queue")
     assert detail in finding.seen and cure in finding.cure
     # Kueue may pass over a resource, and its own configuration no tenant can read; a loan and a check may go well.

@@ -12,12 +12,11 @@ import pytest
 from infra.plan.checks import RULES, STANDING_RULES, Finding, Level, rules_of, standing
 from infra.plan.plan import make_plan
 from infra.plan.survey import ENVIRONMENTS, survey
-from infra.spec.campaign import Spec, SpecError, SpecFile
+from infra.spec.campaign import Spec, SpecError
 from infra.spec.standing import PLACEHOLDERS
 from tests.root import ROOT
-from tests.unit.standing.conftest import SPEC
+from tests.unit.standing.conftest import SPEC, Standing
 
-Standing = Callable[..., SpecFile]
 Found = Callable[..., dict[str, Finding]]
 WORKLOAD = {
     "training": None, "data": None,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lightkube.core.exceptions import ApiError
 
-from infra.spec.campaign import SpecFile
 from infra.standing.tenancy import held_names
+from tests.unit.standing.conftest import Standing
 
 LABEL = "bivouac.dev/campaign"
 
@@ -34,9 +33,6 @@ class Namespace:
         if key not in self.objects:
             raise refusal(404)
         return SimpleNamespace(metadata=SimpleNamespace(name=name, labels=self.objects[key]))
-
-
-Standing = Callable[..., SpecFile]
 
 
 def held(standing: Standing, client: Namespace, **changes: Any) -> set[tuple[str, str, str]]:

@@ -14,15 +14,15 @@ from infra.record.events import CampaignState, Stage
 from infra.record.payloads.attempts import NodeQuarantined
 from infra.record.payloads.outputs import BakeOutput, ProvisionOutput
 from infra.record.payloads.training import ArchiveVerified
-from infra.spec.campaign import Spec, SpecFile
+from infra.spec.campaign import Spec
 from infra.standing.belongings import own_kinds
 from infra.standing.certificate import certify, look
 from infra.standing.ending import end
+from tests.unit.standing.conftest import Standing
 from tests.unit.standing.test_tenant_end import inhabit, owned, strange
 from tests.worlds.s3 import FakeS3, Time, refusal
 from tests.worlds.tenant import BUCKET, CAMPAIGN, SPACE, TenantApi, own, rack, tenant
 
-Standing = Callable[..., SpecFile]
 IDENTITY = "20261127T000000Z-0badcafe"
 RECORD = f"bivouac/campaigns/{CAMPAIGN}"
 NOTHING_LAUNCHED = CampaignState(begun_with=Stage.CHECK)
@@ -43,11 +43,11 @@ def s3(time: Time) -> FakeS3:
 
 @pytest.fixture
 def api() -> Iterator[TenantApi]:
-    made = TenantApi(rack("rack-1"), rack("rack-2"), rack("other", labels={"gpu": "a100"}))
+    tenant_api = TenantApi(rack("rack-1"), rack("rack-2"), rack("other", labels={"gpu": "a100"}))
     quota = {"hard": {"pods": "18", "requests.nvidia.com/gpu": "32"}, "used": {"pods": "1"}}
-    made.add("v1", "resourcequotas", {"metadata": {"name": "bivouac", "uid": "q"}, "status": quota})
-    yield made
-    made.stop()
+    tenant_api.add("v1", "resourcequotas", {"metadata": {"name": "bivouac", "uid": "q"}, "status": quota})
+    yield tenant_api
+    tenant_api.stop()
 
 
 @pytest.fixture

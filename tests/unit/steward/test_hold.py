@@ -120,19 +120,19 @@ def test_only_what_steward_and_trainer_read_may_change() -> None:
     old, _ = specs()
     fine = difference(old, changed(training={"steps": training_of(old).steps + 10}))
     assert [one.field for one in fine] == ["training.steps"]
-    refuse_unfit(HELD, fine, committed=20, now=False)
+    refuse_unfit(HELD, fine, committed_step=20, now=False)
     built = difference(old, changed(nodes={"count": old.nodes.count + 2}))
     with pytest.raises(UserError, match=r"nodes\.count"):
-        refuse_unfit(HELD, built, committed=-1, now=False)
+        refuse_unfit(HELD, built, committed_step=-1, now=False)
 
 
 def test_the_models_shape_may_change_only_while_there_is_no_checkpoint() -> None:
     old, _ = specs()
     model = training_of(old).model.model_dump() | {"layers": training_of(old).model.layers + 2}
     diff = difference(old, changed(training={"model": model}))
-    refuse_unfit(HELD, diff, committed=-1, now=False)
+    refuse_unfit(HELD, diff, committed_step=-1, now=False)
     with pytest.raises(UserError, match="step 20 has another shape"):
-        refuse_unfit(HELD, diff, committed=20, now=False)
+        refuse_unfit(HELD, diff, committed_step=20, now=False)
 
 
 @pytest.mark.parametrize("back", [False, True])
@@ -142,7 +142,7 @@ def test_a_job_becomes_no_mpi_job_on_a_warm_cluster_and_stays_one(back: bool) ->
     alone = Spec.model_validate(raw | {"workload": raw["workload"] | {"launcher": "none"}})
     diff = difference(by_mpirun, alone) if back else difference(alone, by_mpirun)
     with pytest.raises(UserError, match=r"workload\.launcher"):
-        refuse_unfit(HELD, diff, committed=-1, now=False)
+        refuse_unfit(HELD, diff, committed_step=-1, now=False)
 
 
 def test_the_secrets_stay_those_to_which_the_stack_has_given_the_pods_rights() -> None:
@@ -157,8 +157,8 @@ def test_the_secrets_stay_those_to_which_the_stack_has_given_the_pods_rights() -
         job(TOKEN={"secret": "team/token"}, KEY={"parameter": "/k"}),
     ):
         with pytest.raises(UserError, match=r"workload\.secrets"):
-            refuse_unfit(HELD, difference(old, new), committed=-1, now=False)
-    refuse_unfit(HELD, difference(old, job(TOKEN={"secret": "team/token"})), committed=-1, now=False)
+            refuse_unfit(HELD, difference(old, new), committed_step=-1, now=False)
+    refuse_unfit(HELD, difference(old, job(TOKEN={"secret": "team/token"})), committed_step=-1, now=False)
 
 
 def test_the_image_stays_in_its_repository_and_mounts_are_those_of_the_file_system() -> None:
@@ -168,7 +168,7 @@ def test_the_image_stays_in_its_repository_and_mounts_are_those_of_the_file_syst
 
     def refused(old: Spec, new: Spec) -> str:
         try:
-            refuse_unfit(HELD, difference(old, new), committed=20, now=False)
+            refuse_unfit(HELD, difference(old, new), committed_step=20, now=False)
         except UserError as error:
             return error.what
         return ""
@@ -192,8 +192,8 @@ def test_the_image_stays_in_its_repository_and_mounts_are_those_of_the_file_syst
 def test_a_campaign_that_trains_is_relaunched_only_when_told_to_stop_it() -> None:
     training = CampaignState(finished_stages={Stage.LAUNCH: {}})
     with pytest.raises(UserError, match="not held"):
-        refuse_unfit(training, (), committed=-1, now=False)
-    refuse_unfit(training, (), committed=-1, now=True)
+        refuse_unfit(training, (), committed_step=-1, now=False)
+    refuse_unfit(training, (), committed_step=-1, now=True)
 
 
 def event(minutes: float, kind: str, **data: object) -> Event:

@@ -22,9 +22,10 @@ from infra.record.payloads.attempts import AttemptLaunched, AttemptRecord
 from infra.spec.campaign import Spec
 from infra.steward import archiving, gangs, judging
 from infra.steward.judging import Judged
+from tests.fake_cluster import FakeCluster
 from tests.part import part
 from tests.root import ROOT
-from tests.unit.steward.steward_story import FakeCluster, config
+from tests.unit.steward.steward_story import config
 from tests.worlds.s3 import Time
 from trainer.contract.workload import JudgingConfig, WorkloadConfig
 
@@ -97,7 +98,7 @@ class Ended:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> Ended:
-    monkeypatch.setattr("tests.unit.steward.steward_story.PODS", 0)
+    monkeypatch.setattr("tests.fake_cluster.PODS", 0)
     return Ended()
 
 
@@ -119,11 +120,11 @@ def test_what_the_pod_told_is_its_judgement_good_or_bad(phase: str, said: str, e
 
 
 def test_a_pod_that_ends_without_a_word_is_tried_again_and_not_for_ever(ended: Ended) -> None:
-    lost = ended.shows("Failed", None, 137, why="Evicted")
-    ended.turns = [lost, ended.shows("Running"), ended.shows("Succeeded", TOLD)]
+    shows = ended.shows("Failed", None, 137, why="Evicted")
+    ended.turns = [shows, ended.shows("Running"), ended.shows("Succeeded", TOLD)]
     assert ended.judge() == Judged(sha256=GAUGE) and ended.launched == ["story-judge1", "story-judge2"]
     ended.client.jobs.clear(), ended.client.pods.clear()
-    ended.turns = [lost, lost, ended.shows("Failed", '{"detail": "no folder for the run"}', 74)]
+    ended.turns = [shows, shows, ended.shows("Failed", '{"detail": "no folder for the run"}', 74)]
     assert ended.judge() == Judged(unjudged="its pod ended 3 times without a word of its own: no folder for the run")
 
 
@@ -155,14 +156,19 @@ def test_the_pod_is_one_of_the_job_that_cannot_change_a_checkpoint_or_the_archiv
     assert job["template"]["spec"]["completions"] == 1
     (container,) = (spec := job["template"]["spec"]["template"]["spec"])["containers"]
     assert container["command"] == ["python3", "/bivouac/supervisor.pyz", "evaluate"]
-    assert (spec["serviceAccountName"], [one["name"] for one in spec["initContainers"]]) == ("trainer", ["supervisor"])
-    writes = {one["mountPath"]: one.get("subPath") for one in container["volumeMounts"] if not one.get("readOnly")}
+    assert (spec["serviceAccountName"], [container["name"] for container in spec["initContainers"]]) == (
+        "trainer",
+        ["supervisor"],
+    )
+    writes = {
+        mount["mountPath"]: mount.get("subPath") for mount in container["volumeMounts"] if not mount.get("readOnly")
+    }
     assert writes == {
         "/bivouac-export": "checkpoints/story/export", "/dev/shm": None, "/bivouac": None, "/workspace": None,
     }  # fmt: skip
-    assert {one["mountPath"] for one in container["volumeMounts"]} >= {"/shared-checkpoints", "/data", "/config"}
-    volumes = [one["name"] for one in spec["volumes"]]
-    assert "local" not in volumes and {one["name"] for one in container["volumeMounts"]} == set(volumes)
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} >= {"/shared-checkpoints", "/data", "/config"}
+    volumes = [volume["name"] for volume in spec["volumes"]]
+    assert "local" not in volumes and {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
 
 
 # --- what is recorded ---

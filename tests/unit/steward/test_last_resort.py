@@ -16,7 +16,7 @@ from infra.cluster.kubernetes import JobSet
 from infra.errors import LeaseLost, LeaseUnproven, PermanentError
 from infra.steward import last_resort
 from infra.steward.last_resort import give_back, other_holder, sign
-from tests.unit.steward.steward_story import FakeCluster, answer, pod
+from tests.fake_cluster import FakeCluster, answer, pod
 
 FAR = EndpointConnectionError(endpoint_url="https://ec2")
 MINUTE = timedelta(minutes=1)

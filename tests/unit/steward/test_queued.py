@@ -16,9 +16,9 @@ from infra.cluster.standing.queueing import Workload
 from infra.spec.standing import StandingCluster
 from infra.steward.decide import EndAttempt, History, Wait, decide
 from infra.steward.seeing import observe
+from tests.fake_cluster import answer
 from tests.root import ROOT
 from tests.unit.steward.seeing.observe_world import ObservedGang, pod, seconds, world
-from tests.unit.steward.steward_story import answer
 from tests.unit.steward.test_decide import POLICY, node, seen
 from tests.unit.steward.test_decide import pod as pod_view
 

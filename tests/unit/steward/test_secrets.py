@@ -130,7 +130,7 @@ def test_what_was_read_is_not_asked_for_again() -> None:
     keeper = Keeper(None, None, refusal("ThrottlingException"))
     values, _ = fetch(keeper, A={"secret": "plain"}, B={"parameter": "/b"}, C={"parameter": "/c"})
     assert set(values) == {"A", "B", "C"}
-    assert [one.get("SecretId") or one["Name"] for one in keeper.calls] == ["plain", "/b", "/c", "/c"]
+    assert [call.get("SecretId") or call["Name"] for call in keeper.calls] == ["plain", "/b", "/c", "/c"]
 
 
 @pytest.fixture
@@ -156,8 +156,8 @@ def test_the_values_are_in_one_file_for_root_and_nowhere_else(
     file = tmp_path / "values.json"
     assert json.loads(file.read_text()) == {"TOKEN": VALUE, "OTHER": f"/x {VALUE}"}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    said = capfd.readouterr()
-    assert said.out == "read OTHER, TOKEN\n" and said.err == ""
+    output = capfd.readouterr()
+    assert output.out == "read OTHER, TOKEN\n" and output.err == ""
     assert not (tmp_path / "termination").exists()
     assert run(Keeper(), TOKEN={"secret": "plain"}) == 0
     assert json.loads(file.read_text()) == {"TOKEN": VALUE}, "a second start writes anew"
@@ -185,8 +185,8 @@ def test_a_failure_ends_by_the_contract_with_words_and_no_value(
     assert (end.exit_code, end.reason, end.attempt, end.node) == (code, reason, 3, "node-1")
     assert (end.step, end.committed_step) == (0, -1)
     assert words in end.detail
-    said = capfd.readouterr()
-    assert VALUE not in end.detail + said.out + said.err
+    output = capfd.readouterr()
+    assert VALUE not in end.detail + output.out + output.err
     assert not (tmp_path / "values.json").exists()
 
 

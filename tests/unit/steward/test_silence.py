@@ -187,7 +187,7 @@ def test_a_successor_records_when_the_nodes_of_its_predecessor_went(guarded: Ste
 
     guarded.aws.no_scheduler = "ThrottlingException" if refused_s else ""
     guarded.run(3, turn)
-    (event,) = [one for one in guarded.store().events() if one.kind == "nodes.at-zero"]
+    (event,) = [event for event in guarded.store().events() if event.kind == "nodes.at-zero"]
     assert isinstance(event.payload, NodesAtZero) and event.payload.since == went
 
 

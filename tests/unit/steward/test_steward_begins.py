@@ -16,7 +16,8 @@ from infra.record.payloads.training import Relaunched
 from infra.record.store import CampaignStore
 from infra.steward import __main__ as main
 from infra.steward.last_resort import HOLDER, other_holder, sign
-from tests.unit.steward.steward_story import MINUTE_S, StewardRun, config, pod, story
+from tests.fake_cluster import pod
+from tests.unit.steward.steward_story import MINUTE_S, StewardRun, config, story
 from tests.worlds.s3 import refusal
 
 __all__ = ["story"]

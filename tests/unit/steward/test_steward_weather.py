@@ -177,7 +177,7 @@ def test_a_steward_that_was_followed_by_another_gives_back_nothing(story: Stewar
         held.data = {"pod": "steward-b"}
         story.cluster.pods["steward-b"] = other
 
-    from tests.unit.steward.steward_story import pod
+    from tests.fake_cluster import pod
 
     other = pod("steward-b", 9, {"app": "steward"})
     with pytest.raises(LeaseLost, match="steward-b"):

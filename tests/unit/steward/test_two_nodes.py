@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from infra.notices.changes import changes
 from infra.steward.decide import EndAttempt, History, Observation, Wait, decide
-from tests.unit.steward.steward_story import StewardRun, gpu_node, story
+from tests.fake_cluster import gpu_node
+from tests.unit.steward.steward_story import StewardRun, story
 from tests.unit.steward.test_decide import POLICY, node, pod, seen
 
 __all__ = ["story"]
@@ -60,8 +61,10 @@ def test_two_nodes_that_die_at_once_are_one_end_one_replacement_and_one_message(
     story.run(5, kill)
     (end,) = story.events("attempt.ended")
     assert end.data["dead_nodes"] == ["node-0", "node-1"] and end.data["failure"] == "node"
-    assert [one.data["action"] for one in story.events("decision")].count("replace") == 1
-    assert [one.data["node"] for one in story.events("node.quarantined")] == ["node-0", "node-1"]
-    assert [one.data["died"] for one in story.events("node.quarantined")] == [True, True]
-    messages = [one.event for one in changes(story.store().events(), story.time.wall()) if one.change == "node"]
+    assert [event.data["action"] for event in story.events("decision")].count("replace") == 1
+    assert [event.data["node"] for event in story.events("node.quarantined")] == ["node-0", "node-1"]
+    assert [event.data["died"] for event in story.events("node.quarantined")] == [True, True]
+    messages = [
+        change.event for change in changes(story.store().events(), story.time.wall()) if change.change == "node"
+    ]
     assert len(messages) == 1 and "node-0" in messages[0].sentence() and "node-1" in messages[0].sentence()

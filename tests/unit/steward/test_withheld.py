@@ -10,8 +10,9 @@ from infra.record.store import STOP
 from infra.steward.decide import EndAttempt, FailureClass, Finish, History, Launch, Replace, Wait, decide
 from infra.steward.policy import is_withheld
 from infra.steward.seeing.lookout import Lookout
+from tests.fake_cluster import gpu_node
 from tests.unit.steward import steward_story
-from tests.unit.steward.steward_story import StewardRun, config, gpu_node, story
+from tests.unit.steward.steward_story import StewardRun, config, story
 from tests.unit.steward.test_decide import NOW, POLICY, ended, node, seen
 
 __all__ = ["story"]

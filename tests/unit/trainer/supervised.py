@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -138,7 +139,8 @@ def kill_node(process: subprocess.Popen[str]) -> None:
     while more := {pid for pid, parent in children.items() if parent in doomed} - doomed:
         doomed |= more
     for pid in doomed:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.kill(pid, signal.SIGKILL)
 
 
 def stat_parent(pid: int) -> int:

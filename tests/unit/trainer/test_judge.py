@@ -90,7 +90,7 @@ def test_the_newest_checkpoint_and_what_is_exported_from_it_evaluate_alike(judgi
     assert found.metrics == found.exported == {"loss": 36.0, "tensors": 3.0}, "the last line, its numbers alone"
     assert SECRET not in said and said.count("my token is [secret]") == 2
     model = judging.camp.tier / "export/model"
-    assert [(one.name, one.size_bytes, one.sha256) for one in found.files] == [
+    assert [(file.name, file.size_bytes, file.sha256) for file in found.files] == [
         (name, (model / name).stat().st_size, hashlib.sha256((model / name).read_bytes()).hexdigest())
         for name in ("deep/b", "weights")
     ]

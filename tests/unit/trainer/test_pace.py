@@ -81,8 +81,8 @@ def test_what_was_said_of_the_grace_period_is_taken_back_when_the_shared_tier_sl
             chosen.add_step(1.0, writing=False)
         chosen.begin_save(0.1)
         chosen.finish_save(5.0, shared)
-    said = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
-    assert [event for event in said if event.startswith("grace")] == ["grace_fits", "grace_too_short"]
+    events = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
+    assert [event for event in events if event.startswith("grace")] == ["grace_fits", "grace_too_short"]
 
 
 @pytest.mark.parametrize(("write", "event"), [(5.0, "grace_fits"), (90.0, "grace_too_short")])

@@ -13,17 +13,17 @@ import pytest
 import yaml
 
 from images import build_args
-from infra.campaign.preflight import baked_versions, expectation_of, read_versions
+from infra.campaign.preflight import baked_versions, expectation_of
 from infra.campaign.verdicts import judge, of_all
 from infra.plan.catalogue import instance_type, limits
 from infra.plan.catalogue.expectations import gpu_expectation, least_versions
-from infra.plan.catalogue.reading import read
+from infra.plan.catalogue.reading import image_versions, read
 from tests.example import example_spec
 from tests.root import ROOT
 from tests.unit.campaign.test_gang_verdicts import FACTS, probe, report
 from tests.unit.trainer.health.test_health_parsers import sample
 from trainer.contract import Expectation, HealthReport, Probe, Verdict
-from trainer.health import fabrics, throughput
+from trainer.health import fabrics, probes
 from trainer.health.diagnostic import diagnose
 from trainer.health.looking import CannotLook, Output, look
 from trainer.health.parsers.fabric import parse_nccl
@@ -80,9 +80,9 @@ OWN = "ami-0123456789abcdef0"
 def test_baked_versions_are_demanded_of_our_bake_and_a_fit_of_nccl_and_cuda_elsewhere(
     nodes: str, driver: str | None, module: str | None, wrong: list[str], tmp_path: Path
 ) -> None:
-    asked = expectation_of(example_spec(image={"base": "bivouac/base:host", "nodes": nodes}), None, read_versions())
+    asked = expectation_of(example_spec(image={"base": "bivouac/base:host", "nodes": nodes}), None, image_versions())
     asked = asked.model_copy(update={"throughput_mib": 0})  # no minute of writing to this machine's disk
-    baked = baked_versions(read_versions())
+    baked = baked_versions(image_versions())
     query = sample("nvidia_smi/a100-sxm4-80gb.xml").replace("535.54.03", driver or baked["driver"])
 
     def tools(*command: str, timeout_s: float = 0) -> Output:
@@ -235,17 +235,17 @@ def test_throughput_is_measured_with_many_calls_under_way(tmp_path: Path, monkey
 
         return call
 
-    monkeypatch.setattr(throughput.os, "write", slow(os.write))
-    monkeypatch.setattr(throughput.os, "readv", slow(os.readv))
-    seen = throughput.measure(tmp_path, 64)
+    monkeypatch.setattr(probes.os, "write", slow(os.write))
+    monkeypatch.setattr(probes.os, "readv", slow(os.readv))
+    seen = probes.measure(tmp_path, 64)
     assert seen.mib == 64 and seen.write_mb_s > 0 and seen.read_mb_s > 0 and not list(tmp_path.iterdir())
 
 
 def test_a_tier_that_hardly_moves_is_measured_for_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throughput, "_LONGEST_S", 0.0)
-    seen = throughput.measure(tmp_path, 512)
+    monkeypatch.setattr(probes, "_LONGEST_S", 0.0)
+    seen = probes.measure(tmp_path, 512)
     assert seen.mib == 16 * 8, "one call of each stream"
     assert not list(tmp_path.iterdir())
 

@@ -18,8 +18,7 @@ import pytest
 
 from tests import waiting
 from trainer.builtin.heartbeat import Heartbeat, forget_beats
-from trainer.builtin.ranks import Ranks
-from trainer.builtin.spares import RankWork, Spares
+from trainer.builtin.ranks import Ranks, RankWork, Spares
 from trainer.contract import ExitCode
 from trainer.place import Paths
 from trainer.supervisor.place import Place

@@ -33,7 +33,7 @@ def named(name: str, **fields: Any) -> ModelConfig:
 def counted(model: ModelConfig) -> int:
     with torch.device("meta"):
         network = network_of(model)
-    return sum(one.numel() for one in network.parameters())
+    return sum(parameter.numel() for parameter in network.parameters())
 
 
 @pytest.mark.parametrize("name", catalogue())

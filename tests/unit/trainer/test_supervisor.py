@@ -90,7 +90,7 @@ def test_a_damaged_checkpoint_is_refused_before_the_job_sees_it(camp: Supervisor
     (shard,) = (camp.tier / f"step-{newest:08d}/attempt-0001").glob("*state")
     shard.write_bytes(b"44")
     said = camp.start(2, *camp.job(50, 0.0), steps=50).communicate()[0]
-    assert [one["step"] for one in events(said, "refused_step")] == [newest]
+    assert [event["step"] for event in events(said, "refused_step")] == [newest]
     assert events(said, "restored")[0]["step"] == before
     assert seal.committed(camp.tier) == [50, newest], "it was done again"
     assert seal.fault(camp.tier, newest, "tiny", "one") == "", "and takes the damaged one's place"
@@ -105,7 +105,7 @@ def test_where_every_sealed_checkpoint_is_damaged_the_job_does_not_begin_anew(ca
             shard.write_bytes(b"44")
     process = camp.start(2, *camp.job(50, 0.0), steps=50)
     said = process.communicate()[0]
-    assert [one["step"] for one in events(said, "refused_step")] == steps and not events(said, "step")
+    assert [event["step"] for event in events(said, "refused_step")] == steps and not events(said, "step")
     assert (camp.ended().exit_code, camp.ended().reason) == (ExitCode.STORAGE, NOTHING_SOUND)
     assert f"none of its {len(steps)} sealed checkpoints is sound" in camp.ended().detail
 
@@ -118,8 +118,8 @@ def test_on_a_new_file_system_the_job_goes_on_from_a_copy_that_came_back(camp: S
     shutil.rmtree(camp.tier)
     restore(FolderPlace(copies), older, camp.tier, lambda said: None)
     said = camp.start(2, *camp.job(40, 0.0)).communicate()[0]
-    assert [one["step"] for one in events(said, "restored")] == [older] and camp.ended().exit_code == 0
-    assert min(one["step"] for one in events(said, "step")) == older + 1
+    assert [event["step"] for event in events(said, "restored")] == [older] and camp.ended().exit_code == 0
+    assert min(event["step"] for event in events(said, "step")) == older + 1
     assert seal.committed(camp.tier) == [newest, older] and not seal.fault(camp.tier, newest, "tiny", "one")
 
 
@@ -184,7 +184,7 @@ def test_code_is_unpacked_where_the_job_starts_if_it_is_the_campaigns(damaged: b
 def test_the_packed_supervisor_is_one_file_of_a_language_that_old_containers_have(tmp_path: Path) -> None:
     pack(tmp_path / "supervisor.pyz")
     adapters = {f"bivouac_{name}.py" for name in ("accelerate", "dcp", "lightning", "megatron", "transformers")}
-    feed = {f"bivouac_data/{name}.py" for name in ("__init__", "order", "permutation", "reader", "sequences")}
+    feed = {f"bivouac_data/{name}.py" for name in ("__init__", "order", "reader", "sequences")}
     beside = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.py")}
     assert beside == {"bivouac.py", *adapters, *feed}
     done = subprocess.run([sys.executable, "-I", tmp_path / "supervisor.pyz"], capture_output=True, text=True)

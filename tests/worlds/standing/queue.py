@@ -32,8 +32,8 @@ from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneC
 from infra.spec.campaign import Spec
 from infra.spec.standing import StandingCluster
 from infra.standing.grant import Subject, grant_text
+from infra.standing.look import look_at_queue
 from infra.standing.openings import health_gang, openings
-from infra.standing.queue_look import look_at_queue
 from tests.root import ROOT
 from tests.waiting import until as eventually
 from tests.worlds.control_plane import client, config, plane, release_secret, state_of

@@ -17,8 +17,8 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointComm
 from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils.tensor_fragment import fragment_address
+from torch import Tensor
 
-from trainer.builtin.checkpoint.copy_stream import CopyStream
 from trainer.builtin.checkpoint.files import open_regular
 from trainer.builtin.checkpoint.frozen_weights import frozen_file, joined, split
 from trainer.errors import StorageError
@@ -30,6 +30,52 @@ ALLOWED = (LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address)
 torch.serialization.add_safe_globals(list(ALLOWED))
 
 _ZIP = b"PK\x03\x04"
+
+
+class CopyStream:
+    """A stream for a save's copies to the host: they run beside the next micro batches on the accelerator.
+
+    CUDA keeps the order. The copies begin after all that was computed before them, the next update of the weights
+    begins after the copies, and whoever writes the host's buffers to a disk waits for them in its own thread.
+    """
+
+    def __init__(self) -> None:
+        self._stream: Any = None
+        self._end: Any = None
+        """Event after the last copy of the newest save; None before the first."""
+        self._held: Any = None
+        """The optimizer whose updates wait."""
+
+    def copy(self, buffer: Tensor, tensor: Tensor) -> Tensor:
+        """Copy a tensor into a buffer of the host; one on an accelerator, beside what is computed there."""
+        if not tensor.is_cuda:
+            return buffer.copy_(tensor)
+        self._stream = self._stream or torch.cuda.Stream()
+        # Before each copy: DeepSpeed makes some of a state's tensors while it hands them over.
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            buffer.copy_(tensor, non_blocking=True)
+        tensor.record_stream(self._stream)  # nobody else gets its memory before
+        return buffer
+
+    def end(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Let the updates of `optimizer` wait for the copies so far. None: the current stream waits at once."""
+        if self._stream is None:
+            return
+        self._end = self._stream.record_event(torch.cuda.Event(blocking=True))
+        if optimizer is None:
+            self._hold()
+        elif optimizer is not self._held:
+            self._held = optimizer
+            optimizer.register_step_pre_hook(self._hold)
+
+    def wait(self) -> None:
+        """Wait on the host until the buffers are filled."""
+        if self._end is not None:
+            self._end.synchronize()
+
+    def _hold(self, *_: Any) -> None:
+        torch.cuda.current_stream().wait_event(self._end)
 
 
 @dataclass(frozen=True)
@@ -120,8 +166,8 @@ class HostCopyEngine(CheckpointEngine):
                 return tensor
             return self.copies.copy(self.buffers.like(name, ordinal, tensor), tensor)
 
-        trained, frozen = split(state_dict, name, self._frozen)
-        self._snapshots.append(Snapshot(Path(path), _HostCopy(to_host).of(trained)))
+        trainable, frozen = split(state_dict, name, self._frozen)
+        self._snapshots.append(Snapshot(Path(path), _HostCopy(to_host).of(trainable)))
         if frozen is not None and foreseen is None:
             tensors = _HostCopy(lambda tensor, ordinal: tensor).of(frozen)
             self._snapshots.append(Snapshot(Path(path).with_name(frozen_file(name)), tensors, is_frozen=True))

@@ -40,11 +40,11 @@ def split(state: Any, file: str, names: frozenset[str]) -> tuple[Any, Any]:
         return state, None
     module = state[_MODULE]
     frozen: dict[str, Any] = {_MODULE: {name: module[name] for name in module if name in names}}
-    rest = {**state, NAMES: list(module)}
-    rest[_MODULE] = OrderedDict((name, tensor) for name, tensor in module.items() if name not in names)
+    trainable = {**state, NAMES: list(module)}
+    trainable[_MODULE] = OrderedDict((name, tensor) for name, tensor in module.items() if name not in names)
     if state.get(_FRAGMENTS):
-        frozen[_FRAGMENTS], rest[_FRAGMENTS] = state[_FRAGMENTS], None
-    return rest, frozen
+        frozen[_FRAGMENTS], trainable[_FRAGMENTS] = state[_FRAGMENTS], None
+    return trainable, frozen
 
 
 def joined(state: Any, path: Path, read: Callable[[Path], Any]) -> Any:
@@ -52,7 +52,7 @@ def joined(state: Any, path: Path, read: Callable[[Path], Any]) -> Any:
     if not isinstance(state, dict) or NAMES not in state:
         return state
     frozen = read(path.with_name(frozen_file(path.name)))
-    whole = {**state, **frozen}
+    full_state = {**state, **frozen}
     tensors = {**state[_MODULE], **frozen[_MODULE]}
-    whole[_MODULE] = OrderedDict((name, tensors[name]) for name in whole.pop(NAMES))
-    return whole
+    full_state[_MODULE] = OrderedDict((name, tensors[name]) for name in full_state.pop(NAMES))
+    return full_state

@@ -74,8 +74,8 @@ class TierSteps(ABC):
 
     def twins(self, shard: Shard, step: int) -> Iterator[tuple[int, Shard]]:
         """Yield the other steps that name a file with a shard's bytes, and that file; newest first."""
-        others = (manifest for manifest in self.committed() if manifest.step != step)
-        for manifest in others:
+        other_manifests = (manifest for manifest in self.committed() if manifest.step != step)
+        for manifest in other_manifests:
             yield from ((manifest.step, entry) for entry in manifest.shards if entry.sha256 == shard.sha256)
 
     def retain(

@@ -18,7 +18,7 @@ from trainer.builtin.data.prepare.prepare import list_files, make, plan_digest, 
 from trainer.builtin.data.prepare.workers import Teller
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode
 from trainer.contract.recipe import Recipe
-from trainer.errors import DataError, StorageError, TrainerError
+from trainer.errors import DataError, StorageError, TrainerError, limit_error
 from trainer.events import emit
 
 
@@ -48,8 +48,9 @@ def main() -> int:
     except OSError as error:
         detail = f"{error.filename or options.out}: {error.strerror}"
         cure = "make room, or name another folder; the same command continues"
-        print(StorageError("the prepared data cannot be written", detail, cure), file=sys.stderr)
-        return int(ExitCode.STORAGE)
+        refusal = limit_error(error, detail) or StorageError("the prepared data cannot be written", detail, cure)
+        print(refusal, file=sys.stderr)
+        return int(refusal.exit_code)
     except KeyboardInterrupt:
         print("interrupted: the same command continues", file=sys.stderr)
         return 128 + signal.SIGINT

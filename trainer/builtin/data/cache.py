@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from trainer.buckets.sources import ShardSource
 from trainer.contract import TokenShard
-from trainer.errors import DataError, StorageError
+from trainer.errors import DataError, StorageError, limit_error
 from trainer.events import emit
 
 TRIES = 5
@@ -105,7 +105,8 @@ class Cache:
         detail = f"{shard.file} from {self.source}, {TRIES} tries: {'; '.join(texts)}"
         if len(texts) == 1 and all(isinstance(trouble, _Wrong) for trouble in troubles):
             raise DataError("a data shard is missing or damaged at its source", detail, "stage the data set again")
-        raise StorageError("a data shard cannot be copied", detail, "repair the source, or stage the data set again")
+        cure = "repair the source, or stage the data set again"
+        raise limit_error(troubles[-1], detail) or StorageError("a data shard cannot be copied", detail, cure)
 
     def _copy(self, shard: TokenShard, file: BinaryIO, patient: bool) -> None:
         digest, size, start_s = hashlib.sha256(), 0, time.monotonic()

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainer.builtin.data.page_locked import Batch, placement_for
 from trainer.builtin.data.reader import Reader
 from trainer.builtin.data.staging import Stager
 from trainer.client.bivouac_data.reader import is_masked
@@ -22,6 +21,26 @@ from trainer.contract.ledger import step_digest
 
 _POLL_S = 0.2
 _END_S = 5.0
+
+
+Batch = NDArray[np.int64]
+
+
+def placement_for(device: torch.device) -> Callable[[Batch], Batch]:
+    """Return the function that puts a batch into memory that `device` reads well; a CPU reads any."""
+    if device.type != "cuda":
+        return _as_it_is
+
+    def lock_pages(batch: Batch) -> Batch:
+        # A new thread works on the first device, and would open a context there.
+        torch.cuda.set_device(device)
+        return torch.from_numpy(batch).pin_memory().numpy()
+
+    return lock_pages
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def open_held_out(root: Path, digest: str, vocabulary: int, context: int, or_few
         if (digest_seen := hashlib.sha256(content).hexdigest()) != shard.sha256:
             fact = f"{shard.file}: {digest_seen}, wanted {shard.sha256}"
             raise DataError("a held-out shard is damaged", fact, "fetch it again from the archive")
-        parts.append(np.frombuffer(content, dtype=_dtype(manifest)))
+        parts.append(np.frombuffer(content, dtype=np.dtype(manifest.dtype).newbyteorder("<")))
     return HeldOut(manifest, np.concatenate(parts), context)
 
 
@@ -68,7 +68,3 @@ def end_of_document(manifest: DataManifest, tokenizer: bytes) -> tuple[int, str]
     if (text := special.get(end) or vocabulary.get(end)) is None:
         raise ConfigError("the tokenizer has no token that ends a document", f"{end}, special ones {sorted(special)}")
     return end, text
-
-
-def _dtype(manifest: DataManifest) -> np.dtype[Any]:
-    return np.dtype(manifest.dtype).newbyteorder("<")

@@ -26,7 +26,7 @@ from trainer.contract import (
 )
 from trainer.contract.exits import write_termination
 from trainer.contract.preparing import INDEX_VARIABLE, SCRATCH, SHARE_FILE, Prepared, Preparing
-from trainer.errors import DataError, StorageError, TrainerError
+from trainer.errors import DataError, StorageError, TrainerError, limit_error
 from trainer.events import emit
 
 _ROOM = 3500
@@ -103,7 +103,8 @@ def _refusal(error: BaseException) -> TrainerError:
         cure = "write a larger data.prepare.instance_type"
         return DataError("the text does not fit into memory", "no memory left", cure)
     detail = f"{getattr(error, 'filename', None) or SCRATCH}: {getattr(error, 'strerror', None) or error}"
-    return StorageError("the pod's disk cannot be used", detail, "the same command continues on another node")
+    cure = "the same command continues on another node"
+    return limit_error(error, detail) or StorageError("the pod's disk cannot be used", detail, cure)
 
 
 if __name__ == "__main__":

@@ -70,15 +70,15 @@ def _block_mask(document: Tensor | None, length: int, device: torch.device) -> A
     first_places = torch.arange(0, length, SIZE, device=device)
     last_places = (first_places + SIZE - 1).clamp(max=length - 1)
     blocks = len(first_places)
-    earlier = torch.ones(blocks, blocks, dtype=torch.bool, device=device).tril(-1)[None]
+    causal = torch.ones(blocks, blocks, dtype=torch.bool, device=device).tril(-1)[None]
     # Torch masks each pair of a block that the length cuts.
-    whole = (first_places + SIZE <= length)[None, :, None]
-    touched = full = earlier
+    complete = (first_places + SIZE <= length)[None, :, None]
+    visible = full = causal
     if document is not None:
-        first, last = document[:, first_places], document[:, last_places]
-        touched, full = earlier & (last[:, None] == first[..., None]), earlier & (first[:, None] == last[..., None])
-    full = full & whole
-    partial = (touched & ~full) | torch.eye(blocks, dtype=torch.bool, device=device)
+        begin, end = document[:, first_places], document[:, last_places]
+        visible, full = causal & (end[:, None] == begin[..., None]), causal & (begin[:, None] == end[..., None])
+    full = full & complete
+    partial = (visible & ~full) | torch.eye(blocks, dtype=torch.bool, device=device)
     tables = (*_ordered(partial.unsqueeze(1)), *_ordered(full.unsqueeze(1)))
     return BlockMask.from_kv_blocks(*tables, BLOCK_SIZE=SIZE, mask_mod=sees(document), seq_lengths=(length, length))
 

@@ -69,7 +69,7 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
     gradients are exchanged beside the backward pass, and norms and attention between documents are one kernel each."""
     size, stage = _DTYPES[config.precision].itemsize, config.zero_stage
     sum_size, reduce_size = (4 if config.sums_in_float32(kind) else size for kind in ("accumulate", "reduce"))
-    zero = {name: each.value for name, each in zero_sizes(config.zero, config.model).items()}
+    zero = {name: zero_size.value for name, zero_size in zero_sizes(config.zero, config.model).items()}
     with FakeTensorMode():
         full_model = _model(config, _layers(config.model))
         parameter_total, count = parameter_count(full_model), parameter_count(full_model, trainable_only=True)
@@ -109,12 +109,12 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
         # A replay keeps all gradients to its end, as stage 1 does, and exchanges none.
         deep = max(deep, _deep(config.model_copy(update={"zero_stage": 1}), spread, 0, False, overlaps))
     # Large parameters that are live, small ones in a second copy, and with hpZ a node's copy of all.
-    gathered = min(parameter_total, LIVE_PARAMETERS) + small
-    gathered += math.ceil(parameter_total / zero["hpz_ranks"]) if zero["hpz_ranks"] > 1 else 0
+    gathered_parameters = min(parameter_total, LIVE_PARAMETERS) + small
+    gathered_parameters += math.ceil(parameter_total / zero["hpz_ranks"]) if zero["hpz_ranks"] > 1 else 0
     return Footprint(
         weights=size * (math.ceil(parameter_total / spread) if stage == 3 else parameter_total),
         optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
-        gathered=stage_3_gradients + size * gathered if stage == 3 else 0,
+        gathered=stage_3_gradients + size * gathered_parameters if stage == 3 else 0,
         accumulated=size * count if stage < 2 and accumulates else device_gradients if stage == 2 else 0,
         micro_batch=deep + size * largest * away + returned_bytes + scores,
         update=stage_3_gradients + update,

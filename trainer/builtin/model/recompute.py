@@ -83,7 +83,7 @@ class _LossInParts(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, hidden: Tensor, weight: Tensor, targets: Tensor, count: Tensor, learns: bool) -> Tensor:
-        hidden_learns, weight_learns = (learns and needed for needed in context.needs_input_grad[:2])
+        hidden_learns, weight_learns = (learns and needs_gradient for needs_gradient in context.needs_input_grad[:2])
         hidden, weight, rows = hidden.detach(), weight.detach(), rows_at_once(len(weight))
         weight.requires_grad_(weight_learns)
         weight_sum = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False) if weight_learns else None

@@ -35,7 +35,7 @@ def share_of(gpu: int, addresses: Sequence[str], usable: frozenset[int], root: P
 
     All of `usable` where the machine tells of no NUMA nodes, or has none of that node's processors for this pod.
     """
-    nodes = [_node_of(address, root) for address in addresses]
+    nodes = [int(_read(root / "bus/pci/devices" / address / "numa_node") or -1) for address in addresses]
     near_processors = _processors(nodes[gpu], root) & usable
     sharing = nodes.count(nodes[gpu]) if near_processors else len(addresses)
     processors = near_processors or usable
@@ -45,11 +45,6 @@ def share_of(gpu: int, addresses: Sequence[str], usable: frozenset[int], root: P
 def _address(index: int) -> str:
     properties: Any = torch.cuda.get_device_properties(index)
     return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
-
-
-def _node_of(address: str, root: Path) -> int:
-    """Return the NUMA node of a PCI device; -1 if the machine tells of none, as the kernel does."""
-    return int(_read(root / "bus/pci/devices" / address / "numa_node") or -1)
 
 
 def _processors(node: int, root: Path) -> frozenset[int]:

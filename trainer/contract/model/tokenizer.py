@@ -30,5 +30,5 @@ def token_numbers(content: bytes) -> dict[str, int]:
     vocabulary = (document.get("model") or {}).get("vocab") or {}
     # A unigram model's is a list of (token, score).
     numbers = vocabulary if isinstance(vocabulary, dict) else {row[0]: place for place, row in enumerate(vocabulary)}
-    added = {str(row["content"]): int(row["id"]) for row in document.get("added_tokens", ())}
-    return {**numbers, **added}
+    added_tokens = {str(row["content"]): int(row["id"]) for row in document.get("added_tokens", ())}
+    return {**numbers, **added_tokens}

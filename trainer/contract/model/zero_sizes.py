@@ -56,11 +56,11 @@ def zero_sizes(
     least. The three terms in width are those of `transformers` for `auto` (`integrations/deepspeed.py`,
     `trainer_config_finalize`).
     """
-    derived = _of_shape(model) | {"hpz_ranks": _copies(model, weight_bytes, parallel, links)}
-    given = zero.model_dump(exclude_none=True)
+    derived_sizes = _of_shape(model) | {"hpz_ranks": _copies(model, weight_bytes, parallel, links)}
+    spec_sizes = zero.model_dump(exclude_none=True)
     return {
-        name: Size(given[name], size.unit, f"spec: training.zero.{name}") if name in given else size
-        for name, size in derived.items()
+        name: Size(spec_sizes[name], size.unit, f"spec: training.zero.{name}") if name in spec_sizes else size
+        for name, size in derived_sizes.items()
     }
 
 
@@ -90,23 +90,23 @@ def _copies(model: ModelConfig, weight_bytes: int, parallel: ParallelConfig | No
     node's ranks, where its links are faster than the network. Source: Wang et al. 2023, "ZeRO++", section 3.2 (hpZ):
     the backward pass then gathers within the node alone, for weights / ranks of a node more memory on each.
     """
-    none = "no copy: "
+    refusal = "no copy: "
     if links is None or links.nodes == 1 or links.ranks_per_node == 1:
-        return Size(1, "ranks", f"{none}all ranks are on one node, or each on its own")
+        return Size(1, "ranks", f"{refusal}all ranks are on one node, or each on its own")
     if model.is_function or model.parameters is not None or model.lora is not None:
-        return Size(1, "ranks", f"{none}not for adapters, nor for a model of unknown shape")
+        return Size(1, "ranks", f"{refusal}not for adapters, nor for a model of unknown shape")
     if parallel is not None and parallel.tensor * parallel.sequence > 1:
-        return Size(1, "ranks", f"{none}ranks share matrices or sequences")
+        return Size(1, "ranks", f"{refusal}ranks share matrices or sequences")
     if not links.nvlinks:
-        return Size(1, "ranks", f"{none}{'unknown' if links.nvlinks is None else 'no'} NVLinks")
+        return Size(1, "ranks", f"{refusal}{'unknown' if links.nvlinks is None else 'no'} NVLinks")
     # Gigabytes a second in one direction: of one accelerator within the node, of one rank between nodes.
     inner, outer = LINK_GB_S * links.nvlinks, links.network_gbit_s / 8 / links.ranks_per_node
     if inner <= outer:
-        return Size(1, "ranks", f"{none}NVLink {inner:g} GB/s, network {outer:g} GB/s a rank")
-    weights, most = weight_bytes * shape_of(model).parameters, COPY_SHARE * links.memory_bytes
+        return Size(1, "ranks", f"{refusal}NVLink {inner:g} GB/s, network {outer:g} GB/s a rank")
+    weights, limit = weight_bytes * shape_of(model).parameters, COPY_SHARE * links.memory_bytes
     copy = weights / links.ranks_per_node / 2**30
-    formula = f"{weights} B of weights / {links.ranks_per_node} = {copy:.2f} GiB, at most {most / 2**30:.2f}"
-    if copy * 2**30 > most:
-        return Size(1, "ranks", f"{none}{formula}")
-    offer = f"{none}not asked; {links.ranks_per_node} would fit: NVLink {inner:g} GB/s, network {outer:g} a rank"
+    formula = f"{weights} B of weights / {links.ranks_per_node} = {copy:.2f} GiB, at most {limit / 2**30:.2f}"
+    if copy * 2**30 > limit:
+        return Size(1, "ranks", f"{refusal}{formula}")
+    offer = f"{refusal}not asked; {links.ranks_per_node} would fit: NVLink {inner:g} GB/s, network {outer:g} a rank"
     return Size(1, "ranks", f"{offer}; {formula}")

@@ -50,14 +50,14 @@ class PciDevice:
         """Return what the ports of one card share: the link to it, or its slot where the bus itself is the root's."""
         return self.bridges if len(self.bridges) >= _HOST_BRIDGE_AND_ROOT_PORT else (*self.bridges, self.slot)
 
-    def nearness(self, other: PciDevice) -> Nearness:
+    def nearness(self, device: PciDevice) -> Nearness:
         """Return how near the other device is."""
         shared = _HOST_BRIDGE_AND_ROOT_PORT
-        if len(self.bridges) >= shared and self.bridges[:shared] == other.bridges[:shared]:
+        if len(self.bridges) >= shared and self.bridges[:shared] == device.bridges[:shared]:
             return Nearness.SWITCH
-        if self.numa_node < 0 or other.numa_node < 0:
+        if self.numa_node < 0 or device.numa_node < 0:
             return Nearness.UNKNOWN
-        return Nearness.NUMA_NODE if self.numa_node == other.numa_node else Nearness.ACROSS
+        return Nearness.NUMA_NODE if self.numa_node == device.numa_node else Nearness.ACROSS
 
 
 def read_gpus(pci: Path = PCI) -> tuple[PciDevice, ...]:
@@ -88,7 +88,7 @@ def affinity_probes(choice: PortChoice, look: Look, sysfs: Path = SYSFS, pci: Pa
     unused_names = dict.fromkeys(
         name.partition(":")[0] for name, reason in choice.left_out.items() if "_HCA=" in reason
     )
-    unused = [_device(name, sysfs / name / "device") for name in unused_names if name not in names]
+    unused_adapters = [_device(name, sysfs / name / "device") for name in unused_names if name not in names]
     if not gpus or not adapters:
         return
     try:
@@ -97,22 +97,22 @@ def affinity_probes(choice: PortChoice, look: Look, sysfs: Path = SYSFS, pci: Pa
         yield blind(_NAME, f"which GPUs are this pod's is unknown: {error}", _TARGET, TOOL_CURE)
         return
     if own_gpus := [gpu for gpu in gpus if gpu.name in addresses]:
-        yield _judge(own_gpus, adapters, unused)
+        yield _judge(own_gpus, adapters, unused_adapters)
 
 
-def _judge(gpus: Sequence[PciDevice], adapters: Sequence[PciDevice], unused: Sequence[PciDevice]) -> Probe:
+def _judge(gpus: Sequence[PciDevice], adapters: Sequence[PciDevice], unused_adapters: Sequence[PciDevice]) -> Probe:
     ways = {gpu: _nearest(gpu, adapters) for gpu in gpus}
     unknown = [gpu.name for gpu, way in ways.items() if way is Nearness.UNKNOWN]
     if unknown:
-        seen = f"the kernel does not say at which processor {several(unknown)} and the adapters are"
-        return blind(_NAME, seen, _TARGET, "a virtual machine's maker has a file for NCCL_TOPO_FILE")
+        places = f"the kernel does not say at which processor {several(unknown)} and the adapters are"
+        return blind(_NAME, places, _TARGET, "a virtual machine's maker has a file for NCCL_TOPO_FILE")
     far = [gpu for gpu, way in ways.items() if way is Nearness.ACROSS]
     cards = {adapter.card for adapter in adapters}
     could_all_be_near = len(gpus) <= len(cards) and len(cards) > 1  # a single card leaves nothing to choose
     bad = [
-        f"GPU {gpu.name} (NUMA node {gpu.numa_node}): {_words(gpu, adapters, unused)}"
+        f"GPU {gpu.name} (NUMA node {gpu.numa_node}): {_words(gpu, adapters, unused_adapters)}"
         for gpu in far
-        if could_all_be_near or _nearest(gpu, unused) < Nearness.ACROSS
+        if could_all_be_near or _nearest(gpu, unused_adapters) < Nearness.ACROSS
     ]
     below_switch = sum(way is Nearness.SWITCH for way in ways.values())
     fine = f"{below_switch} of {len(gpus)} GPUs share a switch with an adapter, {len(far)} reach one across processors"
@@ -123,10 +123,10 @@ def _nearest(gpu: PciDevice, adapters: Iterable[PciDevice]) -> Nearness:
     return min((gpu.nearness(adapter) for adapter in adapters), default=Nearness.UNKNOWN)
 
 
-def _words(gpu: PciDevice, adapters: Sequence[PciDevice], unused: Iterable[PciDevice]) -> str:
-    near = [adapter.name for adapter in unused if gpu.nearness(adapter) < Nearness.ACROSS]
-    far = f"{several(adapter.name for adapter in adapters)} are at another processor"
-    return f"{', '.join(near)} at the same processor is not used" if near else far
+def _words(gpu: PciDevice, adapters: Sequence[PciDevice], unused_adapters: Iterable[PciDevice]) -> str:
+    near_names = [adapter.name for adapter in unused_adapters if gpu.nearness(adapter) < Nearness.ACROSS]
+    far_words = f"{several(adapter.name for adapter in adapters)} are at another processor"
+    return f"{', '.join(near_names)} at the same processor is not used" if near_names else far_words
 
 
 def _text(file: Path) -> str:

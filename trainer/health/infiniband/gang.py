@@ -48,9 +48,9 @@ def campaign_probes(look: Look, hosts: Mapping[str, str], one_leaf: bool = False
     sharers = Counter(hosts.values())
     unknown = [node for node, host in hosts.items() if not host or sharers[host] > 1]
     if unknown or not hosts:
-        seen = f"the adapters of {several(unknown) or 'no node'} do not say whose they are, or say the same"
+        finding = f"the adapters of {several(unknown) or 'no node'} do not say whose they are, or say the same"
         cure = "give each host a name of its own, and start rdma-ndd on it"
-        yield blind("infiniband_fabric", seen, "a look at the fabric between the nodes", cure)
+        yield blind("infiniband_fabric", finding, "a look at the fabric between the nodes", cure)
         return
     nodes = {host: node for node, host in hosts.items()}
     for probe in map(_limit_blame, map(_excuse, gang_probes(look, nodes, one_leaf, adapters))):
@@ -69,8 +69,8 @@ def _excuse(probe: Probe) -> Probe:
 
 def _limit_blame(probe: Probe) -> Probe:
     """Return the probe without blame where too many nodes have the fault: they share its cause."""
-    many = probe.blamed_nodes is not None and len(probe.blamed_nodes) > _MOST_BLAMED
-    return probe.model_copy(update={"blamed_nodes": ()}) if many else probe
+    is_everybody = probe.blamed_nodes is not None and len(probe.blamed_nodes) > _MOST_BLAMED
+    return probe.model_copy(update={"blamed_nodes": ()}) if is_everybody else probe
 
 
 def _judge(
@@ -136,11 +136,11 @@ def _hosts_probe(tree: FabricTree, nodes: Collection[str]) -> Probe:
     return finding(name, bad, "all", target, CABLE_CURE, missing)
 
 
-def _adapters_probe(tree: FabricTree, nodes: Collection[str], wanted: int) -> Probe:
+def _adapters_probe(tree: FabricTree, nodes: Collection[str], spec_count: int) -> Probe:
     """Compare the nodes' adapters that have a cable. A node without any is another probe's."""
     devices = {node: tree.hosts[node].keys() for node in nodes if node in tree.hosts}
     counts = Counter(map(len, devices.values()))
-    count = wanted or max(counts, key=lambda number: (counts[number], number), default=0)
+    count = spec_count or max(counts, key=lambda number: (counts[number], number), default=0)
     usual = dict(Counter(chain(*devices.values())).most_common(count)).keys()
     bad = {node: f"{node}: {len(names)} of {count}{_without(usual - names)}" for node, names in devices.items()
            if len(names) < count}  # fmt: skip
@@ -155,12 +155,12 @@ def _adapters_probe(tree: FabricTree, nodes: Collection[str], wanted: int) -> Pr
 def _uplinks_probe(tree: FabricTree, nodes: Collection[str]) -> Probe:
     """Compare the leaves' cables to the switches above them."""
     spines = tree.spines(nodes)
-    most = max(map(len, spines.values()), default=0)
+    peak = max(map(len, spines.values()), default=0)
     everywhere = set(chain(*spines.values()))
-    bad = [f"{tree.name(leaf)}: {len(peers)} of {most}{_without(map(tree.name, everywhere.difference(peers)))}"
-           for leaf, peers in spines.items() if len(peers) < most]  # fmt: skip
-    fine = f"{most} of each of {len(spines)} leaves"
-    return finding("infiniband_uplinks", bad, fine, f"{most} cables upwards from each leaf of the gang", CABLE_CURE, ())
+    bad = [f"{tree.name(leaf)}: {len(peers)} of {peak}{_without(map(tree.name, everywhere.difference(peers)))}"
+           for leaf, peers in spines.items() if len(peers) < peak]  # fmt: skip
+    fine = f"{peak} of each of {len(spines)} leaves"
+    return finding("infiniband_uplinks", bad, fine, f"{peak} cables upwards from each leaf of the gang", CABLE_CURE, ())
 
 
 def _without(names: Iterable[str]) -> str:
@@ -174,10 +174,10 @@ def _leaf_probe(tree: FabricTree, nodes: Collection[str]) -> Probe:
     usual: dict[str, None] = {}
     for device in sorted(set(chain(*(tree.hosts.get(node, {}) for node in nodes)))):
         leaves = {node: tree.hosts[node][device] for node in nodes if device in tree.hosts.get(node, {})}
-        most = Counter(leaves.values()).most_common(1)[0][0]
-        usual[tree.name(most)] = None
+        common_leaf = Counter(leaves.values()).most_common(1)[0][0]
+        usual[tree.name(common_leaf)] = None
         for node, leaf in leaves.items():
-            if leaf != most:
-                bad.setdefault(node, f"{node}: {device} is at {tree.name(leaf)}, most are at {tree.name(most)}")
+            if leaf != common_leaf:
+                bad.setdefault(node, f"{node}: {device} is at {tree.name(leaf)}, most are at {tree.name(common_leaf)}")
     target, cure = "each adapter of all nodes below one leaf", "take nodes of one leaf, or do not ask for one"
     return finding("infiniband_leaf", bad.values(), f"all below {', '.join(usual)}", target, cure, bad)

@@ -57,11 +57,11 @@ def parse_links(text: str) -> tuple[Cable, ...]:
     for match in filter(None, map(_LINE.match, text.splitlines())):
         if match["peer_guid"] is None:
             continue
-        near = LinkEnd(match["guid"], match["name"], int(match["port"]))
-        far = LinkEnd(match["peer_guid"], match["peer_name"], int(match["peer_port"]))
+        near_end = LinkEnd(match["guid"], match["name"], int(match["port"]))
+        far_end = LinkEnd(match["peer_guid"], match["peer_name"], int(match["peer_port"]))
         could_be = " ".join(match["hints"].replace("Could be", " ").split())
-        link = Cable((near, far), match["width"] or "", match["speed"] or "", match["state"], could_be)
-        links.setdefault(frozenset({(near.guid, near.port), (far.guid, far.port)}), link)
+        link = Cable((near_end, far_end), match["width"] or "", match["speed"] or "", match["state"], could_be)
+        links.setdefault(frozenset({(near_end.guid, near_end.port), (far_end.guid, far_end.port)}), link)
     return tuple(links.values())
 
 

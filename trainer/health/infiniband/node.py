@@ -69,8 +69,8 @@ def infiniband_probes(
         return
     unread = [port.name for port in choice.ports if not port.state]
     if unread or (not choice.usable and all(port.layer == ETHERNET for port in choice.ports)):
-        why = f"{several(unread)} tells no state" if unread else "no Ethernet port that may be RoCE's is active"
-        yield blind("infiniband_ports", why, "an active port of each adapter", RIGHTS_CURE)
+        cause = f"{several(unread)} tells no state" if unread else "no Ethernet port that may be RoCE's is active"
+        yield blind("infiniband_ports", cause, "an active port of each adapter", RIGHTS_CURE)
         return
     yield _ports_probe(choice, ports)
     if rdma:
@@ -103,25 +103,25 @@ def _missing_probe(choice: PortChoice) -> Probe:
     """Return the failure of a node without a port for RDMA: each that it has with its state, or why it is none."""
     places = [f"{port.name} {port.state}" for port in choice.ports]
     places += [f"{name}: {reason}" for name, reason in choice.left_out.items()]
-    seen = places or ["no adapter in /sys/class/infiniband"]
-    return finding("infiniband_rdma", seen, "", "a usable port of InfiniBand or RoCE", _DEVICE_CURE)
+    findings = places or ["no adapter in /sys/class/infiniband"]
+    return finding("infiniband_rdma", findings, "", "a usable port of InfiniBand or RoCE", _DEVICE_CURE)
 
 
-def _ports_probe(choice: PortChoice, wanted: int) -> Probe:
+def _ports_probe(choice: PortChoice, spec_count: int) -> Probe:
     """Require an active port of each adapter: half of the adapters is half of the bandwidth, and NCCL says nothing."""
     active_adapters = {port.adapter for port in choice.usable}
     down = [port for port in choice.ports if port.state == "Down"]
     idle = [port for port in down if port.adapter not in active_adapters]
-    if wanted > len(choice.usable):
+    if spec_count > len(choice.usable):
         idle = down
     bad = [f"{port.name} {port.state}, {port.physical_state}" for port in idle]
-    if wanted > len(choice.usable) and not bad:
+    if spec_count > len(choice.usable) and not bad:
         bad = [f"{len(choice.usable)} active ports in all"]
     if not choice.usable and not bad and not any(port.waits_for_manager for port in choice.ports):
         bad = [f"{port.name} {port.state}" for port in choice.ports]
     adapters = len({port.adapter for port in choice.ports})
     fine = f"{len(choice.usable)} active ports on {len(active_adapters)} of {adapters} adapters"
-    target = f"{wanted} active ports" if wanted else f"an active port of each of {adapters} adapters"
+    target = f"{spec_count} active ports" if spec_count else f"an active port of each of {adapters} adapters"
     cure = _DISABLED_CURE if idle and all(port.physical_state == "Disabled" for port in idle) else CABLE_CURE
     return finding("infiniband_ports", bad, fine, target, cure)
 

@@ -45,8 +45,8 @@ class Port:
 
     @property
     def waits_for_manager(self) -> bool:
-        configured = self.active and self.sm_lid != 0
-        return self.layer == INFINIBAND and self.state != "Down" and not configured
+        has_lid = self.active and self.sm_lid != 0
+        return self.layer == INFINIBAND and self.state != "Down" and not has_lid
 
 
 def parse_ibstat(text: str) -> tuple[Port, ...]:

@@ -33,30 +33,30 @@ def choose(ports: Sequence[Port], default_interface: str = "", expression: str =
     ports are of the gang's network.
     """
     left_out: dict[str, str] = {}
-    chosen = list(ports)
+    usable = list(ports)
 
     def leave_out(reasons: Mapping[str, str]) -> None:
-        nonlocal chosen
+        nonlocal usable
         left_out.update(reasons)
-        chosen = [port for port in chosen if port.name not in reasons]
+        usable = [port for port in usable if port.name not in reasons]
 
-    leave_out({port.name: f"its link layer {port.layer!r} is unknown" for port in chosen
+    leave_out({port.name: f"its link layer {port.layer!r} is unknown" for port in usable
                if port.layer not in (INFINIBAND, ETHERNET)})  # fmt: skip
-    managed = [port.name for port in chosen if port.layer == ETHERNET and port.interface == default_interface != ""]
-    if len(managed) < len(chosen):
-        leave_out(dict.fromkeys(managed, f"{default_interface} carries the default route"))
+    management = [port.name for port in usable if port.layer == ETHERNET and port.interface == default_interface != ""]
+    if len(management) < len(usable):
+        leave_out(dict.fromkeys(management, f"{default_interface} carries the default route"))
     if expression:
-        leave_out({port.name: f"NCCL_IB_HCA={expression}" for port in chosen if not selects(expression, port)})
-    if any(port.layer == INFINIBAND for port in chosen):
-        leave_out({port.name: "it is Ethernet beside InfiniBand" for port in chosen if port.layer == ETHERNET})
+        leave_out({port.name: f"NCCL_IB_HCA={expression}" for port in usable if not selects(expression, port)})
+    if any(port.layer == INFINIBAND for port in usable):
+        leave_out({port.name: "it is Ethernet beside InfiniBand" for port in usable if port.layer == ETHERNET})
     # A slow port of the same model as a fast one is a fault, which another probe names.
-    fastest = max((port.rate_gbit_s for port in chosen if port.active), default=0.0)
-    models = {port.model for port in chosen if port.active and port.rate_gbit_s == fastest}
+    fastest = max((port.rate_gbit_s for port in usable if port.active), default=0.0)
+    models = {port.model for port in usable if port.active and port.rate_gbit_s == fastest}
     # A model of which no port is active may be the fabric's own, all of it down.
-    others = {port.model for port in chosen if port.active} - models
+    other_models = {port.model for port in usable if port.active} - models
     leave_out({port.name: f"it is a {port.model or 'slower adapter'} beside {', '.join(sorted(models))}"
-               for port in chosen if port.model in others})  # fmt: skip
-    return PortChoice(tuple(chosen), left_out)
+               for port in usable if port.model in other_models})  # fmt: skip
+    return PortChoice(tuple(usable), left_out)
 
 
 def derive(
@@ -95,9 +95,9 @@ def _faults(ports: Sequence[Port], environment: Mapping[str, str]) -> Iterator[s
     if environment.get("NCCL_NET", "").lower() == "socket":
         yield f"NCCL_NET={environment['NCCL_NET']} takes sockets"
     chosen_ports = environment.get("NCCL_IB_HCA", "")
-    unused = [port.name for port in ports if not selects(chosen_ports, port)]
-    if unused:
-        yield f"NCCL_IB_HCA={chosen_ports} leaves out {', '.join(unused)}"
+    unused_ports = [port.name for port in ports if not selects(chosen_ports, port)]
+    if unused_ports:
+        yield f"NCCL_IB_HCA={chosen_ports} leaves out {', '.join(unused_ports)}"
     index = environment.get("NCCL_IB_GID_INDEX", "-1")
     for port in ports:
         routable = {str(number) for number, kind in port.gids.items() if kind == ROCE_V2}
@@ -118,7 +118,7 @@ def selects(expression: str, port: Port) -> bool:
         return True
     matches = any(
         (port.adapter == name if exact else port.adapter.startswith(name))
-        and (not rest or rest[0] in ("", str(port.number)))
-        for name, *rest in items
+        and (not port_numbers or port_numbers[0] in ("", str(port.number)))
+        for name, *port_numbers in items
     )
     return matches != excludes

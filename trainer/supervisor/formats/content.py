@@ -130,9 +130,9 @@ def has_iteration_alone(path: Path) -> bool:
     return {"iteration"} == set(_STEPS) & set(_read_once("values", path, _values) or {})
 
 
-def counts_epochs(path: Path) -> bool:
-    """Return whether a file's content names an epoch and no step: a number in its name is the epoch's."""
-    return step_in(path) is None and "epoch" in (_read_once("values", path, _values) or {})
+def counts_epochs(path: Path, number: int) -> bool:
+    """Return whether a file's content names an epoch and no step: the number in its name is the epoch's."""
+    return not names_number(path, number) and "epoch" in (_read_once("values", path, _values) or {})
 
 
 def _values(path: Path) -> dict[str, int]:

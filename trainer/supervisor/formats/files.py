@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import glob
+import math
 import re
 from functools import partial
 from pathlib import Path
-from typing import AbstractSet, Iterator
+from typing import AbstractSet, Iterator, Sequence
 
 from trainer.supervisor.formats import content
 from trainer.supervisor.formats.layouts import (
@@ -26,12 +28,14 @@ from trainer.supervisor.formats.layouts import (
     holds_state,
     says_state,
 )  # fmt: skip
-from trainer.supervisor.formats.names import EPOCH, STEP, number_of, other_numbers
+from trainer.supervisor.formats.names import EPOCH, STEP, first_rank_name, number_of, other_numbers
 from trainer.supervisor.formats.tree import listing
 
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
 _OF_EXPORT = re.compile(r"config.*\.json$|\.index\.json$|^tokenizer|^vocab|^special_tokens|^merges|^chat_template")
 """What belongs to weights that `save_pretrained` has written."""
+_OF_MERGE = re.compile(r"_temp(?:_[0-9a-f]{32})?$")
+"""A folder of TensorFlow's in which each device has written its part, as a checkpoint looks that is whole."""
 _RANDOM = ("random_states", "rng_state")
 
 
@@ -84,24 +88,29 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _tensorflow_is_whole(index: Path, data: list[Path], is_all: bool) -> bool:
-    """The index is written after the data: an older one is of the last save under this name."""
-    if not is_all or not each_rank([index], 1):
-        return False
-    data_written_at = max(path.stat().st_mtime for path in data)
-    return index.stat().st_mtime >= data_written_at - CLOCKS_S
+def _index_lead_s(index: Path, data: Sequence[Path]) -> float:
+    """Return by how much TensorFlow's index is younger than its data, in seconds: it is written after them. -inf where
+    one of them is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        return index.stat().st_mtime - max(path.stat().st_mtime for path in data)
+    return -math.inf
 
 
 def tensorflow_candidates(view: View) -> Iterator[Candidate]:
-    """`ckpt-3.index`, and the data files that its name counts. The number is more often that of the save."""
+    """`ckpt-3.index`, and the data files that its name counts. The number is more often that of the save. An index that
+    is not younger than its data may be that of the last save under this name, or of a node with another clock."""
+    if not view.top and _OF_MERGE.search(view.path.name) and view.matching("part-?????-of-?????.*"):
+        yield Candidate("tensorflow", view.path, partial(bool, False))
+        return
     for index in view.matching("*.index"):
         stem = index.name[: -len(".index")]
         data = [path for path in view.matching(f"{glob.escape(stem)}.data-?????-of-?????")]
         if data:
-            is_all = len(data) == int(data[0].name[-5:])
-            ready = partial(_tensorflow_is_whole, index, data, is_all)
+            lead_s = _index_lead_s(index, data)
+            is_whole = len(data) == int(data[0].name[-5:]) and lead_s >= -CLOCKS_S
+            ready = partial(each_rank, [index] if is_whole else [], 1)
             meta = view.matching(f"{glob.escape(stem)}.meta")
-            yield Candidate("tensorflow", view.path, ready, (*data, index, *meta), ordinal=True)
+            yield Candidate("tensorflow", view.path, ready, (*data, index, *meta), settles=lead_s <= 0, ordinal=True)
 
 
 def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
@@ -109,7 +118,7 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     if "tensorflow" in kinds:
         yield from tensorflow_candidates(view)
     by_number: dict[tuple[int, ...], list[str]] = {}
-    beside: dict[tuple[int, ...], list[str]] = {}
+    companions: dict[tuple[int, ...], list[str]] = {}
     digit_names = digit_files(view)
     single_names: list[str] = []
     marks = {name[: -len(end)] for end in (".done", ".DONE") for name in view.entries.files if name.endswith(end)}
@@ -129,13 +138,13 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
                 names_step = content.names_number(path, number.value)  # such as `G_1000.pth`
                 is_state_of_step = is_named or is_torn or names_step
                 key = (number.value, *other_numbers(_first_rank_name(name, view), number.value))
-                (by_number if is_state_of_step else beside).setdefault(key, []).append(name)
+                (by_number if is_state_of_step else companions).setdefault(key, []).append(name)
             elif OF_STATE.search(name):
                 single_names.append(name)
     counts_saves = _counts_saves(view, by_number)
     for key, names in by_number.items():
         value = key[0]
-        names += beside.get(key, [])  # such as `opt000030.pt` beside `model000030.pt`
+        names += companions.get(key, [])  # such as `opt000030.pt` beside `model000030.pt`
         if len(names) > 1:  # what else belongs to them, such as `meta_000030.json`
             json_names = (name for name in view.entries.files if name.endswith(".json"))
             names += [name for name in sorted(json_names) if (number := number_of(name)) and number.value == value]
@@ -157,16 +166,13 @@ def _counts_saves(view: View, by_number: dict[tuple[int, ...], list[str]]) -> bo
     if view.ranks != 1 or len(numbers) < 3 or numbers != list(range(len(numbers))):
         return False
     times = [max((view.path / name).stat().st_mtime for name in names) for _, names in sorted(by_number.items())]
-    return all(before < after for before, after in zip(times, times[1:]))
+    return all(earlier_time < later_time for earlier_time, later_time in zip(times, times[1:]))
 
 
 def _first_rank_name(name: str, view: View) -> str:
     """Return the name of the first rank's part, `ckpt_30_0.pt` for `ckpt_30_1.pt`, where that lies beside it."""
-    match = re.search(r"(?<=\d[_-])(\d{1,3})(?=\.\w+$)", name)
-    if match is None or not 0 < int(match.group()) < (view.ranks or 64):
-        return name
-    first_name = name[: match.start()] + "0" * len(match.group()) + name[match.end() :]
-    return first_name if first_name in view.entries.files else name
+    first_name, rank = first_rank_name(name)
+    return first_name if 0 < rank < (view.ranks or 64) and first_name in view.entries.files else name
 
 
 def _of_files(view: View, paths: tuple[Path, ...]) -> Candidate:

@@ -22,7 +22,7 @@ from trainer.supervisor.formats.layouts import (
     Candidate,
     is_state,
 )
-from trainer.supervisor.formats.names import family, number_in_family, number_of
+from trainer.supervisor.formats.names import family, first_rank_name, number_in_family, number_of
 from trainer.supervisor.formats.tree import Finished, is_ours, listing
 from trainer.supervisor.formats.versions import version_of, written_at
 from trainer.supervisor.sealing.copying import copy
@@ -61,8 +61,10 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
     else:
         places |= {path.parent for path in checkpoint.tops}
         for path in checkpoint.tops:
-            own_number = number_of(path.name)
-            removed_paths |= set(_of_its_name(path, own_number.value + 1)) if own_number is not None else set()
+            first_name = path.with_name(first_rank_name(path.name)[0])
+            numbered_as = first_name.name if first_name in checkpoint.tops else path.name
+            if (own_number := number_of(numbered_as)) is not None:
+                removed_paths |= set(_of_its_name(path, own_number.value + 1, numbered_as))
         folders_above = {folder_above for path in checkpoint.tops for folder_above in path.parents}
         removed_paths -= {checkpoint.root, *checkpoint.files, *folders_above}
     last_files = [
@@ -107,9 +109,10 @@ def _is_later(candidate: Candidate, checkpoint: Finished | None, sealed_at: floa
     return is_newer and written_at(version_of(rival)) > sealed_at
 
 
-def _of_its_name(path: Path, least_number: int) -> Iterator[Path]:
-    """Yield what has a checkpoint's name with such a number or a larger one: nothing may have ended it yet."""
-    pattern, entries = family(path.name), listing(path.parent)
+def _of_its_name(path: Path, least_number: int, numbered_as: str = "") -> Iterator[Path]:
+    """Yield what has a checkpoint's name with such a number or a larger one: nothing may have ended it yet.
+    `numbered_as`: as for `family`."""
+    pattern, entries = family(path.name, numbered_as), listing(path.parent)
     for name in entries.folders if path.is_dir() else entries.files:
         stems = (name[: len(name) - len(end)] for end in _HALF if name.endswith(end))
         numbers = [number_in_family(pattern, stem) for stem in stems] if pattern is not None else []

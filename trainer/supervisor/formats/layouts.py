@@ -117,7 +117,7 @@ class Candidate(NamedTuple):
         if (
             number.kind in (EPOCH, TIME, UNIT)
             or self.ordinal
-            or any(content.counts_epochs(path) for path in self.told_in)
+            or any(content.counts_epochs(path, number.value) for path in self.told_in)
         ):
             return Finished(-1, self.root, self.files, number.value, self.settles)
         return Finished(number.value, self.root, self.files, number.value, self.settles)

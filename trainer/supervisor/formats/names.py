@@ -38,6 +38,7 @@ _PARTS = re.compile(
 _LAST = re.compile(r"^(.*?)(\d+)" + _SUFFIX)
 _FIRST_RANK = re.compile(r"(?<=\d)[_-]0+(?=(?:\.[A-Za-z]\w*)*$)")
 """`ckpt_30_0.pt`: of the first rank, or the first epoch."""
+_RANK_AT_END = re.compile(r"(?<=\d[_-])(\d{1,3})(?=\.\w+$)")
 _LAP = re.compile(r"(?<![A-Za-z])(?:epochs?|ep|e)[=_-]?(\d+)(?!\d*\.\d)", re.I)
 _FIRST_OF_TWO = re.compile(r"(?<=[_-])(\d+)(?=[_-]\d+(?:\.[A-Za-z]\w*)*$)")
 _DATE = re.compile(r"^(?:19|20)\d{6}(?:\d{4,6})?$")
@@ -80,22 +81,24 @@ def number_of(name: str) -> Number | None:
     return None
 
 
-def family(name: str) -> re.Pattern[str] | None:
+def family(name: str, numbered_as: str = "") -> re.Pattern[str] | None:
     """Return the names that are this one with another number, the number as group 1; None for one without a number.
-    A number that is filled up with zeros has as many digits in each."""
-    number = number_of(name)
+    A number that is filled up with zeros has as many digits in each. `numbered_as`: a name of the same length that has
+    the number at its place, if this one would be read otherwise."""
+    numbered_as = numbered_as or name
+    number = number_of(numbered_as)
     if number is None:
         return None
     if number.kind == TIME and (match := _TIME.search(name)):
         return re.compile(re.escape(name[: match.start()]) + _TIME_TEXT + re.escape(name[match.end() :]) + r"\Z")
-    spans = [match.span() for match in re.finditer(r"\d+", name) if int(match.group()) == number.value]
+    spans = [match.span() for match in re.finditer(r"\d+", numbered_as) if int(match.group()) == number.value]
     # The rank or part may be the same number: the next one is no later step.
-    parts = [match.span() for match in _PARTS.finditer(name)]
+    parts = [match.span() for match in _PARTS.finditer(numbered_as)]
     spans = [span for span in spans if not any(low <= span[0] < high for low, high in parts)] or spans
     if number.kind == PLAIN:
         start, end = spans[-1]
     else:
-        words = (word for pattern, kind in _WORDS if kind == number.kind for word in pattern.finditer(name))
+        words = (word for pattern, kind in _WORDS if kind == number.kind for word in pattern.finditer(numbered_as))
         start, end = next((word.span(1) for word in words if int(word.group(1)) == number.value), spans[0])
     digits = rf"(\d{{{end - start}}})" if name[start] == "0" and end - start > 1 else r"(\d+)"
     return re.compile(_general(name[:start]) + digits + _general(name[end:]) + r"\Z")
@@ -124,6 +127,15 @@ def same_step(name: str) -> re.Pattern[str] | None:
 def may_be_first_rank(name: str) -> bool:
     """Return whether a name ends as the first of each rank's files does: `ckpt_30_0.pt`."""
     return bool(_FIRST_RANK.search(name))
+
+
+def first_rank_name(name: str) -> tuple[str, int]:
+    """Return the name of the first rank's file and the rank of one that may end in a rank: `ckpt_30_0.pt` and 1 for
+    `ckpt_30_1.pt`; the name itself and 0 for any other one."""
+    match = _RANK_AT_END.search(name)
+    if match is None:
+        return name, 0
+    return name[: match.start()] + "0" * len(match.group()) + name[match.end() :], int(match.group())
 
 
 def number_in_family(pattern: re.Pattern[str], name: str) -> int | None:

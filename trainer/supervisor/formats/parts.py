@@ -108,22 +108,22 @@ def _roles(members: Sequence[_Member]) -> frozenset[str]:
 def _required(roles_of: dict[int, frozenset[str]], number: int) -> frozenset[str]:
     """Return the roles that a checkpoint may still get: those of both saves before it, since a part may be written
     only every other time. None once a later one has come."""
-    if any(other > number for other in roles_of):
+    if any(other_number > number for other_number in roles_of):
         return frozenset()
-    last_two = sorted(other for other in roles_of if other < number)[-2:]
+    last_two = sorted(other_number for other_number in roles_of if other_number < number)[-2:]
     if not last_two:
         return frozenset()
     if _FOLDER in roles_of[last_two[-1]]:  # kohya's scripts may keep the newest state alone
         return roles_of[last_two[-1]]
-    return frozenset.intersection(*(roles_of[other] for other in last_two))
+    return frozenset.intersection(*(roles_of[other_number] for other_number in last_two))
 
 
 def _union(members: Sequence[_Member], lacks: bool, folder: Path) -> Candidate:
     candidates = [member.candidate for member in members]
     kinds = {candidate.kind for candidate in candidates}
-    above = os.path.commonpath([str(folder / path.above) for member in members for path in member.paths])
+    parent = os.path.commonpath([str(folder / path.above) for member in members for path in member.paths])
     return Candidate(
-        kinds.pop() if len(kinds) == 1 else "folder", Path(above),
+        kinds.pop() if len(kinds) == 1 else "folder", Path(parent),
         lambda: all(candidate.ready() for candidate in candidates),
         tuple(sorted(path for candidate in candidates for path in candidate.tops)), settles=True,
         told_in=tuple(path for candidate in candidates for path in candidate.told_in),
@@ -134,12 +134,12 @@ def _union(members: Sequence[_Member], lacks: bool, folder: Path) -> Candidate:
 def _parse(path: Path) -> _Path:
     roles: set[str] = set()
     common_names: list[str] = []
-    above: str | None = None
+    parent: str | None = None
     for depth, name in enumerate(path.parts):
         is_file = is_state(name) and depth == len(path.parts) - 1
         text = name.rpartition(".")[0] or name if is_file else name
         for match in _ROLE.finditer(text):
             roles.add(match.group().lower() if match.lastgroup == "rank" else str(match.lastgroup))
-            above = os.path.join(*path.parts[:depth], "") if above is None else above
+            parent = os.path.join(*path.parts[:depth], "") if parent is None else parent
         common_names.append(_BETWEEN.sub("-", _ROLE.sub("", text)).strip("-"))
-    return _Path(frozenset(roles), "/".join(filter(None, common_names)), str(path.parent) if above is None else above)
+    return _Path(frozenset(roles), "/".join(filter(None, common_names)), str(path.parent) if parent is None else parent)

@@ -288,8 +288,8 @@ class Recogniser:
     def sealed_until(self, sealed_step: int, of_framework: bool = False) -> float:
         """Return when the newest of what is sealed was written, in seconds since 1970; infinite where nothing is.
         `of_framework`: of what a framework has written."""
-        of_steps = ((face, one) for face, one in self._sealed.items() if one.step <= sealed_step)
-        versions = [self._steps[face][0] for face, one in of_steps if not (of_framework and one.plain)]
+        of_steps = ((face, checkpoint) for face, checkpoint in self._sealed.items() if checkpoint.step <= sealed_step)
+        versions = [self._steps[face][0] for face, checkpoint in of_steps if not (of_framework and checkpoint.plain)]
         return max(map(written_at, versions), default=float("inf"))
 
     def sealed_series(self, sealed_step: int) -> set[str]:

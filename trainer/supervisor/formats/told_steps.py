@@ -54,7 +54,8 @@ class ToldSteps:
     def before(self, time_s: float, default: int) -> int:
         """Return the step that the job had told last when something was written, `default` for none."""
         printed_at = time_s + _LINES_LATE_S
-        return next((step for heard_at, step in reversed(self.heard) if heard_at <= printed_at), default)
+        lines = tuple(self.heard)  # at once: another thread hears lines meanwhile
+        return next((step for heard_at, step in reversed(lines) if heard_at <= printed_at), default)
 
     def are_passed_by(self, step: int, planned_steps: int) -> bool:
         """Return whether a step is far beyond that which the job has reached by now, or before it tells any, beyond

@@ -139,25 +139,25 @@ class Meeting:
         """Tell this node's word and return the decision of all. It is no when a supervisor is gone or refuses, when not
         all meet in time, when `is_stopping`, or when pod 0 does not answer."""
         start_s = knock_s = time.monotonic()
-        refusal, here = "", 1
+        refusal, present_count = "", 1
         while True:
             try:
                 answer = self._ask(generation, word=word, proposes=refusal, wait_s=_POLL_S)
             except ConnectionRefusedError:
                 return Decision(False, "the agent of pod 0 is gone")
             except _NO_ANSWER:
-                answer = {"decision": None, "missing": (), "here": here}
+                answer = {"decision": None, "missing": (), "here": present_count}
                 time.sleep(_POLL_S)
             if answer["decision"] is not None:
-                go, why, culprit = answer["decision"]
-                return Decision(go, why, None if culprit is None else Word(*culprit))
-            now, here = time.monotonic(), answer["here"]
+                go, reason, culprit = answer["decision"]
+                return Decision(go, reason, None if culprit is None else Word(*culprit))
+            now, present_count = time.monotonic(), answer["here"]
             if now - start_s > self.longest_s + _MARGIN_S:
                 return Decision(False, "the agent of pod 0 does not answer")
             if is_stopping():
                 refusal = f"{word.node} is asked to stop"
             elif now - start_s > self.longest_s:
-                refusal = f"{here} of {self._place.node_count} agents met within {self.longest_s:g} s"
+                refusal = f"{present_count} of {self._place.node_count} agents met within {self.longest_s:g} s"
             elif self._place.node_rank == 0 and now - knock_s > _KNOCK_EVERY_S:
                 knock_s = now
                 # A machine refuses the connection once the pod has ended. Silence is no proof.

@@ -90,7 +90,7 @@ class WarmJob(Job):
             self._trouble = End(STORAGE, str(error), NOTHING_SOUND)
         except OSError as error:
             if not self._over.is_set():
-                self._trouble = End(STORAGE, ends.of_error(error, self.tier))
+                self._trouble = ends.error_end(error, self.tier)
         finally:
             if not self.stopping:  # ranks that are asked to stop have their grace
                 self._end_ranks()

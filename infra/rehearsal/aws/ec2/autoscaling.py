@@ -104,12 +104,12 @@ class AutoScaling:
     def _scale(self, group: FakeAutoScalingGroup) -> None:
         active = [state for state in group.instance_states if state.lifecycle_state in CAPACITY]
         missing = (group.desired_capacity or 0) - len(active)
-        paused = {process["ProcessName"] for process in group.suspended_processes}
-        if missing < 0 and "Terminate" not in paused:
+        pauses = {process["ProcessName"] for process in group.suspended_processes}
+        if missing < 0 and "Terminate" not in pauses:
             removable = [state for state in active if not state.protected_from_scale_in]
             for state in removable[:-missing]:
                 self._terminate(group, state, "was selected for termination while the group shrank")
-        elif missing > 0 and "Launch" not in paused and time.monotonic() >= self._not_before.get(group.name, 0.0):
+        elif missing > 0 and "Launch" not in pauses and time.monotonic() >= self._not_before.get(group.name, 0.0):
             for _ in range(missing):
                 if not self._launch(group):
                     break

@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from moto.ec2.models.amis import AmiBackend
 from moto.ec2.models.instances import InstanceBackend
 from moto.ec2.responses import EC2Response
 
-from infra.rehearsal.aws.ec2 import images, instances, interfaces
-from infra.rehearsal.aws.ec2.images import Images
+from infra.rehearsal.aws.ec2 import instances, interfaces
 from infra.rehearsal.aws.ec2.instances import CLUSTER_TAG, NODE_GROUP_TAG, needs_machine, set_state, tags_of
-from infra.rehearsal.aws.operations import Parameters, add_operations, wrap
-from infra.rehearsal.aws.world import World
+from infra.rehearsal.aws.operations import Parameters, ServicePart, add_operations, tag_dict, wrap
+from infra.rehearsal.aws.world import InstanceLaunch, LaunchRefused, World
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,70 @@ SETTLE_S = 0.15
 """A builder waits this long: RunInstances attaches the instance profile only after moto made the instance."""
 KEPT_FOLDERS = {"logs"}
 CONSOLE_BYTES = 64 * 1024
+
+
+IMAGED_S = 1.0
+ROOT_DISK = "root"
+"""Folder of a machine with its root disk."""
+
+
+class Images(ServicePart):
+    """AMIs for a bake: CreateImage takes time, tags snapshots and keeps the disk; launches need a known AMI."""
+
+    def disk(self, image_id: str) -> Path:
+        """Return the folder with an image's root disk."""
+        return self.world.work / "images" / image_id
+
+    def create(
+        self,
+        original: Callable[..., Any],
+        ec2: Any,
+        instance_id: str,
+        name: str,
+        description: str,
+        tag_specifications: list[dict[str, Any]],
+    ) -> Any:
+        tags = {specification["ResourceType"]: tag_dict(specification["Tags"]) for specification in tag_specifications}
+        image_tags = [specification for specification in tag_specifications if specification["ResourceType"] == "image"]
+        image = original(ec2, instance_id, name, description, tag_specifications=image_tags)
+        image.root_device_type, image.root_device_name = "ebs", "/dev/xvda"
+        image.ebs_snapshot.add_tags(tags.get("snapshot", {}))
+        image.state = "pending"
+        self.world.schedule_once(
+            self.world.takes("image made", IMAGED_S), functools.partial(self._finish, image, instance_id)
+        )
+        return image
+
+    def _finish(self, image: Any, instance_id: str) -> None:
+        if self.world.troubles.find("image", image.name, "create"):
+            image.state = "failed"
+            return
+        root = self.world.work / "machines" / instance_id / ROOT_DISK
+        if root.is_dir():
+            shutil.copytree(root, self.disk(image.id), symlinks=True, ignore_dangling_symlinks=True)
+        image.state = "available"
+
+    def deregister(self, original: Callable[..., Any], ec2: Any, ami_id: str) -> Any:
+        answer = original(ec2, ami_id)
+        shutil.rmtree(self.disk(ami_id), ignore_errors=True)
+        return answer
+
+    def check(self, launch: InstanceLaunch) -> None:
+        """Check a launch's AMI. Node groups are exempt: EKS chooses theirs, and `/_site/capacity` refuses on demand."""
+        if launch.node_group is not None:
+            return
+        image = self.world.backend("ec2").amis.get(launch.image_id)
+        if image is None:
+            message = f"The image id '[{launch.image_id}]' does not exist"
+            raise LaunchRefused("InvalidAMIID.NotFound", message)
+        if image.state != "available":
+            raise LaunchRefused("InvalidAMIID.Unavailable", f"The image id '{launch.image_id}' is no longer available")
+
+    def unpack(self, image_id: str, machine: Path) -> None:
+        """Copy the image's disk to a new machine; a machine that ran before keeps its own."""
+        source, root = self.disk(image_id), machine / ROOT_DISK
+        if source.is_dir() and not root.exists():
+            shutil.copytree(source, root, symlinks=True, ignore_dangling_symlinks=True)
 
 
 class Machines:
@@ -179,7 +243,11 @@ def role_of(world: World, instance_id: str) -> str:
 
 def install(world: World) -> None:
     instances.install(world)
-    machines = Machines(world, images.install(world))
+    images = Images(world)
+    wrap(AmiBackend, "create_image", images.create)
+    wrap(AmiBackend, "deregister_image", images.deregister)
+    world.launch_hooks.append(images.check)
+    machines = Machines(world, images)
     wrap(InstanceBackend, "start_instances", machines.start)
     wrap(InstanceBackend, "reboot_instances", machines.reboot)
     add_operations(world, EC2Response, {"get_console_output": machines.get_console_output})

@@ -13,7 +13,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Instance, InstanceBackend
 
 from infra.rehearsal.aws.ec2 import interfaces
-from infra.rehearsal.aws.operations import tag_dict, wrap
+from infra.rehearsal.aws.operations import ServicePart, tag_dict, wrap
 from infra.rehearsal.aws.world import InstanceLaunch, LaunchRefused, World
 
 NODE_GROUP_TAG, CLUSTER_TAG = "eks:nodegroup-name", "eks:cluster-name"
@@ -66,11 +66,8 @@ def describe_launch(data: dict[str, Any], arguments: dict[str, Any], image_id: s
     )
 
 
-class Instances:
+class Instances(ServicePart):
     """Replacement of moto's instantaneous instances."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
 
     def run(
         self, original: Callable[..., Any], ec2: Any, image_id: str, count: int, *positional: Any, **kwargs: Any

@@ -300,10 +300,10 @@ class Reservations:
         if (launch.market == "capacity-block") != (reservation.kind == "capacity-block"):
             message = f"MarketType {launch.market} does not go with a reservation of type {reservation.kind}"
             raise LaunchRefused("InvalidParameterCombination", message)
-        expired = (
+        is_expired = (
             reservation.kind == "capacity-block" and reservation.end and reservation.end - ENDING <= datetime.now(UTC)
         )
-        if expired or reservation.state() != "active" or self.users(reservation) >= reservation.count:
+        if is_expired or reservation.state() != "active" or self.users(reservation) >= reservation.count:
             message = f"The capacity reservation {reservation.reservation_id} has insufficient available capacity"
             raise LaunchRefused("ReservationCapacityExceeded", message)
 

@@ -10,7 +10,7 @@ from moto.core.responses import ActionResult
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.responses import EC2Response
 
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, wrap
+from infra.rehearsal.aws.operations import AwsError, Parameters, ServicePart, add_operations, wrap
 from infra.rehearsal.aws.world import World
 
 NAT_CREATION_S = 1.0
@@ -25,11 +25,8 @@ def violation(message: str) -> AwsError:
     return AwsError("DependencyViolation", message)
 
 
-class Dependencies:
+class Dependencies(ServicePart):
     """Checks before moto's own deletions."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
 
     @property
     def ec2(self) -> Any:
@@ -53,7 +50,7 @@ class Dependencies:
             return
         if group.name == "default":
             raise AwsError("CannotDelete", "the specified group: default name: default cannot be deleted by a user")
-        users = [eni.id for eni in list(self.ec2.enis.values()) if group.id in _group_ids(eni)]
+        users = [eni.id for eni in list(self.ec2.enis.values()) if group.id in {group.id for group in eni.group_set}]
         if users or any(True for _ in self._references(group.id)):
             raise violation(f"resource {group.id} has a dependent object")
 
@@ -109,15 +106,8 @@ def _check_before(world: World, name: str, check: Callable[[Callable[..., Any]],
     return checked
 
 
-def _group_ids(eni: NetworkInterface) -> set[str]:
-    return {group.id for group in eni.group_set}
-
-
-class Lifecycles:
+class Lifecycles(ServicePart):
     """NAT gateways and VPC endpoints that change state in steps and keep their interfaces meanwhile."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
 
     @property
     def ec2(self) -> Any:

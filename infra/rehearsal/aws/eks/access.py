@@ -9,7 +9,7 @@ from moto.iam.exceptions import NotFoundException
 
 from infra.rehearsal.aws.eks.clusters import Cluster, EksResponse, find, find_active
 from infra.rehearsal.aws.eks.entries import access_entry
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
+from infra.rehearsal.aws.operations import AwsError, Parameters, ServicePart, add_backend
 from infra.rehearsal.aws.world import World
 
 POLICY_ARN = "arn:aws:eks::aws:cluster-access-policy/"
@@ -24,10 +24,7 @@ POLICIES = (
 KINDS = ("STANDARD", "EC2_LINUX")
 
 
-class AccessEntries:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class AccessEntries(ServicePart):
     def _cluster(self, params: Parameters) -> Cluster:
         cluster = find(self.world, params["clusterName"])
         if not cluster.uses_entries:

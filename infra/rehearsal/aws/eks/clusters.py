@@ -158,11 +158,11 @@ class Clusters:
     def _refuse_zones(self, zone_ids: set[str]) -> None:
         zones = self.world.backend("ec2").describe_availability_zones()
         able = sorted(zone.name for zone in zones if zone.zone_id not in NO_CONTROL_PLANE)
-        if unsupported := sorted(zone_ids.difference(able)):
+        if odd_zones := sorted(zone_ids.difference(able)):
             raise AwsError(
                 "UnsupportedAvailabilityZoneException",
                 f"Cannot create cluster '{self.world.account}' because EKS does not support creating control plane "
-                f"instances in {', '.join(unsupported)}, the targeted availability zone. Retry cluster creation using "
+                f"instances in {', '.join(odd_zones)}, the targeted availability zone. Retry cluster creation using "
                 f"control plane subnets that span at least two of these availability zones: {', '.join(able)}.",
             )
 
@@ -294,9 +294,9 @@ class Clusters:
     def _delete_security_group(self, cluster: Cluster) -> None:
         """Delete the security group as EKS does: one that an interface still uses stays."""
         ec2 = self.world.backend("ec2")
-        attached = {group.id for eni in ec2.enis.values() for group in eni.group_set}
+        attached_ids = {group.id for eni in ec2.enis.values() for group in eni.group_set}
         group = ec2.get_security_group_from_id(cluster.security_group)
-        if group is not None and group.id not in attached:
+        if group is not None and group.id not in attached_ids:
             ec2.delete_security_group(group_id=group.id)
 
     def update_cluster_config(self, params: Parameters) -> dict[str, Any]:

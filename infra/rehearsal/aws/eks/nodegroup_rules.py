@@ -36,8 +36,8 @@ def mark(document: dict[str, Any], labels: dict[str, Any], taints: dict[str, Any
         document["labels"].pop(key, None)
     taints_changed = [*(taints.get("addOrUpdateTaints") or []), *(taints.get("removeTaints") or [])]
     places = {(taint["key"], taint["effect"]) for taint in taints_changed}
-    untouched = [taint for taint in document["taints"] if (taint["key"], taint["effect"]) not in places]
-    document["taints"] = [*untouched, *(taints.get("addOrUpdateTaints") or [])]
+    kept_taints = [taint for taint in document["taints"] if (taint["key"], taint["effect"]) not in places]
+    document["taints"] = [*kept_taints, *(taints.get("addOrUpdateTaints") or [])]
 
 
 def check(world: World, cluster: Cluster, params: Parameters, template: dict[str, Any] | None) -> None:

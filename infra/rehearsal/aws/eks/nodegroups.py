@@ -15,7 +15,7 @@ from infra.rehearsal.aws.eks.entries import access_entry, eks_arn
 from infra.rehearsal.aws.eks.nodegroup_parts import ManagedGroup
 from infra.rehearsal.aws.iam import arns
 from infra.rehearsal.aws.iam.access import authorise, caller
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
+from infra.rehearsal.aws.operations import AwsError, Parameters, ServicePart, add_backend
 from infra.rehearsal.aws.ssm_parameters import recommended_image
 from infra.rehearsal.aws.world import World
 
@@ -24,10 +24,7 @@ DEFAULT_TYPES = ["t3.medium"]
 SETTLE_S = 0.3
 
 
-class NodeGroups:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class NodeGroups(ServicePart):
     def _find(self, params: Parameters) -> tuple[Cluster, ManagedGroup]:
         cluster = find(self.world, params["clusterName"])
         if params["nodegroupName"] not in cluster.nodegroups:

@@ -10,17 +10,14 @@ from typing import Any
 from infra.rehearsal.aws.eks.clusters import EksResponse, find, find_active
 from infra.rehearsal.aws.eks.entries import eks_arn
 from infra.rehearsal.aws.iam.access import role_trusts
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend
+from infra.rehearsal.aws.operations import AwsError, Parameters, ServicePart, add_backend
 from infra.rehearsal.aws.world import World
 
 SERVICE = "pods.eks.amazonaws.com"
 SUMMARY = ("clusterName", "namespace", "serviceAccount", "associationArn", "associationId")
 
 
-class PodIdentity:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class PodIdentity(ServicePart):
     def _refuse_role(self, role_arn: str) -> None:
         """Refuse a role that pods cannot assume. EKS notices only when a pod asks; here the cause is still visible."""
         for action in ("sts:AssumeRole", "sts:TagSession"):
@@ -38,7 +35,7 @@ class PodIdentity:
         cluster = find_active(self.world, params["clusterName"])
         self._refuse_role(params["roleArn"])
         subject = (params["namespace"], params["serviceAccount"])
-        if any((other["namespace"], other["serviceAccount"]) == subject for other in cluster.associations.values()):
+        if any((row["namespace"], row["serviceAccount"]) == subject for row in cluster.associations.values()):
             raise AwsError("ResourceInUseException", f"Association already exists: {'/'.join(subject)}")
         number = "a-" + "".join(random.choices(string.ascii_lowercase + string.digits, k=17))
         association = {

@@ -9,14 +9,11 @@ from moto.core.resource_tagging import TaggedResource, make_tag_matcher, match_r
 from moto.resourcegroupstaggingapi.models import ResourceGroupsTaggingAPIBackend
 
 from infra.rehearsal.aws.eks.clusters import EksResponse
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_backend, wrap
+from infra.rehearsal.aws.operations import AwsError, Parameters, ServicePart, add_backend, wrap
 from infra.rehearsal.aws.world import World
 
 
-class Tags:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class Tags(ServicePart):
     def all_tags(self) -> dict[str, dict[str, str]]:
         """Return each ARN's tags, as the same dictionary that the resource shows."""
         tags_by_arn: dict[str, dict[str, str]] = {}
@@ -60,8 +57,8 @@ class Tags:
         matches = make_tag_matcher(tag_filters)
         for arn, tags in self.all_tags().items():
             kind = f"eks:{arn.split(':')[5].split('/')[0]}"
-            selected = not resource_arn_list or arn in resource_arn_list
-            if tags and selected and match_resource_type(kind, resource_type_filters) and matches(tags):
+            is_selected = not resource_arn_list or arn in resource_arn_list
+            if tags and is_selected and match_resource_type(kind, resource_type_filters) and matches(tags):
                 yield TaggedResource(arn, dict(tags), kind)
 
 

@@ -6,15 +6,17 @@ AWS imports metadata and fetches contents on the first read; here the contents c
 from __future__ import annotations
 
 import functools
+import os
 import secrets
 import shutil
+import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from infra.rehearsal.aws.fsx.fsx_rules import bad_request
-from infra.rehearsal.aws.fsx.linking import check_linker
-from infra.rehearsal.aws.fsx.sync import Link
+from infra.rehearsal.aws.iam.access import authorise, caller
 from infra.rehearsal.aws.operations import AwsError, Parameters, tag_list
 from infra.rehearsal.aws.world import World
 
@@ -22,6 +24,81 @@ CREATION_S = 1.0
 DELETION_S = 0.5
 MAX_ASSOCIATIONS = 8
 ARRIVALS = frozenset({"NEW", "CHANGED"})
+
+
+OF_BUCKET = ("GetBucketAcl", "GetBucketLocation", "ListBucket", "ListBucketMultipartUploads", "ListBucketVersions")
+OF_OBJECTS = (
+    "GetObject", "GetObjectAcl", "GetObjectTagging", "GetObjectVersion", "ListMultipartUploadParts", "PutObject",
+)  # fmt: skip
+"""Of the guide's `s3:Get*`, `s3:List*` and `s3:PutObject`; which of them FSx asks about no page says."""
+
+
+@dataclass
+class Link:
+    """A folder and the prefix of moto's S3 that it mirrors, whole objects at a time; `etags` has the last common state
+    by relative path."""
+
+    world: World
+    folder: Path
+    bucket: str
+    prefix: str
+    etags: dict[str, str] = field(default_factory=dict)
+    busy: threading.Lock = field(default_factory=threading.Lock)
+    """Held while files are moved; never acquired under the world's lock."""
+
+    def objects(self) -> dict[str, Any]:
+        """Return the newest moto keys by path relative to the prefix. Raises KeyError without the bucket."""
+        from moto.s3.models import FakeKey
+
+        listing: dict[str, Any] = {}
+        for name, versions in dict(self.world.backend("s3").buckets[self.bucket].keys).items():
+            key = versions[-1] if versions else None
+            relative = name[len(self.prefix) :]
+            if isinstance(key, FakeKey) and name.startswith(self.prefix) and relative and not name.endswith("/"):
+                listing[relative] = key
+        return listing
+
+    def pull(self, events: frozenset[str]) -> None:
+        """Import NEW and CHANGED objects and remove DELETED ones, as `events` lists."""
+        objects = self.objects()
+        for relative, key in sorted(objects.items()):
+            previous_etag = self.etags.get(relative)
+            if previous_etag == key.etag or ("NEW" if previous_etag is None else "CHANGED") not in events:
+                continue
+            self._write(relative, key)
+        if "DELETED" in events:
+            for relative in sorted(set(self.etags) - set(objects)):
+                del self.etags[relative]
+                (self.folder / relative).unlink(missing_ok=True)
+
+    def _write(self, relative: str, key: Any) -> None:
+        target = self.folder / relative
+        if not target.resolve().is_relative_to(self.folder.resolve()):
+            return  # a key like ../x is no path in the file system
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.importing")
+        partial.write_bytes(key.value)
+        os.replace(partial, target)
+        self.etags[relative] = key.etag
+
+
+def check_linker(world: World, bucket: str, prefix: str) -> None:
+    """Raise FSx's refusal of a caller who could not read and write the bucket; the emulator's own calls are nobody's.
+    FSx for Lustre's guide, "Unable to validate access to an S3 bucket when creating a DRA"."""
+    principal = caller.get()
+    if principal is None:
+        return
+    bucket_arn, context = f"arn:aws:s3:::{bucket}", {"s3:prefix": [prefix]}
+    try:
+        for name in OF_BUCKET:
+            authorise(world, principal, f"s3:{name}", [bucket_arn], context)
+        for name in OF_OBJECTS:
+            authorise(world, principal, f"s3:{name}", [f"{bucket_arn}/{prefix}x"], context)
+    except AwsError as refusal:
+        raise bad_request(
+            "Amazon FSx is unable to validate access to the S3 bucket. Ensure the IAM role or user you are using "
+            f"has s3:Get*, s3:List* and s3:PutObject permissions to the S3 bucket prefix. ({refusal})"
+        ) from refusal
 
 
 class FileSystems(Protocol):

@@ -11,8 +11,7 @@ from typing import Any
 
 from infra.rehearsal.aws.iam import build_context, ec2_resources, iam_context, key_context
 from infra.rehearsal.aws.iam.actions import ACTIONS, BESIDE, PREFIXES, ROLE_PASSED_BY, TAGS_WITH, VERSIONED
-from infra.rehearsal.aws.iam.asked_tags import given_tags, tagged_at_creation
-from infra.rehearsal.aws.iam.call_context import call_context, eks_tags
+from infra.rehearsal.aws.iam.call_context import call_context, eks_tags, given_tags, tagged_at_creation
 from infra.rehearsal.aws.operations import AwsError
 from infra.rehearsal.aws.s3 import keys
 from infra.rehearsal.aws.world import World

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import operator
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -132,20 +133,12 @@ def _arn(pattern: str, value: str, context: Context | None) -> bool:
     return is_of(pattern, value, context)
 
 
-def _number(compare: Callable[[float, float], bool]) -> Callable[[str, str, Context | None], bool]:
+def _in_order(
+    compare: Callable[[Any, Any], bool], read: Callable[[str], Any]
+) -> Callable[[str, str, Context | None], bool]:
     def judge(limit: str, value: str, context: Context | None) -> bool:
         try:
-            return compare(float(value), float(limit))
-        except ValueError:
-            return False
-
-    return judge
-
-
-def _date(compare: Callable[[datetime, datetime], bool]) -> Callable[[str, str, Context | None], bool]:
-    def judge(limit: str, value: str, context: Context | None) -> bool:
-        try:
-            return compare(_moment(value), _moment(limit))
+            return compare(read(value), read(limit))
         except ValueError:
             return False
 
@@ -171,6 +164,10 @@ def _same_bytes(digest: str, value: str, context: Context | None) -> bool:
     return base64.b64decode(digest) == base64.b64decode(value)
 
 
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "Equals": operator.eq, "LessThan": operator.lt, "LessThanEquals": operator.le,
+    "GreaterThan": operator.gt, "GreaterThanEquals": operator.ge,
+}  # fmt: skip
 COMPARES: Mapping[str, Callable[[str, str, Context | None], bool]] = {
     "StringEquals": _equal,
     "StringEqualsIgnoreCase": lambda wanted, seen, context: (
@@ -181,16 +178,11 @@ COMPARES: Mapping[str, Callable[[str, str, Context | None], bool]] = {
     "ArnEquals": _arn,
     "ArnLike": _arn,
     "Bool": lambda wanted, seen, context: wanted.lower() == seen.lower(),
-    "NumericEquals": _number(lambda seen, wanted: seen == wanted),
-    "NumericLessThan": _number(lambda seen, wanted: seen < wanted),
-    "NumericLessThanEquals": _number(lambda seen, wanted: seen <= wanted),
-    "NumericGreaterThan": _number(lambda seen, wanted: seen > wanted),
-    "NumericGreaterThanEquals": _number(lambda seen, wanted: seen >= wanted),
-    "DateEquals": _date(lambda seen, wanted: seen == wanted),
-    "DateLessThan": _date(lambda seen, wanted: seen < wanted),
-    "DateLessThanEquals": _date(lambda seen, wanted: seen <= wanted),
-    "DateGreaterThan": _date(lambda seen, wanted: seen > wanted),
-    "DateGreaterThanEquals": _date(lambda seen, wanted: seen >= wanted),
+    **{
+        f"{kind}{name}": _in_order(compare, read)
+        for kind, read in (("Numeric", float), ("Date", _moment))
+        for name, compare in _COMPARISONS.items()
+    },
     "BinaryEquals": _same_bytes,
     "IpAddress": _address,
 }

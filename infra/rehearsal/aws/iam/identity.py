@@ -19,7 +19,7 @@ from infra.rehearsal.aws.eks.clusters import Cluster, find
 from infra.rehearsal.aws.eks.entries import CLUSTER_ADMIN_POLICY
 from infra.rehearsal.aws.iam.access import Principal, authenticate, open_session, role_trusts
 from infra.rehearsal.aws.iam.signing import Message, read_signature
-from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
+from infra.rehearsal.aws.operations import AwsError, Parameters, ServicePart, add_operations
 from infra.rehearsal.aws.world import ServiceAccount, World
 
 log = logging.getLogger(__name__)
@@ -39,11 +39,8 @@ class Unknown(Exception):
     """The token has no valid owner, for the reason in the text."""
 
 
-class Reviewer:
+class Reviewer(ServicePart):
     """The webhook that replaces EKS's authenticator."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
 
     def review(self, name: str, body: bytes) -> tuple[int, dict[str, Any]]:
         """Answer a TokenReview of the cluster `name`."""
@@ -81,8 +78,8 @@ class Reviewer:
 
     def _too_young(self, entry: dict[str, Any]) -> bool:
         """Return True for a caller's entry not yet in force; EKS's own entries are ready with cluster and nodes."""
-        created = entry.get("askedFor")
-        return created is not None and datetime.now(UTC) - created < timedelta(seconds=self.world.entries_count_after_s)
+        birth = entry.get("askedFor")
+        return birth is not None and datetime.now(UTC) - birth < timedelta(seconds=self.world.entries_count_after_s)
 
     def _host(self, entry: dict[str, Any], principal: Principal) -> str:
         """Return the Node name, the private DNS name of the running instance that a node's session is named after."""
@@ -149,10 +146,7 @@ class EksAuthResponse(BaseResponse):
         self.automated_parameter_parsing = True
 
 
-class PodCredentials:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class PodCredentials(ServicePart):
     def assume_role_for_pod_identity(self, params: Parameters) -> dict[str, Any]:
         cluster = find(self.world, params["clusterName"])
         # Without the world's lock: the API server may call our token review while it checks the token.

@@ -6,6 +6,7 @@ https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -29,28 +30,10 @@ def _refuse_large(document: str) -> None:
 
 
 def install(world: World) -> None:
-    def create(
-        moto: Callable[..., Any],
-        backend: IAMBackend,
-        description: str,
-        path: str,
-        policy_document: str,
-        *values: Any,
-        **keywords: Any,
-    ) -> Any:
-        _refuse_large(policy_document)
-        return moto(backend, description, path, policy_document, *values, **keywords)
-
-    def create_version(
-        moto: Callable[..., Any],
-        backend: IAMBackend,
-        policy_arn: str,
-        policy_document: str,
-        *values: Any,
-        **keywords: Any,
-    ) -> Any:
-        _refuse_large(policy_document)
-        return moto(backend, policy_arn, policy_document, *values, **keywords)
+    def create(moto: Callable[..., Any], backend: IAMBackend, *values: Any, **keywords: Any) -> Any:
+        document = inspect.signature(moto).bind(backend, *values, **keywords).arguments["policy_document"]
+        _refuse_large(document)
+        return moto(backend, *values, **keywords)
 
     def put(moto: Callable[..., Any], backend: IAMBackend, role_name: str, policy_name: str, policy_json: str) -> Any:
         other_policies = {
@@ -62,5 +45,5 @@ def install(world: World) -> None:
         return moto(backend, role_name, policy_name, policy_json)
 
     wrap(IAMBackend, "create_policy", create)
-    wrap(IAMBackend, "create_policy_version", create_version)
+    wrap(IAMBackend, "create_policy_version", create)
     wrap(IAMBackend, "put_role_policy", put)

@@ -47,15 +47,11 @@ def _plain_again(moto: Callable[..., None], backend: S3Backend, bucket_name: str
 
 def _keep_rules(moto: Callable[..., None], backend: S3Backend, bucket_name: str, rules: list[dict[str, Any]]) -> None:
     moto(backend, bucket_name, rules)
-    shape = _answer_shape("GetBucketLifecycleConfiguration").members["Rules"]
+    shape = get_service_model("s3").operation_model("GetBucketLifecycleConfiguration").output_shape.members["Rules"]
     typed_rules = [convert_types(shape.member, rule) for rule in rules]  # type: ignore[attr-defined]
     for rule in typed_rules:
         rule.setdefault("ID", secrets.token_urlsafe(36))
     backend.get_bucket(bucket_name).written_rules = typed_rules  # type: ignore[attr-defined]
-
-
-def _answer_shape(operation: str) -> Any:
-    return get_service_model("s3").operation_model(operation).output_shape
 
 
 def convert_types(shape: Any, value: Any) -> Any:

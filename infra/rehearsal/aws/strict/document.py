@@ -59,8 +59,8 @@ class XmlDocument:
         space = re.match(r"\{.*\}", self.root.tag)
         self.space = space[0] if space else ""
         wrapper = (operation.output_shape.serialization if operation.output_shape else {}).get("resultWrapper")
-        wrapped = self.root.find(self.space + wrapper) if wrapper else self.root
-        self.whole = self.root if wrapped is None else wrapped
+        wrapper_element = self.root.find(self.space + wrapper) if wrapper else self.root
+        self.whole = self.root if wrapper_element is None else wrapper_element
 
     def child(self, member: str) -> ElementTree.Element | None:
         return self.whole.find(self.space + self._names.get(member, member))

@@ -136,9 +136,9 @@ class Pages:
             if document.items(name):
                 document.fill(name, [])
         document.put(paging.next_token, "")
-        requested = int(params.get(paging.limit or "") or 0)
+        requested_size = int(params.get(paging.limit or "") or 0)
         size = max(1, -(-len(items) // PAGES))
-        size = min(size, requested) if requested else size
+        size = min(size, requested_size) if requested_size else size
         remainder = Rest(_question(paging, operation, params), document.write(), items, size)
         with self._lock:
             number = self._asked[operation.name] = self._asked.get(operation.name, 0) + 1

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from infra.tables import table
 from trainer.contract.frozen import Frozen
 
 FILE = "aws/strictness.json"
 """File in the site's folder, written before the emulation starts. Without the file the site is strict."""
 Level = Literal["strict", "soft"]
+
+
+MINUTES: dict[str, tuple[float, float]] = table("infra.rehearsal.aws.strict", "durations")
+"""Work of AWS -> shortest and longest time that it takes."""
 
 
 class Strictness(Frozen):
@@ -30,6 +35,13 @@ class Strictness(Frozen):
         """Return a number in [0, 1) that depends only on the seed and the words, in any order of calls."""
         digest = hashlib.sha256(repr((self.seed, *words)).encode()).digest()
         return int.from_bytes(digest[:7], "big") / 2**56
+
+    def seconds(self, work: str, quick: float, number: int) -> float:
+        """Return what the `number`-th work of its sort takes; `quick` where no scale was asked for."""
+        shortest, longest = MINUTES[work]
+        if self.time_scale is None:
+            return quick
+        return 60 * (shortest + (longest - shortest) * self.chance("takes", work, number)) / self.time_scale
 
 
 STRICT = Strictness()

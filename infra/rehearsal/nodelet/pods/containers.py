@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from infra.rehearsal.nodelet.client import Object
-from infra.rehearsal.nodelet.clock import timestamp
+from infra.rehearsal.nodelet.client import Object, timestamp
 from infra.rehearsal.nodelet.pods.images import ContainerImage
 from infra.rehearsal.nodelet.pods.sandbox import Container, PodNetwork, RootSpec, StartError, remove_tree
 

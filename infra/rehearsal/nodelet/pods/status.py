@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from infra.rehearsal.nodelet.client import Object
-from infra.rehearsal.nodelet.clock import timestamp
+from infra.rehearsal.nodelet.client import Object, timestamp
 from infra.rehearsal.nodelet.pods.containers import PodContainer
 
 

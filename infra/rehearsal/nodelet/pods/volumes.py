@@ -78,7 +78,7 @@ class Volumes:
         if identity:
             mounts.append({"name": IDENTITY_VOLUME, "mountPath": IDENTITY_FOLDER, "readOnly": True})
         binds = []
-        for mount in sorted(mounts, key=lambda mounted: mounted["mountPath"].rstrip("/").count("/")):
+        for mount in sorted(mounts, key=lambda row: row["mountPath"].rstrip("/").count("/")):
             source = self._paths[mount["name"]]
             sub_path = mount.get("subPath") or expand(mount.get("subPathExpr") or "")
             if sub_path:
@@ -161,8 +161,8 @@ class Volumes:
             return self._host_path(volume["hostPath"])
         csi = volume.get("csi") or {}
         if csi.get("driver") == mountpoint.DRIVER:
-            asked = {"path": "token", "audience": IDENTITY_AUDIENCE, "expirationSeconds": 3600}
-            token = self._token(asked)[0]["token"].decode()
+            token_request = {"path": "token", "audience": IDENTITY_AUDIENCE, "expirationSeconds": 3600}
+            token = self._token(token_request)[0]["token"].decode()
             return self._s3_driver.mount(volume, token, self._folder / f"s3-{claim}")
         if csi.get("driver") != FSX_DRIVER:
             cure = f"use {FSX_DRIVER} or {mountpoint.DRIVER}"

@@ -19,6 +19,8 @@ from infra.rehearsal.plugins.package import OperationFailed
 from infra.rehearsal.plugins.wire import Props
 
 Value = TypeVar("Value")
+LONGEST_PAUSE_S = 0.4
+"""Between two looks at what AWS makes or deletes: what follows it waits for the next look."""
 PROPAGATION = timedelta(minutes=2)
 """The real plugin waits this long until AWS knows a new resource everywhere."""
 _GONE = re.compile(
@@ -77,7 +79,7 @@ class ResourceCall:
                 raise NotReady(f"timed out while waiting for {title}")
             if self.cancelled.wait(pause):
                 raise NotReady(f"cancelled while waiting for {title}")
-            pause = min(pause * 1.6, 2.0)
+            pause = min(pause * 1.6, LONGEST_PAUSE_S)
 
     def list_all(self, operation: str, member: str, **request: Any) -> list[Any]:
         """Return every item of a listing, from all its pages."""

@@ -7,13 +7,13 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.rehearsal.plugins.aws import functions, mapping, notes
+from infra.rehearsal.plugins.aws import mapping, notes
 from infra.rehearsal.plugins.aws.call import PROPAGATION, NotReady, ResourceCall, error_code
 from infra.rehearsal.plugins.aws.catalogue import RESOURCES
 from infra.rehearsal.plugins.aws.client import Clients
@@ -38,6 +38,41 @@ _KNOWN = _JSON | {
 }  # fmt: skip
 PATIENCE = "BIVOUAC_REHEARSAL_PATIENCE"
 """Factor on all time limits of the plugin: with 0.01 the 20 minutes of a deletion are 12 seconds."""
+
+
+def invoke(clients: Clients, token: str, arguments: Props) -> Props:
+    if token not in FUNCTIONS:
+        raise OperationFailed(f"unknown function {token}; the rehearsal knows: {', '.join(sorted(FUNCTIONS))}")
+    return FUNCTIONS[token](clients, arguments)
+
+
+def _caller_identity(clients: Clients, arguments: Props) -> Props:
+    answer = clients.get("sts").get_caller_identity()
+    account = answer["Account"]
+    return {"accountId": account, "arn": answer["Arn"], "userId": answer["UserId"], "id": account}
+
+
+def _parameter(clients: Clients, arguments: Props) -> Props:
+    decrypt = arguments.get("withDecryption", True)
+    ssm = clients.get("ssm", arguments.get("region"))
+    parameter = ssm.get_parameter(Name=arguments["name"], WithDecryption=decrypt)["Parameter"]
+    return {
+        "arn": parameter["ARN"],
+        "id": parameter["Name"],
+        "name": parameter["Name"],
+        "type": parameter["Type"],
+        "value": parameter["Value"],
+        "insecureValue": None if parameter["Type"] == "SecureString" else parameter["Value"],
+        "version": parameter["Version"],
+        "withDecryption": decrypt,
+        "region": arguments.get("region") or clients.region,
+    }
+
+
+FUNCTIONS: dict[str, Callable[[Clients, dict[str, Any]], Props]] = {
+    "aws:index/getCallerIdentity:getCallerIdentity": _caller_identity,
+    "aws:ssm/getParameter:getParameter": _parameter,
+}
 
 
 class AwsPackage:
@@ -167,7 +202,7 @@ class AwsPackage:
 
     def invoke(self, token: str, arguments: Props) -> Props:
         try:
-            return functions.invoke(self._clients, token, arguments)
+            return invoke(self._clients, token, arguments)
         except (ClientError, BotoCoreError) as error:
             raise OperationFailed(f"invoking {token}: {error}") from error
 

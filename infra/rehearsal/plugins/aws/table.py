@@ -2,15 +2,81 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from types import ModuleType
+from typing import Any, NamedTuple
 
-from infra.rehearsal.plugins.aws import sdk
+
+class Argument(NamedTuple):
+    """An argument of a resource in `pulumi_aws`' own classes, which are imported per service."""
+
+    required: bool
+    object: type | None
+    """Class of the object, or of each object in a list."""
+
+
+_importing = threading.RLock()
+"""The SDK loads a service's module at its first use, and not safely: a second thread may see half of it."""
+
+
+@cache
+def _resource(token: str) -> type:
+    _, module, name = token.split(":")
+    with _importing:
+        service = importlib.import_module(f"pulumi_aws.{module.split('/')[0]}")
+        resource: type = getattr(service, name)
+    return resource
+
+
+@cache
+def arguments(token: str) -> type:
+    """Return the class of a resource's arguments: `<Name>InitArgs` where an object of it is called `<Name>Args`."""
+    resource = _resource(token)
+    module = sys.modules[resource.__module__]
+    owner: type = getattr(module, f"{resource.__name__}InitArgs", None) or getattr(module, f"{resource.__name__}Args")
+    return owner
+
+
+@cache
+def shape(arguments: type) -> Mapping[str, Argument]:
+    """Return the arguments of a class by their names in Pulumi."""
+    module = sys.modules[arguments.__module__]
+    parameters = inspect.signature(arguments).parameters
+    return {
+        wire: Argument(parameters[name].default is inspect.Parameter.empty, _object(annotation, module))
+        for name, wire, annotation in _properties(arguments)
+    }
+
+
+@cache
+def computed_outputs(token: str) -> frozenset[str]:
+    """Return the outputs that every resource of the type has."""
+    optional = "typing.Optional["
+    return frozenset(wire for _, wire, kind in _properties(_resource(token)) if f"Output[{optional}" not in str(kind))
+
+
+def _properties(owner: type) -> Iterator[tuple[str, str, Any]]:
+    """Yield the name in Python, the name in Pulumi and the annotation of each property."""
+    for name, member in vars(owner).items():
+        if isinstance(member, property) and member.fget:
+            yield name, getattr(member.fget, "_pulumi_name", name), member.fget.__annotations__["return"]
+
+
+def _object(annotation: Any, module: ModuleType) -> type | None:
+    forward = re.search(r"ForwardRef\('(\w+Args)'\)", str(annotation))
+    if forward is None:
+        return None
+    owner: type = getattr(module, forward[1], None) or getattr(sys.modules[f"{module.__package__}._inputs"], forward[1])
+    return owner
 
 
 class Conversion(Enum):
@@ -184,16 +250,16 @@ class TypeRow:
 
     @property
     def has_tags(self) -> bool:
-        return "tags" in sdk.shape(sdk.arguments(self.token))
+        return "tags" in shape(arguments(self.token))
 
     @property
     def has_region(self) -> bool:
-        return "region" in sdk.shape(sdk.arguments(self.token))
+        return "region" in shape(arguments(self.token))
 
     @cached_property
     def table(self) -> dict[str, Input]:
         """Return every property that a program may set."""
-        table = _inputs(self.inputs, sdk.arguments(self.token), self.token)
+        table = _inputs(self.inputs, arguments(self.token), self.token)
         if self.naming:
             table.setdefault(self.naming.property, Input(api=LOCAL, replaces=True))
             if self.naming.prefix_property:
@@ -207,18 +273,18 @@ class TypeRow:
     @property
     def computed_outputs(self) -> frozenset[str]:
         """Return the properties that AWS chooses where the program sets none."""
-        return sdk.computed_outputs(self.token)
+        return computed_outputs(self.token)
 
 
 def _inputs(row: Mapping[str, Any], arguments: type, owner: str) -> dict[str, Input]:
-    shape = sdk.shape(arguments)
-    unknown = sorted(set(row) - set(shape))
+    arguments_by_name = shape(arguments)
+    unknown = sorted(set(row) - set(arguments_by_name))
     if unknown:
         raise ValueError(f"{', '.join(unknown)}: no inputs of {owner} in pulumi_aws ({arguments.__name__})")
-    return {name: _input(words, shape[name], f"{owner}.{name}") for name, words in row.items()}
+    return {name: _input(words, arguments_by_name[name], f"{owner}.{name}") for name, words in row.items()}
 
 
-def _input(entry: Any, argument: sdk.Argument, owner: str) -> Input:
+def _input(entry: Any, argument: Argument, owner: str) -> Input:
     """Return one input. A row writes words, or a map of `is` (words), `api`, `default` and `fields`."""
     settings = dict(entry) if isinstance(entry, dict) else {"is": entry}
     words = settings.pop("is", None) or []

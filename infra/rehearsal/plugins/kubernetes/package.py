@@ -31,6 +31,7 @@ from infra.rehearsal.plugins.package import (
 from infra.rehearsal.plugins.wire import UNKNOWN, Props, has_unknown
 
 _PATIENCE_S = 600.0
+_LONGEST_PAUSE_S = 0.4
 _KNOWN = {
     "deleteUnreachable", "upsertExistingObjects", "kubeconfig", "context", "namespace", "enableServerSideApply",
     "version", "pluginDownloadURL", "suppressDeprecationWarnings", "suppressHelmHookWarnings",
@@ -249,7 +250,7 @@ class KubernetesPackage:
                 raise OperationFailed(f"timed out while waiting for {title}")
             if self._cancelled.wait(pause):
                 raise OperationFailed(f"cancelled while waiting for {title}")
-            pause = min(pause * 1.6, 2.0)
+            pause = min(pause * 1.6, _LONGEST_PAUSE_S)
 
 
 def _servers(kubeconfig_text: Any) -> Any:

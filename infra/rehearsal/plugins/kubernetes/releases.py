@@ -30,8 +30,8 @@ DEFAULT_TIMEOUT_S = 300
 
 def failures(inputs: Props) -> list[PropertyFailure]:
     problems = unknown_properties(inputs, _KNOWN, f"{TOKEN}: the rehearsal knows")
-    required = (name for name in ("chart", "name") if not inputs.get(name))
-    return problems + [PropertyFailure(name, f"missing required property '{name}' of {TOKEN}") for name in required]
+    gaps = (name for name in ("chart", "name") if not inputs.get(name))
+    return problems + [PropertyFailure(name, f"missing required property '{name}' of {TOKEN}") for name in gaps]
 
 
 def changes(old: Props, new: Props) -> list[PropertyChange]:

@@ -125,8 +125,8 @@ def delete_group(site: AccountSite, name: str) -> None:
 
 def assume(site: AccountSite, arn: str, name: str) -> boto3.Session:
     agent = boto3.Session(*site.world.agent_key, region_name="us-east-1")
-    found = site.client("sts", agent).assume_role(RoleArn=arn, RoleSessionName=name)["Credentials"]
-    keys = (found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
+    credentials = site.client("sts", agent).assume_role(RoleArn=arn, RoleSessionName=name)["Credentials"]
+    keys = (credentials["AccessKeyId"], credentials["SecretAccessKey"], credentials["SessionToken"])
     return boto3.Session(*keys, region_name="us-east-1")
 
 

@@ -72,7 +72,7 @@ def test_a_node_group_starts_a_machine_per_instance_as_its_launch_template_says(
     assert tags["eks:cluster-name"] == "camp" and tags["bivouac:campaign"] == "camp"
     assert tags["aws:autoscaling:groupName"] == group["resources"]["autoScalingGroups"][0]["name"]
     volumes = ec2.describe_volumes(Filters=[{"Name": "attachment.instance-id", "Values": [settings["instance_id"]]}])
-    assert [one["Tags"] for one in volumes["Volumes"]] == [[{"Key": "bivouac:campaign", "Value": "camp"}]]
+    assert [volume["Tags"] for volume in volumes["Volumes"]] == [[{"Key": "bivouac:campaign", "Value": "camp"}]]
     entries = site.client("eks").list_access_entries(clusterName="camp")["accessEntries"]
     assert node_role in entries
     delete_group(site, "gpu")
@@ -108,10 +108,11 @@ def test_a_terminated_instance_is_replaced_unasked_and_its_node_deleted(
     )
     until(lambda: not of_group(site, "sys"))
     assert describe(site, "sys")["scalingConfig"]["desiredSize"] == 0
-    told = [
-        one["Description"] for one in autoscaling.describe_scaling_activities(AutoScalingGroupName=group)["Activities"]
+    descriptions = [
+        activity["Description"]
+        for activity in autoscaling.describe_scaling_activities(AutoScalingGroupName=group)["Activities"]
     ]
-    assert told[0] == f"Terminating EC2 instance: {new.settings['instance_id']}"
+    assert descriptions[0] == f"Terminating EC2 instance: {new.settings['instance_id']}"
     delete_group(site, "sys")
 
 
@@ -168,8 +169,8 @@ def test_a_launch_that_is_refused_is_told_and_tried_again(
     assert issue["code"] == "AsgInstanceLaunchFailures"
     assert "InsufficientInstanceCapacity - no m6i.large in us-east-1a" in issue["message"]
     group = describe(site, "none")["resources"]["autoScalingGroups"][0]["name"]
-    told = site.client("autoscaling").describe_scaling_activities(AutoScalingGroupName=group)["Activities"]
-    assert any(one["StatusCode"] == "Failed" for one in told)
+    activities = site.client("autoscaling").describe_scaling_activities(AutoScalingGroupName=group)["Activities"]
+    assert any(one["StatusCode"] == "Failed" for one in activities)
     until(lambda: of_group(site, "none"))
     delete_group(site, "none")
 
@@ -259,7 +260,7 @@ def test_a_deleted_cluster_leaves_neither_control_plane_nor_security_group(site:
     assert site.planes[0].stopped
     # Whoever deletes the log group before the cluster finds it made again.
     groups = site.client("logs").describe_log_groups(logGroupNamePrefix="/aws/eks/camp/")["logGroups"]
-    assert [one["logGroupName"] for one in groups] == ["/aws/eks/camp/cluster"]
+    assert [group["logGroupName"] for group in groups] == ["/aws/eks/camp/cluster"]
     found = site.client("ec2").describe_security_groups()["SecurityGroups"]
     assert group not in [one["GroupId"] for one in found]
 

@@ -27,7 +27,7 @@ def test_a_first_page_may_be_empty() -> None:
     rest, seen = empty[0], list[str]()
     while token := rest.get("nextToken"):
         rest = json.loads(pages.next(how, operation, {"nextToken": token}) or b"")
-        seen += [one["logGroupName"] for one in rest["logGroups"]]
+        seen += [group["logGroupName"] for group in rest["logGroups"]]
     assert seen == [str(number) for number in range(9)]
 
 

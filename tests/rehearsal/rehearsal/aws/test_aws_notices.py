@@ -36,7 +36,7 @@ def spec(**notify: Any) -> Spec:
 
 def told(world: World, topic: str) -> list[str]:
     """Subjects of what was published."""
-    return [str(one[2]) for one in world.backend("sns").topics[topic].sent_notifications]
+    return [str(notification[2]) for notification in world.backend("sns").topics[topic].sent_notifications]
 
 
 @pytest.fixture
@@ -108,8 +108,8 @@ def test_addresses_are_subscribed_once_and_only_they(world: World, aws: Account,
     assert subscribe(here, spec()) == []
     assert subscribe(here, asked) == ["ada@example.com", "bob@example.com"]
     assert subscribe(here, spec(email=["bob@example.com", "eve@example.com"])) == ["eve@example.com"]
-    listed = aws.sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
-    assert sorted(one["Endpoint"] for one in listed) == ["ada@example.com", "bob@example.com", "eve@example.com"]
+    subscriptions = aws.sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    assert sorted(one["Endpoint"] for one in subscriptions) == ["ada@example.com", "bob@example.com", "eve@example.com"]
 
 
 def test_a_rehearsals_webhook_is_read_from_where_the_spec_says(

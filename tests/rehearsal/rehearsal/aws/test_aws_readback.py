@@ -43,7 +43,7 @@ def test_a_new_bucket_shows_the_settings_that_s3_gives_it(
     site: AccountSite, setting: str, shown: dict[str, Any]
 ) -> None:
     s3 = site.client("s3")
-    if "fresh" not in [one["Name"] for one in s3.list_buckets()["Buckets"]]:
+    if "fresh" not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]:
         s3.create_bucket(Bucket="fresh")
     assert read(getattr(s3, f"get_bucket_{setting}")(Bucket="fresh")) == shown
     assert read(s3.get_public_access_block(Bucket="fresh")) == {"PublicAccessBlockConfiguration": CLOSED}
@@ -55,11 +55,11 @@ def test_a_bucket_whose_encryption_is_deleted_is_encrypted_by_s3_again(site: Acc
     by_key = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "arn:aws:kms:us-east-1:123456789012:key/abc"}
     rule = {"ApplyServerSideEncryptionByDefault": by_key, "BucketKeyEnabled": True}
     s3.put_bucket_encryption(Bucket="ciphered", ServerSideEncryptionConfiguration={"Rules": [rule]})
-    shown = s3.get_bucket_encryption(Bucket="ciphered")["ServerSideEncryptionConfiguration"]
-    assert shown == {"Rules": [rule]}
+    configuration = s3.get_bucket_encryption(Bucket="ciphered")["ServerSideEncryptionConfiguration"]
+    assert configuration == {"Rules": [rule]}
     s3.delete_bucket_encryption(Bucket="ciphered")
-    shown = s3.get_bucket_encryption(Bucket="ciphered")["ServerSideEncryptionConfiguration"]
-    assert shown == {"Rules": [AES256]}
+    configuration = s3.get_bucket_encryption(Bucket="ciphered")["ServerSideEncryptionConfiguration"]
+    assert configuration == {"Rules": [AES256]}
     s3.put_object(Bucket="ciphered", Key="one", Body=b"1")
     assert s3.head_object(Bucket="ciphered", Key="one")["ServerSideEncryption"] == "AES256"
 
@@ -150,10 +150,10 @@ def test_an_upload_in_parts_tells_when_it_began(site: AccountSite) -> None:
     s3 = site.client("s3")
     s3.create_bucket(Bucket="parts")
     began = datetime.now(UTC).replace(microsecond=0)
-    begun = s3.create_multipart_upload(Bucket="parts", Key="a/b")["UploadId"]
+    upload_id = s3.create_multipart_upload(Bucket="parts", Key="a/b")["UploadId"]
     s3.create_multipart_upload(Bucket="parts", Key="c")
     (shown,) = s3.list_multipart_uploads(Bucket="parts", Prefix="a/")["Uploads"]
-    assert (shown["UploadId"], shown["Key"], shown["StorageClass"]) == (begun, "a/b", "STANDARD")
+    assert (shown["UploadId"], shown["Key"], shown["StorageClass"]) == (upload_id, "a/b", "STANDARD")
     assert began <= shown["Initiated"] <= datetime.now(UTC)
 
 
@@ -188,20 +188,22 @@ ACCOUNT = "123456789012"
 
 def test_a_key_tells_what_it_is_for_and_when_it_is_rotated(site: AccountSite) -> None:
     kms = site.client("kms")
-    made = kms.create_key(Tags=[{"TagKey": "a", "TagValue": "b"}])["KeyMetadata"]
+    key_metadata = kms.create_key(Tags=[{"TagKey": "a", "TagValue": "b"}])["KeyMetadata"]
     symmetric = {"KeyUsage": "ENCRYPT_DECRYPT", "KeySpec": "SYMMETRIC_DEFAULT", "MultiRegion": False}
-    assert holds(made, **symmetric, EncryptionAlgorithms=["SYMMETRIC_DEFAULT"], SigningAlgorithms=None, Description="")
-    assert kms.describe_key(KeyId=made["KeyId"])["KeyMetadata"] == made
-    off = kms.get_key_rotation_status(KeyId=made["KeyId"])
-    assert holds(off, KeyId=made["KeyId"], KeyRotationEnabled=False, RotationPeriodInDays=None)
-    kms.enable_key_rotation(KeyId=made["KeyId"])
-    on = kms.get_key_rotation_status(KeyId=made["KeyId"])
+    assert holds(
+        key_metadata, **symmetric, EncryptionAlgorithms=["SYMMETRIC_DEFAULT"], SigningAlgorithms=None, Description=""
+    )
+    assert kms.describe_key(KeyId=key_metadata["KeyId"])["KeyMetadata"] == key_metadata
+    off = kms.get_key_rotation_status(KeyId=key_metadata["KeyId"])
+    assert holds(off, KeyId=key_metadata["KeyId"], KeyRotationEnabled=False, RotationPeriodInDays=None)
+    kms.enable_key_rotation(KeyId=key_metadata["KeyId"])
+    on = kms.get_key_rotation_status(KeyId=key_metadata["KeyId"])
     assert holds(on, KeyRotationEnabled=True, RotationPeriodInDays=365)
-    assert (on["NextRotationDate"] - made["CreationDate"]).days == 365
-    kms.enable_key_rotation(KeyId=made["KeyId"], RotationPeriodInDays=90)
-    assert kms.get_key_rotation_status(KeyId=made["KeyId"])["RotationPeriodInDays"] == 90
-    ended = kms.schedule_key_deletion(KeyId=made["KeyId"], PendingWindowInDays=7)
-    assert holds(ended, KeyId=made["Arn"], KeyState="PendingDeletion", PendingWindowInDays=7)
+    assert (on["NextRotationDate"] - key_metadata["CreationDate"]).days == 365
+    kms.enable_key_rotation(KeyId=key_metadata["KeyId"], RotationPeriodInDays=90)
+    assert kms.get_key_rotation_status(KeyId=key_metadata["KeyId"])["RotationPeriodInDays"] == 90
+    ended = kms.schedule_key_deletion(KeyId=key_metadata["KeyId"], PendingWindowInDays=7)
+    assert holds(ended, KeyId=key_metadata["Arn"], KeyState="PendingDeletion", PendingWindowInDays=7)
 
 
 def test_a_log_group_has_a_class_and_no_retention_unless_told(site: AccountSite) -> None:

@@ -45,8 +45,8 @@ def test_tags_of_everything_of_ec2_change_and_are_listed_under_ec2_s_names(site:
     }
     ec2.create_tags(Resources=list(made.values()), Tags=LATER)
     ec2.delete_tags(Resources=list(made.values()), Tags=[{"Key": "a"}])
-    listed = ec2.describe_tags(Filters=[{"Name": "resource-id", "Values": list(made.values())}])["Tags"]
-    assert {one["ResourceType"]: (one["ResourceId"], one["Key"], one["Value"]) for one in listed} == {
+    tags = ec2.describe_tags(Filters=[{"Name": "resource-id", "Values": list(made.values())}])["Tags"]
+    assert {one["ResourceType"]: (one["ResourceId"], one["Key"], one["Value"]) for one in tags} == {
         kind: (identifier, "c", "d") for kind, identifier in made.items()
     }
     assert ec2.describe_launch_templates(LaunchTemplateIds=[template])["LaunchTemplates"][0]["Tags"] == LATER
@@ -81,11 +81,11 @@ def test_a_launch_template_shows_its_data_as_written_and_a_version_takes_over_it
         "TagSpecifications": [{"ResourceType": "instance", "Tags": FIRST}],
     }
     own = [{"ResourceType": "launch-template", "Tags": LATER}]
-    made = ec2.create_launch_template(
+    template = ec2.create_launch_template(
         LaunchTemplateName="whole", VersionDescription="first", LaunchTemplateData=data, TagSpecifications=own
     )["LaunchTemplate"]
-    assert holds(made, DefaultVersionNumber=1, LatestVersionNumber=1, Tags=LATER)
-    where = {"LaunchTemplateId": made["LaunchTemplateId"]}
+    assert holds(template, DefaultVersionNumber=1, LatestVersionNumber=1, Tags=LATER)
+    where = {"LaunchTemplateId": template["LaunchTemplateId"]}
     (shown,) = ec2.describe_launch_template_versions(**where)["LaunchTemplateVersions"]
     assert holds(shown, LaunchTemplateData=data, VersionDescription="first", DefaultVersion=True, VersionNumber=1)
     larger = {"InstanceType": "m5.xlarge"}
@@ -99,8 +99,8 @@ def test_a_launch_template_shows_its_data_as_written_and_a_version_takes_over_it
 
 def test_a_launch_template_version_takes_over_from_a_source_that_is_there_before_it(site: AccountSite) -> None:
     ec2, small = site.client("ec2"), {"InstanceType": "m5.large"}
-    made = ec2.create_launch_template(LaunchTemplateName="grown", LaunchTemplateData=small)["LaunchTemplate"]
-    where = {"LaunchTemplateId": made["LaunchTemplateId"]}
+    template = ec2.create_launch_template(LaunchTemplateName="grown", LaunchTemplateData=small)["LaunchTemplate"]
+    where = {"LaunchTemplateId": template["LaunchTemplateId"]}
     optimised = ec2.create_launch_template_version(
         LaunchTemplateName="grown", SourceVersion="$Latest", LaunchTemplateData={"EbsOptimized": True}
     )["LaunchTemplateVersion"]
@@ -128,9 +128,9 @@ def test_the_answer_to_several_permissions_names_a_rule_for_each(site: AccountSi
     for direction in ("ingress", "egress"):
         made = getattr(ec2, f"authorize_security_group_{direction}")(GroupId=group, IpPermissions=permissions)
         rules = made["SecurityGroupRules"]
-        assert [one["FromPort"] for one in rules] == [988, 1021]
-        assert all(holds(one, GroupOwnerId=ACCOUNT, Description="inside", CidrIpv4="10.0.0.0/8") for one in rules)
-        ids = [one["SecurityGroupRuleId"] for one in rules]
+        assert [rule["FromPort"] for rule in rules] == [988, 1021]
+        assert all(holds(rule, GroupOwnerId=ACCOUNT, Description="inside", CidrIpv4="10.0.0.0/8") for rule in rules)
+        ids = [rule["SecurityGroupRuleId"] for rule in rules]
         shown = ec2.describe_security_group_rules(SecurityGroupRuleIds=ids)["SecurityGroupRules"]
         assert {one["SecurityGroupRuleId"] for one in shown} == set(ids)
 
@@ -141,8 +141,8 @@ def test_a_nat_gateway_is_public_and_has_an_address_of_its_subnet(site: AccountS
     assert holds(allocated, Domain="vpc", PublicIpv4Pool="amazon", NetworkBorderGroup="us-east-1")
     (address,) = ec2.describe_addresses(AllocationIds=[allocated["AllocationId"]])["Addresses"]
     assert holds(address, PublicIpv4Pool="amazon", NetworkBorderGroup="us-east-1", InstanceId=None, AssociationId=None)
-    made = ec2.create_nat_gateway(SubnetId=subnets[0], AllocationId=allocated["AllocationId"])["NatGateway"]
-    (shown,) = ec2.describe_nat_gateways(NatGatewayIds=[made["NatGatewayId"]])["NatGateways"]
+    nat_gateway = ec2.create_nat_gateway(SubnetId=subnets[0], AllocationId=allocated["AllocationId"])["NatGateway"]
+    (shown,) = ec2.describe_nat_gateways(NatGatewayIds=[nat_gateway["NatGatewayId"]])["NatGateways"]
     assert holds(shown, ConnectivityType="public", SubnetId=subnets[0])
     (own,) = shown["NatGatewayAddresses"]
     assert holds(own, IsPrimary=True, Status="succeeded", PublicIp=allocated["PublicIp"])
@@ -200,10 +200,10 @@ def test_a_cluster_shows_the_settings_that_were_made_and_no_others(site: Account
     arn = role(site, "cluster", "eks.amazonaws.com", attach="AmazonEKSClusterPolicy")
     eks.create_cluster(name="bare", roleArn=arn, resourcesVpcConfig={"subnetIds": subnets})
     eks.get_waiter("cluster_active").wait(name="bare", WaiterConfig={"Delay": 0, "MaxAttempts": 200})
-    shown = eks.describe_cluster(name="bare")["cluster"]
+    cluster = eks.describe_cluster(name="bare")["cluster"]
     absent = dict.fromkeys(("encryptionConfig", "zonalShiftConfig", "computeConfig", "storageConfig"))
     assert holds(
-        shown,
+        cluster,
         **absent,
         accessConfig={"authenticationMode": "CONFIG_MAP"},
         deletionProtection=False,
@@ -250,7 +250,7 @@ def _grow(site: AccountSite, subnets: list[str]) -> None:
     labels = {"addOrUpdateLabels": {"a": "b"}, "removeLabels": ["c"]}
     where = {"clusterName": "bare", "nodegroupName": "stock"}
     update = eks.update_nodegroup_config(**where, scalingConfig=sizes, labels=labels)["update"]
-    told = {one["type"]: json.loads(one["value"]) for one in update["params"]}
+    told = {param["type"]: json.loads(param["value"]) for param in update["params"]}
     kept = {"LabelsToAdd": {"a": "b"}, "LabelsToRemove": ["c"]}
     assert told == {"MinSize": 0, "MaxSize": 4, "DesiredSize": 0} | kept
     assert eks.describe_nodegroup(**where)["nodegroup"]["scalingConfig"] == sizes
@@ -277,18 +277,21 @@ def test_a_file_system_shows_what_fsx_chose_for_it(
     fsx, kms = site.client("fsx"), site.client("kms")
     scratch = "DeploymentType" in asked
     lustre = asked if scratch else {"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 125} | asked
-    made = fsx.create_file_system(
+    file_system = fsx.create_file_system(
         FileSystemType="LUSTRE", StorageCapacity=capacity, SubnetIds=subnets[:1], LustreConfiguration=lustre
     )["FileSystem"]
-    assert holds(made, StorageCapacity=capacity, StorageType="SSD", Lifecycle="CREATING")
-    found = made["LustreConfiguration"]
+    assert holds(file_system, StorageCapacity=capacity, StorageType="SSD", Lifecycle="CREATING")
+    configuration = file_system["LustreConfiguration"]
     assert (
-        holds(found, DataCompressionType="NONE", CopyTagsToBackups=False, **lustre) or "MetadataConfiguration" in shown
+        holds(configuration, DataCompressionType="NONE", CopyTagsToBackups=False, **lustre)
+        or "MetadataConfiguration" in shown
     )
-    metadata = found.get("MetadataConfiguration")
-    seen = found | {"MetadataConfiguration": metadata and (metadata["Mode"], metadata["Iops"])}
+    metadata = configuration.get("MetadataConfiguration")
+    seen = configuration | {"MetadataConfiguration": metadata and (metadata["Mode"], metadata["Iops"])}
     assert holds(seen, **shown)
     if scratch:
-        assert "KmsKeyId" not in made
+        assert "KmsKeyId" not in file_system
     else:
-        assert holds(kms.describe_key(KeyId=made["KmsKeyId"])["KeyMetadata"], KeyManager="AWS", KeyState="Enabled")
+        assert holds(
+            kms.describe_key(KeyId=file_system["KmsKeyId"])["KeyMetadata"], KeyManager="AWS", KeyState="Enabled"
+        )

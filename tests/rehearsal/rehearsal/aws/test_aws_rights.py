@@ -110,9 +110,9 @@ def test_who_gives_tags_at_creation_may_tag(
     assert code_of(lambda: maker.iam.create_role(**tagged)) in DENIED
     creation = may("fsx:TagResource", "arn:aws:fsx:*:*:file-system/${*}")
     both = acts("maker-who-tags", may("fsx:CreateFileSystem"), creation)
-    made = both.fsx.create_file_system(**request, Tags=MARK)["FileSystem"]
-    assert code_of(lambda: both.fsx.tag_resource(ResourceARN=made["ResourceARN"], Tags=MARK)) in DENIED
-    aws.fsx.delete_file_system(FileSystemId=made["FileSystemId"])
+    file_system = both.fsx.create_file_system(**request, Tags=MARK)["FileSystem"]
+    assert code_of(lambda: both.fsx.tag_resource(ResourceARN=file_system["ResourceARN"], Tags=MARK)) in DENIED
+    aws.fsx.delete_file_system(FileSystemId=file_system["FileSystemId"])
 
 
 def test_a_role_does_what_its_policies_and_its_boundary_both_allow(world: World, aws: Account) -> None:

@@ -249,11 +249,11 @@ def managed(world: World, aws: Account) -> str:
 
 def run_command(aws: Account, instance_id: str, *commands: str, **parameters: list[str]) -> dict[str, Any]:
     request = {"InstanceIds": [instance_id], "DocumentName": "AWS-RunShellScript"}
-    sent = aws.ssm.send_command(Parameters={"commands": list(commands), **parameters}, **request)["Command"]
+    command = aws.ssm.send_command(Parameters={"commands": list(commands), **parameters}, **request)["Command"]
 
     def ended() -> dict[str, Any] | None:
         try:
-            seen = aws.ssm.get_command_invocation(CommandId=sent["CommandId"], InstanceId=instance_id)
+            seen = aws.ssm.get_command_invocation(CommandId=command["CommandId"], InstanceId=instance_id)
         except aws.ssm.exceptions.InvocationDoesNotExist:
             return None
         return seen if seen["Status"] not in ("Pending", "InProgress") else None

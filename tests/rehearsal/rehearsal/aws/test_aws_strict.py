@@ -115,9 +115,9 @@ def test_what_goes_between_two_pages_hides_nothing_else(aws: Account) -> None:
         aws.logs.create_log_group(logGroupName=f"going-{number}")
     asked = {"logGroupNamePrefix": "going-"}
     pages = iter(aws.logs.get_paginator("describe_log_groups").paginate(**asked))
-    seen = [one["logGroupName"] for one in next(pages)["logGroups"]]
+    seen = [group["logGroupName"] for group in next(pages)["logGroups"]]
     aws.logs.delete_log_group(logGroupName="going-0")
-    seen += [one["logGroupName"] for page in pages for one in page["logGroups"]]
+    seen += [group["logGroupName"] for page in pages for group in page["logGroups"]]
     assert {f"going-{number}" for number in range(1, 6)} <= set(seen)
 
 
@@ -242,7 +242,7 @@ def test_each_source_of_a_rule_counts(aws: Account, delays: Any, quota: Any) -> 
     quota(L_0EA8095F=3)
 
     def allow(*cidrs: str) -> Any:
-        rule = {"IpProtocol": "tcp", "FromPort": 1, "ToPort": 2, "IpRanges": [{"CidrIp": one} for one in cidrs]}
+        rule = {"IpProtocol": "tcp", "FromPort": 1, "ToPort": 2, "IpRanges": [{"CidrIp": cidr} for cidr in cidrs]}
         return aws.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
 
     allow("10.0.0.0/24", "10.0.1.0/24")

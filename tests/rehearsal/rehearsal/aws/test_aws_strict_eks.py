@@ -34,9 +34,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AccountSite]:
 @pytest.fixture
 def held(site: AccountSite, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """What would happen later, by hand."""
-    kept = list[Callable[[], None]]()
-    monkeypatch.setattr(site.world, "schedule_once", lambda delay_s, function: kept.append(function))
-    return kept
+    functions = list[Callable[[], None]]()
+    monkeypatch.setattr(site.world, "schedule_once", lambda delay_s, function: functions.append(function))
+    return functions
 
 
 def test_a_clusters_update_takes_a_while_and_admits_no_second(
@@ -53,8 +53,8 @@ def test_a_clusters_update_takes_a_while_and_admits_no_second(
     again = {"name": CLUSTER, "deletionProtection": False}
     assert code_of(lambda: eks.update_cluster_config(**again)) == "ResourceInUseException"
     held.pop()()
-    found = eks.describe_update(name=CLUSTER, updateId=made["id"])["update"]
-    assert (found["status"], status()) == ("Successful", "ACTIVE")
+    update = eks.describe_update(name=CLUSTER, updateId=made["id"])["update"]
+    assert (update["status"], status()) == ("Successful", "ACTIVE")
     assert eks.describe_cluster(name=CLUSTER)["cluster"]["deletionProtection"]
     eks.update_cluster_config(**again)
     held.pop()()
@@ -78,9 +78,9 @@ def test_an_add_on_takes_one_update_at_a_time(site: AccountSite) -> None:
     eks.create_addon(**key)
     until(lambda: status() == "ACTIVE")
     change = {**key, "configurationValues": '{"a": 1}'}
-    made = eks.update_addon(**change)["update"]
-    assert made["status"] == "InProgress"
-    done = {"name": CLUSTER, "addonName": "kube-proxy", "updateId": made["id"]}
+    update = eks.update_addon(**change)["update"]
+    assert update["status"] == "InProgress"
+    done = {"name": CLUSTER, "addonName": "kube-proxy", "updateId": update["id"]}
     until(lambda: eks.describe_update(**done)["update"]["status"] == "Successful")
     document = site.world.clusters[CLUSTER].addons["kube-proxy"]
     # Seen by the service alone: nothing settles what is DELETING.

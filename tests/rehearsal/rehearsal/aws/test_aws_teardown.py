@@ -82,8 +82,8 @@ def test_a_schedule_that_could_never_work_is_refused_when_it_is_made(aws: Accoun
 def test_a_placement_group_is_in_use_until_its_instances_are_terminated(world: World, aws: Account) -> None:
     tags = [{"ResourceType": "placement-group", "Tags": [{"Key": "bivouac:campaign", "Value": "k2"}]}]
     aws.ec2.create_placement_group(GroupName="rack", Strategy="cluster", TagSpecifications=tags)
-    found = aws.ec2.describe_placement_groups(Filters=[{"Name": "tag:bivouac:campaign", "Values": ["k2"]}])
-    assert [group["GroupName"] for group in found["PlacementGroups"]] == ["rack"]
+    groups = aws.ec2.describe_placement_groups(Filters=[{"Name": "tag:bivouac:campaign", "Values": ["k2"]}])
+    assert [group["GroupName"] for group in groups["PlacementGroups"]] == ["rack"]
     duplicate = code_of(lambda: aws.ec2.create_placement_group(GroupName="rack", Strategy="cluster"))
     assert duplicate == "InvalidPlacementGroup.Duplicate"
     assert code_of(lambda: launch(world, Placement={"GroupName": "none"})) == "InvalidPlacementGroup.Unknown"
@@ -101,14 +101,17 @@ def test_capacity_can_be_reserved_and_blocks_bought_but_not_cancelled(aws: Accou
     end = datetime.now(UTC) + timedelta(hours=2)
     made = aws.ec2.create_capacity_reservation(**request, InstanceCount=2, EndDateType="limited", EndDate=end)
     reservation_id = made["CapacityReservation"]["CapacityReservationId"]
-    seen = aws.ec2.describe_capacity_reservations(Filters=[{"Name": "state", "Values": ["active"]}])
-    assert [(one["CapacityReservationId"], one["AvailableInstanceCount"]) for one in seen["CapacityReservations"]] == [
-        (reservation_id, 2)
-    ]
+    reservations = aws.ec2.describe_capacity_reservations(Filters=[{"Name": "state", "Values": ["active"]}])
+    assert [
+        (reservation["CapacityReservationId"], reservation["AvailableInstanceCount"])
+        for reservation in reservations["CapacityReservations"]
+    ] == [(reservation_id, 2)]
     aws.ec2.modify_capacity_reservation(CapacityReservationId=reservation_id, InstanceCount=1)
     aws.ec2.cancel_capacity_reservation(CapacityReservationId=reservation_id)
-    seen = aws.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation_id])["CapacityReservations"]
-    assert seen[0]["State"] == "cancelled"
+    reservations = aws.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation_id])[
+        "CapacityReservations"
+    ]
+    assert reservations[0]["State"] == "cancelled"
     wanted = {"InstanceType": "p5.48xlarge", "InstanceCount": 1, "CapacityDurationHours": 24}
     offering = aws.ec2.describe_capacity_block_offerings(**wanted)["CapacityBlockOfferings"][0]
     assert float(offering["UpfrontFee"]) > 0
@@ -279,16 +282,16 @@ def test_a_launch_that_targets_a_reservation_needs_a_place_in_it(
     world: World, aws: Account, network: SimpleNamespace
 ) -> None:
     request = {"InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1a", "InstanceCount": 1}
-    made = aws.ec2.create_capacity_reservation(InstanceType="m5.large", **request)["CapacityReservation"]
-    target = {"CapacityReservationTarget": {"CapacityReservationId": made["CapacityReservationId"]}}
+    reservation = aws.ec2.create_capacity_reservation(InstanceType="m5.large", **request)["CapacityReservation"]
+    target = {"CapacityReservationTarget": {"CapacityReservationId": reservation["CapacityReservationId"]}}
     image = next(image for image in world.backend("ec2").amis if image.startswith("ami-"))
     data = {"ImageId": image, "InstanceType": "m5.large", "CapacityReservationSpecification": target}
     aws.ec2.create_launch_template(LaunchTemplateName="reserved", LaunchTemplateData=data)
     template = {"LaunchTemplateName": "reserved", "Version": "$Latest"}
     start = {"MinCount": 1, "MaxCount": 1, "LaunchTemplate": template, "SubnetId": network.subnet}
     first = aws.ec2.run_instances(**start)["Instances"][0]["InstanceId"]
-    seen = aws.ec2.describe_capacity_reservations(CapacityReservationIds=[made["CapacityReservationId"]])
-    assert seen["CapacityReservations"][0]["AvailableInstanceCount"] == 0
+    reservations = aws.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation["CapacityReservationId"]])
+    assert reservations["CapacityReservations"][0]["AvailableInstanceCount"] == 0
     assert code_of(lambda: aws.ec2.run_instances(**start)) == "ReservationCapacityExceeded"
     aws.ec2.terminate_instances(InstanceIds=[first])
     until(lambda: state_of(aws, first) == "terminated")
@@ -310,12 +313,12 @@ def test_nodes_beyond_a_groups_places_run_on_demand_unless_only_reservations_cou
         pass
     item = instance_type("p5.48xlarge")
     nodes = Nodes(count=2, instance_type=item.name, capacity=Capacity.RESERVATION, reservation_id=GROUP)
-    asked = purchase(nodes, item).reservation
-    assert asked is not None
+    reservation = purchase(nodes, item).reservation
+    assert reservation is not None
     ours = {
-        "CapacityReservationPreference": asked["capacity_reservation_preference"],
+        "CapacityReservationPreference": reservation["capacity_reservation_preference"],
         "CapacityReservationTarget": {
-            "CapacityReservationResourceGroupArn": asked["capacity_reservation_target"][
+            "CapacityReservationResourceGroupArn": reservation["capacity_reservation_target"][
                 "capacity_reservation_resource_group_arn"
             ]
         },

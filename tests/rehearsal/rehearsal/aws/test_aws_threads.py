@@ -41,9 +41,9 @@ def test_a_listing_is_answered_while_the_scheduler_removes_what_it_lists(world: 
     remover = threading.Thread(target=remove)
     remover.start()
     try:
-        listed = {volume["VolumeId"] for volume in aws.ec2.describe_volumes()["Volumes"]}
+        volume_ids = {volume["VolumeId"] for volume in aws.ec2.describe_volumes()["Volumes"]}
     finally:
         remover.join()
         ec2.volumes = dict(paused)
-    assert set(volumes) <= listed
-    assert {volume["VolumeId"] for volume in aws.ec2.describe_volumes()["Volumes"]} == listed - {volumes[0]}
+    assert set(volumes) <= volume_ids
+    assert {volume["VolumeId"] for volume in aws.ec2.describe_volumes()["Volumes"]} == volume_ids - {volumes[0]}

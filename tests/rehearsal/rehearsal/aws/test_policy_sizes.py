@@ -19,10 +19,10 @@ def document(size: int, indent: int | None = None) -> str:
 
 
 def test_a_managed_policy_has_6144_characters_at_most_in_each_version(aws: Account) -> None:
-    made = aws.iam.create_policy(PolicyName="fits", PolicyDocument=document(6144, indent=40))["Policy"]
+    policy = aws.iam.create_policy(PolicyName="fits", PolicyDocument=document(6144, indent=40))["Policy"]
     large = document(6145)
     assert code_of(lambda: aws.iam.create_policy(PolicyName="large", PolicyDocument=large)) == "LimitExceeded"
-    again = {"PolicyArn": made["Arn"], "SetAsDefault": True}
+    again = {"PolicyArn": policy["Arn"], "SetAsDefault": True}
     assert code_of(lambda: aws.iam.create_policy_version(PolicyDocument=large, **again)) == "LimitExceeded"
     aws.iam.create_policy_version(PolicyDocument=document(6144), **again)
 

@@ -124,8 +124,8 @@ class Asking:
         self._http = httpx2.Client(base_url=endpoint, verify=context, trust_env=False, timeout=30)
 
     def make(self, *documents: Object) -> None:
-        for one in documents:
-            answer = self._http.post(where(one), json=one)
+        for document in documents:
+            answer = self._http.post(where(document), json=document)
             assert answer.is_success, answer.text
 
     def refusal(self, document: Object, user: str | None = None) -> str:

@@ -12,9 +12,9 @@ from tests.worlds.nodelet_site import NodeletSite, emulated
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeletSite]:
     with emulated(tmp_path_factory.mktemp("site")) as world:
-        made = NodeletSite(world)
-        made.pitch()
-        yield made
+        nodelet_site = NodeletSite(world)
+        nodelet_site.pitch()
+        yield nodelet_site
 
 
 @pytest.fixture(scope="session")

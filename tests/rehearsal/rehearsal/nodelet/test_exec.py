@@ -164,10 +164,12 @@ print(json.dumps({
 def test_a_command_runs_where_the_containers_own_program_runs(containers: Containers, pod: str, user: int) -> None:
     ended = Ended(containers, "python3", "-c", SEE, pod=pod)
     assert ended.code == 0, ended.err
-    seen = json.loads(ended.out)
-    assert (seen["uid"], seen["gid"], seen["cwd"], seen["host"]) == (user, user, "/workspace", "rank-0")
-    assert seen["greeting"] == "hello" and "time.sleep(10**6)" in seen["first"] and len(set(seen["nets"])) == 1
-    assert seen["bounding"] == 0 and seen["more"] == "1"
+    document = json.loads(ended.out)
+    assert (document["uid"], document["gid"], document["cwd"], document["host"]) == (user, user, "/workspace", "rank-0")
+    assert (
+        document["greeting"] == "hello" and "time.sleep(10**6)" in document["first"] and len(set(document["nets"])) == 1
+    )
+    assert document["bounding"] == 0 and document["more"] == "1"
 
 
 def test_streams_are_apart_and_the_commands_exit_code_is_ours(containers: Containers) -> None:

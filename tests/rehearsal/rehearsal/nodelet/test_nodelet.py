@@ -38,7 +38,7 @@ def node_config(**cluster: str) -> str:
 
 
 def mime(*documents: str) -> str:
-    parts = "".join(f"--cut\nContent-Type: application/node.eks.aws\n\n{one}\n" for one in documents)
+    parts = "".join(f"--cut\nContent-Type: application/node.eks.aws\n\n{document}\n" for document in documents)
     return f'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="cut"\n\n{parts}--cut--\n'
 
 

@@ -74,8 +74,8 @@ def test_a_jobs_pod_has_its_own_root_and_its_end_is_reported(site: NodeletSite, 
     end = one["status"]["containerStatuses"][0]["state"]["terminated"]
     assert (end["exitCode"], end["reason"], end["message"]) == (7, "Error", "last words")
     assert end["startedAt"] <= end["finishedAt"] and one["status"]["phase"] == "Failed"
-    seen = json.loads(site.kubectl("logs", one["metadata"]["name"]))
-    assert seen == {
+    document = json.loads(site.kubectl("logs", one["metadata"]["name"]))
+    assert document == {
         "python": f"{sys.prefix}/bin/python",
         "uid": 0,
         "pid": 1,

@@ -28,7 +28,7 @@ def test_power_loss_ends_the_pods_too(site: NodeletSite, image: str) -> None:
     asked = time.monotonic()
     machine.kill()
     assert not machine.alive() and time.monotonic() - asked < 20, "a grace would be 30 s"
-    left = log.read_text()
+    text = log.read_text()
     time.sleep(0.2)
-    assert log.read_text() == left
+    assert log.read_text() == text
     assert not [line for line in processes() if f"{name}'; import time" in line]

@@ -20,9 +20,9 @@ TOKEN = "aws:codebuild/project:Project"
 @pytest.fixture
 def package(world: World, monkeypatch: pytest.MonkeyPatch) -> AwsPackage:
     signed_in(monkeypatch, world)
-    made = AwsPackage()
-    made.configure({"region": world.region, "defaultTags": {"tags": {"bivouac:foundation": "true"}}})
-    return made
+    aws_package = AwsPackage()
+    aws_package.configure({"region": world.region, "defaultTags": {"tags": {"bivouac:foundation": "true"}}})
+    return aws_package
 
 
 def project(role: str) -> dict[str, Any]:
@@ -49,19 +49,19 @@ def test_a_project_is_read_as_it_was_made_changed_in_place_and_removed(
 ) -> None:
     trust = policies.trust(CODEBUILD, AccountPlace(world.account, world.region))
     role = aws.iam.create_role(RoleName="closer", AssumeRolePolicyDocument=trust)["Role"]["Arn"]
-    asked = Request(urn="", type=TOKEN, name="closer", inputs=project(role))
-    inputs, failures = package.check(asked)
+    request = Request(urn="", type=TOKEN, name="closer", inputs=project(role))
+    inputs, failures = package.check(request)
     assert not failures and inputs["tags"]["bivouac:foundation"] == "true"
-    id, state = package.create(replace(asked, inputs=inputs))
+    id, state = package.create(replace(request, inputs=inputs))
     assert id == state["arn"] == f"arn:aws:codebuild:{world.region}:{world.account}:project/bivouac_closer"
-    there = replace(asked, id=id, inputs=inputs, old_inputs=inputs, state=state)
+    there = replace(request, id=id, inputs=inputs, old_inputs=inputs, state=state)
     _, seen, _ = package.read(there)
     assert package.diff(replace(there, inputs=seen))[0] == [], "a second look finds nothing to change"
 
     wider = {**inputs, "buildTimeout": 300, "tags": {**inputs["tags"], "more": "1"}}
     changes, _ = package.diff(replace(there, inputs=wider))
-    assert {one.path for one in changes} == {"buildTimeout", "tags"}
-    assert not any(one.replaces for one in changes)
+    assert {change.path for change in changes} == {"buildTimeout", "tags"}
+    assert not any(change.replaces for change in changes)
     package.update(replace(there, inputs=wider))
     (found,) = aws.codebuild.batch_get_projects(names=["bivouac_closer"])["projects"]
     assert found["timeoutInMinutes"] == 300 and {"key": "more", "value": "1"} in found["tags"]

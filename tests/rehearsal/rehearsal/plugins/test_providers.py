@@ -21,7 +21,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pulumi import automation
 
-from infra.rehearsal.plugins.aws import sdk
+from infra.rehearsal.plugins.aws import table
 from infra.rehearsal.plugins.aws.call import ResourceCall
 from infra.rehearsal.plugins.aws.catalogue import RESOURCES
 from infra.rehearsal.plugins.aws.client import Clients
@@ -211,9 +211,11 @@ def test_one_thread_at_a_time_loads_a_service_of_the_sdk(monkeypatch: pytest.Mon
             loading.release()
             return str
 
-    monkeypatch.setattr(sdk, "importlib", SimpleNamespace(import_module=lambda _: Service()))
+    monkeypatch.setattr(table, "importlib", SimpleNamespace(import_module=lambda _: Service()))
     with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(sdk.computed_outputs, [f"aws:none/{n}:None{n}" for n in range(4)])) == [frozenset()] * 4
+        assert (
+            list(threads.map(table.computed_outputs, [f"aws:none/{n}:None{n}" for n in range(4)])) == [frozenset()] * 4
+        )
 
 
 def properties(text: str) -> set[str]:

@@ -6,19 +6,17 @@ import itertools
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError
 
 from tests import waiting
 from tests.drills.parts.storage_gang import CAMPAIGN, Camp, Orders, run_attempt
 from tests.manifests import manifest_of, shard_at
-from tests.trainer.emulated_s3 import BUCKET, emulated_s3
+from tests.trainer.emulated_s3 import BUCKET
+from tests.trainer.emulated_s3 import s3 as s3
 from trainer.buckets import prefix
 from trainer.buckets.prefix import Prefix
 from trainer.builtin.checkpoint.bucket import BucketTier
@@ -31,15 +29,6 @@ from trainer.errors import Fenced, StorageError
 
 _numbers = itertools.count()
 WHOLE = "step-00000040/attempt-0002/mp_rank_00_model_states.pt"
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with emulated_s3(tmp_path_factory.mktemp("site")) as environment, pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        patch.setattr(boto3, "DEFAULT_SESSION", None)  # it keeps the credentials of whoever came first
-        yield boto3.client("s3")
 
 
 @dataclass(frozen=True)
@@ -183,8 +172,8 @@ def test_a_node_that_dies_during_an_upload_leaves_the_checkpoint_before_the_newe
             at = self._address(name)
             # The other rank's file lies there first: a lost peer may end it in the middle of its own upload.
             waiting.until(lambda: WHOLE in keys(self._s3, camp.url), "the other rank's file")
-            begun = self._s3.create_multipart_upload(**at)["UploadId"]
-            self._s3.upload_part(**at, UploadId=begun, PartNumber=1, Body=source.read_bytes()[:100])
+            upload_id = self._s3.create_multipart_upload(**at)["UploadId"]
+            self._s3.upload_part(**at, UploadId=upload_id, PartNumber=1, Body=source.read_bytes()[:100])
             os.kill(os.getpid(), signal.SIGKILL)
 
         if rank == 1:
@@ -202,8 +191,8 @@ def test_a_node_that_dies_during_an_upload_leaves_the_checkpoint_before_the_newe
 
     assert camp.restored(3) == [(30, True), (30, True)] and steps(camp.shared) == [40, 30]
     assert not s3.list_multipart_uploads(Bucket=BUCKET, Prefix=folder).get("Uploads")
-    left = [name for name in keys(s3, camp.url, versions=True) if name.startswith("step-00000040/attempt-")]
-    assert left and all(name.startswith("step-00000040/attempt-0003/") for name in left)
+    names = [name for name in keys(s3, camp.url, versions=True) if name.startswith("step-00000040/attempt-")]
+    assert names and all(name.startswith("step-00000040/attempt-0003/") for name in names)
 
 
 def test_a_shard_that_changed_on_its_way_is_not_published(camp: BucketCamp) -> None:
@@ -281,43 +270,6 @@ def test_the_checkpoints_of_another_campaign_of_this_name_are_left_alone(url: st
     second.publish(manifest_of(20, identity="second"), 1)
     second.retain(1, 20, (), 1, -1)
     assert steps(first) == [10] and steps(second) == [20]
-
-
-class Weather:
-    """A client that answers only after some errors."""
-
-    def __init__(self, real: Any, errors: list[Exception]) -> None:
-        self.real, self.errors, self.exceptions = real, errors, real.exceptions
-
-    def get_object(self, **where: Any) -> Any:
-        if self.errors:
-            raise self.errors.pop(0)
-        return self.real.get_object(**where)
-
-
-def refusal(code: str, status: int) -> ClientError:
-    told = {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    return ClientError(told, "GetObject")  # type: ignore[arg-type]
-
-
-def test_an_outage_is_waited_out_and_a_refusal_is_not(s3: Any, url: str) -> None:
-    slept: list[float] = []
-    place = Prefix(url, sleep=slept.append)
-    place.put("a", b"content")
-    away = [refusal("SlowDown", 503), EndpointConnectionError(endpoint_url="s3")]
-    vars(place)["_s3"] = Weather(s3, [*away])
-    found = place.get("a")
-    assert found is not None and found[0] == b"content" and slept == [1.0, 2.0]
-
-    vars(place)["_s3"] = Weather(s3, [refusal("AccessDenied", 403)])
-    with pytest.raises(PermissionError, match="AccessDenied"):
-        place.get("a")
-    assert len(slept) == 2
-
-    hurried = Prefix(url, patience_s=0, sleep=slept.append)
-    vars(hurried)["_s3"] = Weather(s3, [*away])
-    with pytest.raises(OSError, match="SlowDown"):
-        hurried.get("a")
 
 
 def test_an_object_shorter_than_its_shard_is_refused(url: str, tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ import pytest
 from tests.manifests import manifest_of
 from tests.trainer.builtin.checkpoint.committing import MakeRank, ranks_at, steps
 from tests.trainer.builtin.checkpoint.saved_steps import TinyEngine, flip
-from trainer.builtin.checkpoint import commit, tiers, writing
+from trainer.builtin.checkpoint import commit, direct, tiers, writing
 from trainer.builtin.checkpoint.commit import Begun
 from trainer.builtin.checkpoint.fence import raise_fence
 from trainer.builtin.checkpoint.files import digest_of
 from trainer.builtin.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.contract import Manifest
-from trainer.errors import Fenced, PeerLost, StorageError
+from trainer.errors import Fenced, OutOfMemory, PeerLost, StorageError
 
 
 @pytest.fixture
@@ -48,6 +48,18 @@ def test_a_shard_that_the_shared_tier_holds_otherwise_than_written_is_refused(
         rank.committer.settle(rank.gang.sums([*rank.committer.votes()[:3], 0]))
     assert isinstance(rank.error, StorageError) and "changed on the shared tier" in str(rank.error)
     assert steps(rank.tiers.shared) == [] and steps(rank.tiers.local) == [10]
+
+
+def test_a_writer_that_is_refused_memory_blames_no_tier(make: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(direct.mmap, "mmap", refuse)
+    rank = make()
+    rank.save(10)
+    rank.work()
+    assert isinstance(rank.error, OutOfMemory) and "tier" not in str(rank.error)
+    assert steps(rank.tiers.local) == []
 
 
 def test_a_shard_that_the_local_tier_no_longer_holds_as_written_is_not_brought_on(make: MakeRank) -> None:
@@ -97,8 +109,8 @@ def test_a_link_to_a_shard_that_the_shared_tier_lost_is_replaced_by_a_copy(
     flip(rank.tiers.shared.folder(10) / name)
     rank.commit(20)
     (newest, _) = rank.tiers.shared.committed()
-    wanted = {shard.file: shard.sha256 for shard in newest.shards}
-    assert digest_of(rank.tiers.shared.folder(20) / name) == wanted[name]
+    digests = {shard.file: shard.sha256 for shard in newest.shards}
+    assert digest_of(rank.tiers.shared.folder(20) / name) == digests[name]
 
 
 def test_a_shard_whose_twin_has_gone_from_the_shared_tier_is_copied(make: MakeRank) -> None:

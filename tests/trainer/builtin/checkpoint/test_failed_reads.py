@@ -19,6 +19,7 @@ import torch
 from tests.drills.parts.storage_gang import PipeGang
 from tests.manifests import manifest_of, shard_at
 from trainer.buckets.sources import BucketSource
+from trainer.builtin.assembly import Supply
 from trainer.builtin.checkpoint import restore, search
 from trainer.builtin.checkpoint.neighbour import Neighbours
 from trainer.builtin.checkpoint.search import Search
@@ -27,14 +28,14 @@ from trainer.builtin.config import load_config
 from trainer.builtin.data.held_out import open_held_out
 from trainer.builtin.data.prepare.vocabulary import given_tokenizer
 from trainer.builtin.data.reader import TokenRow, load_manifest, verify_shards
-from trainer.builtin.data.supply import Supply
 from trainer.builtin.gang import Gang
 from trainer.client.bivouac_data.reader import folder_opener
 from trainer.contract import DATA_MANIFEST_NAME, TOKENIZER_NAME, ExitCode, Layout, TrainConfig, attempt_folder
 from trainer.errors import classify
 from trainer.place import Paths
 
-PASSING = ("EIO", "ESHUTDOWN", "ESTALE", "ETIMEDOUT", "ENOTCONN", "EHOSTDOWN", "ENODEV", "EMFILE")
+PASSING = ("EIO", "ESHUTDOWN", "ESTALE", "ETIMEDOUT", "ENOTCONN", "EHOSTDOWN", "ENODEV")
+LIMITS = ("ENOMEM", "EMFILE", "ENFILE")
 LASTING = ("ENOENT", "ENOTDIR", "EISDIR", "EACCES", "EPERM", "ELOOP")
 Read = Callable[[Path, TrainConfig, Path], object]
 
@@ -90,7 +91,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("name", PASSING + LASTING)
+@pytest.mark.parametrize("name", PASSING + LIMITS + LASTING)
 def test_only_what_the_files_say_holds_a_campaign_and_what_storage_says_is_tried_again(
     reader: str,
     name: str,
@@ -106,7 +107,8 @@ def test_only_what_the_files_say_holds_a_campaign_and_what_storage_says_is_tried
         read(data, config, tmp_path)
     known = classify(raised.value)
     wanted = ExitCode.USER if reader == "the configuration" else ExitCode.DATA
-    assert known.exit_code == (wanted if name in LASTING else ExitCode.STORAGE), known
+    passing = ExitCode.INTERNAL if name in LIMITS else ExitCode.STORAGE
+    assert known.exit_code == (wanted if name in LASTING else passing), known
     assert file in str(known) and known.cure, known
     if name in ("EACCES", "EPERM"):
         assert "permission to read" in known.what

@@ -73,15 +73,15 @@ def test_a_shard_is_fetched_with_its_digest_and_refused_with_another(
 ) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, door.token)
     source, target = tmp_path / "tiny/step-00000010/attempt-0001/a.pt", tmp_path / "there/a.pt"
-    wanted = shard_of(source)
-    door.fetch(10, wanted, target)
+    shard = shard_of(source)
+    door.fetch(10, shard, target)
     assert target.read_bytes() == source.read_bytes()
     source.write_bytes(b"stale" * 1000)
     with pytest.raises(StorageError, match="another shard"):
-        door.fetch(10, wanted, tmp_path / "there/b.pt")
+        door.fetch(10, shard, tmp_path / "there/b.pt")
     source.write_bytes(b"short")
     with pytest.raises(StorageError, match="416"):
-        door.fetch(10, wanted, tmp_path / "there/b.pt")
+        door.fetch(10, shard, tmp_path / "there/b.pt")
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["a.pt"]
 
 
@@ -90,9 +90,9 @@ def test_without_the_word_or_outside_of_the_folder_nothing_is_served(
     name: str, door: ShardAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, door.token if name != "a.pt" else "another word")
-    wanted = shard_of(tmp_path / "tiny/step-00000010/attempt-0001/a.pt", name)
+    shard = shard_of(tmp_path / "tiny/step-00000010/attempt-0001/a.pt", name)
     with pytest.raises(StorageError, match="403" if name == "a.pt" else "404"):
-        door.fetch(10, wanted, tmp_path / "there/a.pt")
+        door.fetch(10, shard, tmp_path / "there/a.pt")
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def test_the_first_rank_of_a_node_tidies_up_there_and_the_first_of_all_on_shared
         (tier.folder(40) / "attempt-0001").mkdir(parents=True)
     restored(tiers, Told.of(rank, local_rank, 2))
     assert {tier.name for tier in tiers if not tier.folder(40).exists()} == tidied
-    told = {each["tier"]: (each["leftovers"], each["count"]) for each in events if each["event"] == "cleaned"}
+    told = {event["tier"]: (event["leftovers"], event["count"]) for event in events if event["event"] == "cleaned"}
     assert told == {name: (["step-00000040/attempt-0001", "step-00000040"], 2) for name in tidied}
 
 
@@ -126,7 +126,7 @@ def test_shards_of_steps_that_another_tier_has_committed_are_no_leftovers(tiers:
         saved([tiers.shared], step)
         (tiers.local.folder(step) / "attempt-0001").mkdir(parents=True)
     restored(tiers)
-    assert tiers.local.steps() == [20, 10] and "cleaned" not in [each["event"] for each in events]
+    assert tiers.local.steps() == [20, 10] and "cleaned" not in [event["event"] for event in events]
 
 
 # Candidates
@@ -284,7 +284,7 @@ def test_with_zero_another_number_of_ranks_is_reshaped_and_another_stage_never_f
     with pytest.raises(ConfigError, match=rf"{shapes}, this attempt has \({shape[0]}, {shape[1]}\)"):
         chosen(searched, [fits, older], shape)
     assert searched.asked == []
-    assert [each["why"] for each in events] == [
+    assert [event["why"] for event in events] == [
         f"of {ranks} ranks with ZeRO stage {stage}",
         "of 9 ranks with ZeRO stage 0",
     ]

@@ -80,7 +80,7 @@ def test_a_step_of_other_many_ranks_is_reshaped_from_verified_copies(
     assert reshaping.loaded == [(engine, work / "universal")] and engine.checkpoint_engine is not before
     assert there == [True], "all ranks have loaded before it goes"
     assert not work.exists() and tiers.shared.committed() == [manifest], "the nodes' own copies are of other ranks"
-    (told,) = (each for each in events if each["event"] == "reshaped")
+    (told,) = (event for event in events if event["event"] == "reshaped")
     assert (told["step"], told["from_ranks"], told["to_ranks"]) == (20, 3, 1) and 0 <= told["seconds"] < 600
 
 
@@ -119,11 +119,11 @@ def test_a_shard_that_changed_since_it_was_verified_is_not_reshaped(
 ) -> None:
     manifest = saved([tiers.shared], 20, ranks=3)
     gang = Told.of(0, 0, 1)
-    found = [item for item in Search(gang, tiers, Neighbours(0), 2).all_shards(manifest) if item]
+    items = [item for item in Search(gang, tiers, Neighbours(0), 2).all_shards(manifest) if item]
     flip(tiers.shared.folder(20) / manifest.shards[-1].file)
     with pytest.raises(StorageError, match="changed after it was verified"):
         restore._reshape(
-            TinyEngine(gang), manifest, found, Search(gang, tiers, Neighbours(0), 2), Layout(gang.world_size)
+            TinyEngine(gang), manifest, items, Search(gang, tiers, Neighbours(0), 2), Layout(gang.world_size)
         )
     assert reshaping.converted == {} and reshaping.loaded == []
 

@@ -82,9 +82,9 @@ def test_what_the_shared_tier_alone_holds_is_brought_to_the_node_and_published_t
     begun, engine = restored(tiers, Told.of(*place))
     assert begun == Begun(manifest, on_shared=True) and engine.holds(20)
     assert tiers.local.committed() == [manifest]
-    wanted = {shard.file: shard.sha256 for shard in search.needed_shards(manifest, place[0])}
+    digests = {shard.file: shard.sha256 for shard in search.needed_shards(manifest, place[0])}
     folder = tiers.local.folder(20)
-    assert {f"attempt-0001/{path.name}": digest_of(path) for path in (folder / "attempt-0001").iterdir()} == wanted
+    assert {f"attempt-0001/{path.name}": digest_of(path) for path in (folder / "attempt-0001").iterdir()} == digests
 
 
 def test_another_rank_of_the_node_brings_its_own_shards_and_publishes_nothing(tiers: Tiers) -> None:

@@ -88,8 +88,8 @@ def test_a_rank_needs_its_own_shards_and_the_models_and_nobody_elses(tiers: Tier
         "rng_rank_00001.pt",
         "zero_pp_rank_1_mp_rank_00_optim_states.pt",
     ]
-    found = searching(tiers, Told.of(1, 0, 3)).shards(manifest)
-    assert {item.shard for item in found if item} == set(needed_shards(manifest, 1)) and len(found) == 3
+    shards = searching(tiers, Told.of(1, 0, 3)).shards(manifest)
+    assert {item.shard for item in shards if item} == set(needed_shards(manifest, 1)) and len(shards) == 3
 
 
 def test_what_a_nodes_ranks_share_is_looked_for_when_the_nodes_first_rank_has_brought_it(tiers: Tiers) -> None:
@@ -117,9 +117,9 @@ def test_what_a_nodes_ranks_share_is_looked_for_when_the_nodes_first_rank_has_br
 
 def test_for_a_reshaping_each_rank_looks_for_a_part_of_all_shards(tiers: Tiers) -> None:
     manifest = saved([tiers.shared], 10, ranks=3)
-    found = [item for rank in range(2) for item in searching(tiers, Told.of(rank, rank, 2)).all_shards(manifest)]
-    assert {item.shard for item in found if item} == set(manifest.shards) and len(found) == 7
-    assert set(places(found)) == {"shared"}
+    items = [item for rank in range(2) for item in searching(tiers, Told.of(rank, rank, 2)).all_shards(manifest)]
+    assert {item.shard for item in items if item} == set(manifest.shards) and len(items) == 7
+    assert set(places(items)) == {"shared"}
     assert searching(tiers, Told.of(9, 1, 10)).all_shards(manifest) == [NOTHING_NEEDED], "there are 7"
     flip(tiers.shared.folder(10) / manifest.shards[-1].file)
     assert [item is None for item in searching(tiers).all_shards(manifest)] == [False] * 6 + [True]
@@ -153,9 +153,9 @@ def test_shards_are_read_side_by_side_up_to_eight_at_a_time(tiers: Tiers, monkey
 def test_the_nodes_own_copy_is_taken_before_a_neighbours_and_that_before_the_shared(tiers: Tiers) -> None:
     manifest = saved(tiers, 10)
     door = inventory(1, tiers.shared.folder(10))
-    found = searching(tiers, None, 0, inventory(0), door).shards(manifest)
-    assert places(found) == ["local"] * 3 and door.asked == []
-    for item in found:
+    shards = searching(tiers, None, 0, inventory(0), door).shards(manifest)
+    assert places(shards) == ["local"] * 3 and door.asked == []
+    for item in shards:
         assert item is not None
         with (tiers.local.folder(10) / item.shard.file).open("rb") as file:
             assert item.identity == identity_of(file)
@@ -169,7 +169,7 @@ def test_what_the_node_lacks_comes_from_a_neighbour_and_replaces_what_was_refuse
     there = tmp_path / "there"
     tiers.local.folder(10).rename(there)
     saved([tiers.local], 10)
-    (shard,) = (each for each in manifest.shards if each.file.endswith(MODEL))
+    (shard,) = (shard for shard in manifest.shards if shard.file.endswith(MODEL))
     path = tiers.local.folder(10) / shard.file
     if trouble == "damaged":
         flip(path)
@@ -177,10 +177,10 @@ def test_what_the_node_lacks_comes_from_a_neighbour_and_replaces_what_was_refuse
         path.unlink()
     if trouble == "a folder":
         (path / "in its place").mkdir(parents=True)
-    found = searching(tiers, None, 1, inventory(0, there), inventory(1), inventory(2)).shards(manifest)
-    assert places(found) == ["local"] * 3 and unsound_shards(manifest, tiers.local.folder(10)) == []
+    shards = searching(tiers, None, 1, inventory(0, there), inventory(1), inventory(2)).shards(manifest)
+    assert places(shards) == ["local"] * 3 and unsound_shards(manifest, tiers.local.folder(10)) == []
     with path.open("rb") as file:
-        assert next(item.identity for item in found if item and item.shard == shard) == identity_of(file)
+        assert next(item.identity for item in shards if item and item.shard == shard) == identity_of(file)
     refusal, fetched = events
     assert refusal["event"] == ("missing_shard" if trouble == "missing" else "refused_shard")
     assert (refusal["tier"], refusal["step"], refusal["rank"], refusal["file"]) == ("local", 10, 0, shard.file)
@@ -196,11 +196,11 @@ def test_a_neighbour_that_gives_nothing_sound_is_passed_over_for_the_next_one(
 ) -> None:
     manifest = saved([tiers.shared], 10)
     first, second = inventory(1, tiers.shared.folder(10), **no), inventory(2, tiers.shared.folder(10))
-    found = searching(tiers, None, 0, inventory(0), first, second).shards(manifest)
-    assert places(found) == ["local"] * 3
+    shards = searching(tiers, None, 0, inventory(0), first, second).shards(manifest)
+    assert places(shards) == ["local"] * 3
     assert len(first.asked) == len(second.asked) == 3
-    assert {each["from_node"] for each in events if each["event"] == "fetched_shard"} == {2}
-    passed = [each["node_asked"] for each in events if each["event"] == "neighbour_without_shard"]
+    assert {event["from_node"] for event in events if event["event"] == "fetched_shard"} == {2}
+    passed = [event["node_asked"] for event in events if event["event"] == "neighbour_without_shard"]
     assert passed == ([1] * 3 if "says" in no else [])
 
 
@@ -221,10 +221,10 @@ def test_a_shard_that_is_sound_nowhere_is_told_for_each_tier_and_not_found(tiers
     (tiers.local.folder(10) / shard.file).unlink()
     flip(tiers.shared.folder(10) / shard.file)
     door = inventory(1, tiers.shared.folder(10))
-    found = searching(tiers, None, 0, inventory(0), door).shards(manifest)
-    assert [item and item.shard for item in found].count(None) == 1 and len(found) == 3
+    shards = searching(tiers, None, 0, inventory(0), door).shards(manifest)
+    assert [item and item.shard for item in shards].count(None) == 1 and len(shards) == 3
     assert door.asked == [shard.file], "asked once: after the shared tier's refusal nothing has changed"
-    assert [(each["event"], each["tier"]) for each in events] == [
+    assert [(event["event"], event["tier"]) for event in events] == [
         ("missing_shard", "local"),
         ("refused_shard", "shared"),
     ]
@@ -247,11 +247,11 @@ def test_a_full_node_gives_up_its_older_steps_for_the_shard_that_comes(
         return real(door, *rest)
 
     monkeypatch.setattr(ImageInventory, "fetch", fetch)
-    found = searching(tiers, None, 0, inventory(0), inventory(1, tiers.shared.folder(20))).shards(manifest)
-    assert places(found) == ["local"] * 3
+    shards = searching(tiers, None, 0, inventory(0), inventory(1, tiers.shared.folder(20))).shards(manifest)
+    assert places(shards) == ["local"] * 3
     # 20 is wanted, 40 is a newer attempt's; 30 was trained after it and comes again.
     assert tiers.local.steps() == [40, 20]
-    (told,) = (each for each in events if each["event"] == "reclaimed")
+    (told,) = (event for event in events if event["event"] == "reclaimed")
     assert (told["dropped"], told["needed_bytes"]) == ([30, 10], manifest.shards[0].size_bytes)
 
 
@@ -267,6 +267,6 @@ def test_the_shared_tier_alone_is_waited_for_up_to_21_seconds(
     monkeypatch.setattr(search, "open_regular", failing)
     assert searching(tiers).shards(one) == [None]
     assert pauses == [1.0, 5.0, 15.0]
-    assert [(each["event"], each["tier"]) for each in events] == [
+    assert [(event["event"], event["tier"]) for event in events] == [
         ("refused_shard", name) for name in ("local", "shared")
     ]

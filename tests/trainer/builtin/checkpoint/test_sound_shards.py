@@ -67,8 +67,8 @@ def test_verified_names_the_shards_that_are_not_sound_with_what_was_seen(tiers: 
     gone, changed = manifest.shards[0], manifest.shards[-1]
     (tiers.shared.folder(10) / gone.file).unlink()
     flip(tiers.shared.folder(10) / changed.file)
-    seen = shard_at(tiers.shared.folder(10) / changed.file).sha256
-    assert unsound_shards(manifest, tiers.shared.folder(10)) == [(gone, "missing"), (changed, seen)]
+    sha256 = shard_at(tiers.shared.folder(10) / changed.file).sha256
+    assert unsound_shards(manifest, tiers.shared.folder(10)) == [(gone, "missing"), (changed, sha256)]
 
 
 def test_whatever_changes_a_file_changes_its_identity(tmp_path: Path) -> None:

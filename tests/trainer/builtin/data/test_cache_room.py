@@ -82,21 +82,21 @@ def test_a_reader_holds_its_copy_in_common_with_others(make: Callable[..., World
 def test_what_is_on_its_way_takes_its_room_from_the_first_byte_and_cannot_be_dropped(
     make: Callable[..., World],
 ) -> None:
-    seen: list[int] = []
+    st_sizes: list[int] = []
 
     def pieces() -> Iterator[bytes]:
         (partial,) = world.cache.folder.glob("*.partial")
-        seen.append(partial.stat().st_size)
+        st_sizes.append(partial.stat().st_size)
         with partial.open("rb") as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         other = World(world.cache, Shelves(), [], world.told)
         other.cache.locate(shard("b"))
-        seen.append(partial.stat().st_size)
+        st_sizes.append(partial.stat().st_size)
         yield content("a")
 
     world = make(pieces, limit=SIZE)
     assert world.cache.locate(shard("a")).read_bytes() == content("a")
-    assert seen == [SIZE, SIZE] and len(world.said("data_cache_small")) == 1
+    assert st_sizes == [SIZE, SIZE] and len(world.said("data_cache_small")) == 1
 
 
 def test_what_a_process_that_is_gone_left_half_brought_makes_way(make: Callable[..., World]) -> None:

@@ -47,13 +47,13 @@ def samples_of(out: Path, manifest: DataManifest) -> set[tuple[int, ...]]:
     end, found = manifest.end_of_document, list[tuple[int, ...]]()
     for part in ("train", "validation"):
         for sequence in stored(out, manifest, part).reshape(-1, CONTEXT + 1).tolist():
-            held: list[int] = []
+            tokens: list[int] = []
             for token in sequence:
-                held.append(token)
+                tokens.append(token)
                 if token in (end, ~end):
-                    found.append(tuple(held))
-                    held = []
-            assert not held, "a sample goes on in the next sequence"
+                    found.append(tuple(tokens))
+                    tokens = []
+            assert not tokens, "a sample goes on in the next sequence"
     return {one for one in found if len(one) > 1}
 
 
@@ -61,7 +61,7 @@ def samples_of(out: Path, manifest: DataManifest) -> set[tuple[int, ...]]:
 def test_tokens_and_masks_are_those_of_transformers(tokenizer: Path, tmp_path: Path, template: str) -> None:
     chats = conversations(60)
     manifest = make(
-        recipe(tmp_path / "text", [row_of(one) for one in chats], tokenizer, template), tmp_path / "out", quiet, 1
+        recipe(tmp_path / "text", [row_of(chat) for chat in chats], tokenizer, template), tmp_path / "out", quiet, 1
     )
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer))
     end, wanted = manifest.end_of_document, set()
@@ -82,7 +82,12 @@ def test_tokens_and_masks_are_those_of_transformers(tokenizer: Path, tmp_path: P
 
 def test_readers_give_tokens_and_mask_and_count_no_sequence_twice(tokenizer: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    manifest = make(recipe(tmp_path / "text", [row_of(one) for one in conversations(60)], tokenizer), out, quiet, 1)
+    manifest = make(
+        recipe(tmp_path / "text", [row_of(conversation) for conversation in conversations(60)], tokenizer),
+        out,
+        quiet,
+        1,
+    )
     rows = stored(out, manifest, "train").reshape(-1, CONTEXT + 1)
     reader = Reader(manifest, folder_opener(out), CONTEXT, 1)
     assert reader.samples == len(rows)
@@ -107,18 +112,20 @@ def test_readers_give_tokens_and_mask_and_count_no_sequence_twice(tokenizer: Pat
 
 
 def test_a_tokenizer_of_our_own_learns_to_end_with_the_documents_end(tmp_path: Path) -> None:
-    rows = [row_of(one) for one in conversations(60)]
+    rows = [row_of(conversation) for conversation in conversations(60)]
     made = recipe(tmp_path / "text", rows, None, PLAIN_TEMPLATE, eos_token="")
     manifest = make(made, tmp_path / "out", quiet, 1)
     own = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
-    learned = {own.decode([token for token in one if token >= 0]) for one in samples_of(tmp_path / "out", manifest)}
-    assert {one[-1] for one in samples_of(tmp_path / "out", manifest)} == {manifest.end_of_document}
+    learned = {
+        own.decode([token for token in sample if token >= 0]) for sample in samples_of(tmp_path / "out", manifest)
+    }
+    assert {sample[-1] for sample in samples_of(tmp_path / "out", manifest)} == {manifest.end_of_document}
     pairs = [turns for turns in conversations(60) if len(turns) == 2]
     assert {f" {turns[1]['content']}\n" for turns in pairs} <= learned
 
 
 def test_a_long_sample_loses_its_end_and_one_whose_response_begins_beyond_goes(tokenizer: Path, tmp_path: Path) -> None:
-    rows = [row_of(one) for one in conversations(60)]
+    rows = [row_of(conversation) for conversation in conversations(60)]
     long = " ".join(WORDS * 9)
     rows += [{"prompt": "tell", "response": long}, {"prompt": long, "response": "no"}]
     manifest = make(recipe(tmp_path / "text", rows, tokenizer), tmp_path / "out", quiet, 1)
@@ -142,7 +149,7 @@ STRICT = CHATML.replace(
 def test_a_few_unfit_samples_are_counted_and_many_refused(
     tokenizer: Path, tmp_path: Path, reason: str, row: dict[str, Any]
 ) -> None:
-    rows: list[Any] = [row_of(one) for one in conversations(57)]
+    rows: list[Any] = [row_of(conversation) for conversation in conversations(57)]
     made = make(recipe(tmp_path / "text", [*rows, row, row, row], tokenizer, STRICT), tmp_path / "few", quiet, 1)
     assert (made.sources[0].dropped, made.documents) == ({reason: 3}, 57), "a twentieth is not more than a twentieth"
     with pytest.raises(DataError, match=f"4 of 61: {reason} 4: .*; cure: repair the file"):
@@ -162,7 +169,7 @@ def test_a_few_unfit_samples_are_counted_and_many_refused(
 def test_a_template_that_does_not_fit_is_refused(
     tokenizer: Path, tmp_path: Path, template: str, end: str | None, seen: str
 ) -> None:
-    rows = [{"messages": one} for one in conversations(60)]
+    rows = [{"messages": conversation} for conversation in conversations(60)]
     made = recipe(tmp_path / "text", rows, tokenizer, template).model_copy(update={"end_of_document": end})
     with pytest.raises(DataError, match=seen):
         make(made, tmp_path / "out", quiet, 1)
@@ -180,7 +187,7 @@ def test_packed_rows_hold_each_sample_once_and_no_two_rows_would_fit_into_one() 
 
 
 def test_small_groups_pack_the_same_samples(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = recipe(tmp_path / "text", [row_of(one) for one in conversations(60)], tokenizer)
+    made = recipe(tmp_path / "text", [row_of(conversation) for conversation in conversations(60)], tokenizer)
     whole = samples_of(tmp_path / "a", make(made, tmp_path / "a", quiet, 1))
     monkeypatch.setattr(samples, "GROUP_TOKENS", 200)
     assert samples_of(tmp_path / "b", make(made, tmp_path / "b", quiet, 1)) == whole
@@ -195,6 +202,6 @@ def test_the_manifest_of_text_says_nothing_of_samples(tmp_path: Path) -> None:
         sources=(Source(location=str(tmp_path / "text")),), parameters=Parameters(held_out=0.2, seed=1), vocabulary=260
     )
     make(plain, tmp_path / "out", quiet, 1)
-    told = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
-    assert told["format"] == 2 and not {"chat", "counted_tokens"} & {*told, *told["parameters"]}
-    assert "cut" not in told["sources"][0]
+    document = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
+    assert document["format"] == 2 and not {"chat", "counted_tokens"} & {*document, *document["parameters"]}
+    assert "cut" not in document["sources"][0]

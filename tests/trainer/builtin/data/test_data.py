@@ -98,11 +98,11 @@ def test_the_type_of_the_ids_is_one_that_megatron_and_deepspeed_number_alike(tmp
 
     dtype = "int16" if vocabulary <= 2**15 else "int32"
     assert index_bytes(np.array([3, 1]), dtype)[17] == {"int16": 3, "int32": 4}[dtype]
-    given = json.loads(write_tokenizer(tmp_path / "tokenizer.json").read_text())
+    document = json.loads(write_tokenizer(tmp_path / "tokenizer.json").read_text())
     if vocabulary > 300:
-        ids = given["model"]["vocab"]
+        ids = document["model"]["vocab"]
         ids[max(ids, key=ids.__getitem__)] = vocabulary - 1
-        (tmp_path / "tokenizer.json").write_text(json.dumps(given))
+        (tmp_path / "tokenizer.json").write_text(json.dumps(document))
     made = recipe(write_text(tmp_path / "text")).model_copy(update={"tokenizer": tmp_path / "tokenizer.json"})
     manifest = make(made, tmp_path / "out", quiet, cores=1)
     assert manifest.dtype == dtype
@@ -229,9 +229,11 @@ def test_what_is_left_out_is_counted_by_reason_and_shown(tmp_path: Path) -> None
     wanted = {"empty": 1, "too_short": 1, "bad_record": 4, "not_utf8": 2, "binary": 1, "repetitive": 1}
     assert manifest.sources[0].dropped == {**wanted, "few_letters": 1, "too_long": 1}
     assert (manifest.documents, manifest.skipped_documents) == (60, 12)
-    shown = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert set(shown["dropped"]) == set(manifest.sources[0].dropped) and set(shown["dropped"]) <= set(shown["meaning"])
-    assert sum(shown["lengths"]) == 60 and len(shown["samples"]) >= 3
+    document = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert set(document["dropped"]) == set(manifest.sources[0].dropped) and set(document["dropped"]) <= set(
+        document["meaning"]
+    )
+    assert sum(document["lengths"]) == 60 and len(document["samples"]) >= 3
 
 
 def test_a_compressed_text_is_whole_however_its_words_lie(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.trainer.data_sets import open_data, prepare
 from trainer.builtin.data.feed import Feed, Share
 from trainer.builtin.data.reader import Reader
-from trainer.client.bivouac_data.order import ROUND, Order, Pool, quotas
-from trainer.client.bivouac_data.permutation import permute
+from trainer.client.bivouac_data.order import ROUND, Order, Pool, permute, quotas
 from trainer.contract.ledger import step_digest
 
 SIZES = st.integers(1, 900)

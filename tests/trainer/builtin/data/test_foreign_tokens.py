@@ -78,9 +78,9 @@ def draw(count: int = 60) -> Tokens:
 
 
 def foreign(root: Path, location: str | None = None, **changes: Any) -> Recipe:
-    made = recipe(Source(location=location or str(root / "tokens"))).model_dump()
-    made["parameters"]["format"] = "megatron"
-    return Recipe.model_validate(made | {"tokenizer": tokenizer_file(root / "tokenizer")} | changes)
+    document = recipe(Source(location=location or str(root / "tokens"))).model_dump()
+    document["parameters"]["format"] = "megatron"
+    return Recipe.model_validate(document | {"tokenizer": tokenizer_file(root / "tokenizer")} | changes)
 
 
 @pytest.mark.parametrize("writer", WRITERS)

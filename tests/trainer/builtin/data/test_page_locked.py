@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.builtin.data.feed import Feed, Share
-from trainer.builtin.data.page_locked import Batch, placement_for
+from trainer.builtin.data.feed import Batch, Feed, Share, placement_for
 
 
 class Rows:

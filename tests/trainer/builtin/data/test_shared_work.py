@@ -137,10 +137,10 @@ def test_any_number_of_workers_gives_the_drivers_bytes(client: Any, tmp_path: Pa
 
 def test_any_number_of_workers_packs_equal_samples(client: Any, tmp_path: Path) -> None:
     rows = [row_of(turns) for turns in conversations(240)]
-    made = recipe_of_chats(tmp_path / "text", rows, None, PLAIN_TEMPLATE, eos_token="")
+    chats = recipe_of_chats(tmp_path / "text", rows, None, PLAIN_TEMPLATE, eos_token="")
     body = (tmp_path / "text" / "chats.jsonl").read_bytes()
     client.put_object(Bucket="texts", Key="chats/chats.jsonl", Body=body)
-    recipe = made.model_copy(update={"sources": (Source(name="chats", location="s3://texts/chats"),)})
+    recipe = chats.model_copy(update={"sources": (Source(name="chats", location="s3://texts/chats"),)})
     alone = by_the_driver(recipe, tmp_path / "alone")
     assert sum(name.endswith(".bin") for name in alone) > 5 and len(body) > 5 * documents.UNIT_BYTES
     digest = together(work_of(recipe, 3), tmp_path / "3", client)

@@ -59,35 +59,35 @@ def is_cut_off(place: Place) -> None:
 
 
 def test_a_stopped_rank_is_named_and_those_that_waited_for_it_are_not(tmp_path: Path) -> None:
-    ended = end_of(tmp_path, [nothing, is_stopped, nothing], (0, 2), SHORT_S)
-    assert {cause.reason for cause in ended.causes.values()} == {"peer-lost"} and 1 not in ended.causes
-    assert ended.culprit is not None and (ended.culprit.ranks, ended.culprit.node) == ((1,), "node-1")
-    assert "stopped by a signal after step 3" in str(ended.culprit)
+    end = end_of(tmp_path, [nothing, is_stopped, nothing], (0, 2), SHORT_S)
+    assert {cause.reason for cause in end.causes.values()} == {"peer-lost"} and 1 not in end.causes
+    assert end.culprit is not None and (end.culprit.ranks, end.culprit.node) == ((1,), "node-1")
+    assert "stopped by a signal after step 3" in str(end.culprit)
 
 
 @pytest.mark.parametrize(("fault", "name"), [(is_killed, "SIGKILL"), (crashes, "SIGSEGV")])
 def test_a_rank_that_dies_is_named_with_its_signal(fault: object, name: str, tmp_path: Path) -> None:
-    ended = end_of(tmp_path, [nothing, fault, nothing], (0, 1, 2), LONG_S)  # type: ignore[list-item]
-    assert [ended.causes[rank].reason for rank in range(3)] == ["peer-lost", "signal", "peer-lost"]
-    assert ended.causes[1].signal == getattr(signal, name)
-    assert str(ended.culprit) == f"rank 1 on node-1: died of {name}"
+    end = end_of(tmp_path, [nothing, fault, nothing], (0, 1, 2), LONG_S)  # type: ignore[list-item]
+    assert [end.causes[rank].reason for rank in range(3)] == ["peer-lost", "signal", "peer-lost"]
+    assert end.causes[1].signal == getattr(signal, name)
+    assert str(end.culprit) == f"rank 1 on node-1: died of {name}"
 
 
 def test_a_rank_that_hangs_is_named_since_it_alone_left_no_numbers(tmp_path: Path) -> None:
-    ended = end_of(tmp_path, [nothing, hangs], (0,), SHORT_S)
-    assert ended.culprit is not None and (ended.culprit.ranks, ended.culprit.node) == ((1,), "node-1")
-    assert not ended.culprit.proven and "left no record of its exchanges" in ended.culprit.why
-    waiting_ranks = {rank: cause.ranks[0] for rank, cause in ended.causes.items()}
-    assert sorted(waiting_ranks) == [0] and all(one.end == "peer-lost" for one in waiting_ranks.values())
-    waited = [group for one in waiting_ranks.values() for group in one.groups.values() if group.timed_out]
+    end = end_of(tmp_path, [nothing, hangs], (0,), SHORT_S)
+    assert end.culprit is not None and (end.culprit.ranks, end.culprit.node) == ((1,), "node-1")
+    assert not end.culprit.proven and "left no record of its exchanges" in end.culprit.why
+    waiting_ranks = {rank: cause.ranks[0] for rank, cause in end.causes.items()}
+    assert sorted(waiting_ranks) == [0] and all(rank.end == "peer-lost" for rank in waiting_ranks.values())
+    waited = [group for rank in waiting_ranks.values() for group in rank.groups.values() if group.timed_out]
     assert waited and all(group.timeout_s == SHORT_S for group in waited)
 
 
 def test_a_rank_that_comes_when_the_other_has_given_up_is_named_as_late(tmp_path: Path) -> None:
-    ended = end_of(tmp_path, [nothing, comes_late], (0, 1), 2 * SHORT_S)
-    assert [ended.causes[rank].reason for rank in range(2)] == ["peer-lost", "peer-lost"]
-    assert ended.culprit is not None and (ended.culprit.ranks, ended.culprit.node) == ((1,), "node-1")
-    assert "late to exchange 4" in ended.culprit.why
+    end = end_of(tmp_path, [nothing, comes_late], (0, 1), 2 * SHORT_S)
+    assert [end.causes[rank].reason for rank in range(2)] == ["peer-lost", "peer-lost"]
+    assert end.culprit is not None and (end.culprit.ranks, end.culprit.node) == ((1,), "node-1")
+    assert "late to exchange 4" in end.culprit.why
 
 
 def in_own_network(root: Path, said: object) -> None:
@@ -102,14 +102,14 @@ def in_own_network(root: Path, said: object) -> None:
 @pytest.mark.nightly
 def test_a_cut_network_accuses_no_rank(tmp_path: Path) -> None:
     context = mp.get_context("fork")
-    said = context.Queue()
-    world = context.Process(target=in_own_network, args=(tmp_path, said))
+    queue = context.Queue()
+    world = context.Process(target=in_own_network, args=(tmp_path, queue))
     world.start()
-    ended = said.get()
+    ended = queue.get()
     world.join()
     assert not isinstance(ended, OSError), f"a rehearsal needs network namespaces: {ended}"
     assert isinstance(ended, Ended) and ended.culprit is not None
     assert {cause.reason for cause in ended.causes.values()} == {"peer-lost"}
     assert ended.culprit.ranks == () and ended.culprit.node is None
     assert "every rank had entered exchange 4" in ended.culprit.why and "node-0 and node-1" in ended.culprit.why
-    assert all(one.end != Sign.DIED for cause in ended.causes.values() for one in cause.ranks)
+    assert all(rank.end != Sign.DIED for cause in ended.causes.values() for rank in cause.ranks)

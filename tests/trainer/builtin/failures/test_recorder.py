@@ -67,7 +67,9 @@ def missing_by_torch(run: Path) -> set[int]:
     args = JobConfig().parse_args([str(run / recorder.FOLDER)])
     details, version = read_dir(args)
     database = build_db(details, args, version)
-    return next((set(one.missing_ranks) for one in database.collectives if one.missing_ranks), set())
+    return next(
+        (set(collective.missing_ranks) for collective in database.collectives if collective.missing_ranks), set()
+    )
 
 
 def named(run: Path, dumps: dict[int, dict[str, Any]]) -> Culprit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import subprocess
@@ -16,12 +17,13 @@ from trainer.builtin.failures import first_end
 from trainer.builtin.failures.verdict import cause_of
 from trainer.builtin.heartbeat import Heartbeat, Outcome
 from trainer.builtin.serving import Node
-from trainer.contract import Phase
+from trainer.contract import ExitCode, Phase
 from trainer.contract.culprit import Exchanges, RankSeen, Sign
 from trainer.contract.exits import TERMINATION_LIMIT_BYTES
 from trainer.contract.job import Termination
 from trainer.errors import classify
 from trainer.supervisor.ends import End
+from trainer.supervisor.in_place.generations import refusal
 from trainer.supervisor.place import Place
 
 SAMPLES = ROOT / "tests/samples/nccl_watchdog"
@@ -127,7 +129,7 @@ def test_a_termination_message_fits_the_kubelets_limit_with_eight_ranks_and_long
         assert len(message.encode()) <= TERMINATION_LIMIT_BYTES
         assert Termination.model_validate_json(message).reason == "peer-lost"
     kept = Termination.model_validate_json(message).ranks
-    assert [one.rank for one in kept] == [one.rank for one in ranks] and kept[0].groups == groups
+    assert [one.rank for one in kept] == [rank.rank for rank in ranks] and kept[0].groups == groups
 
 
 def test_a_message_of_an_older_trainer_is_read() -> None:
@@ -141,8 +143,23 @@ def test_a_message_of_an_older_trainer_is_read() -> None:
         ("NCCL error in: ProcessGroupNCCL.cpp:4, ncclRemoteError: a network error or a remote process", "peer-lost"),
         ("NCCL error in: NCCLUtils.cpp:1, unhandled cuda error (run with NCCL_DEBUG=INFO for details)", "internal"),
         ("CUDA error: uncorrectable ECC error encountered", "internal"),
-        ("CUDA out of memory. Tried to allocate 2.00 GiB", "internal"),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", "memory"),
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes", "memory"),
     ],
 )  # fmt: skip
 def test_an_error_of_nccl_about_this_ranks_own_gpu_is_no_lost_peer(text: str, reason: str) -> None:
     assert classify(RuntimeError(text)).reason == reason
+
+
+def test_what_the_kernel_refuses_a_process_is_no_disks_fault_and_restarts_in_place() -> None:
+    errors: dict[Exception, str] = {
+        MemoryError(): "memory",
+        OSError(errno.ENOMEM, "Cannot allocate memory"): "memory",
+        OSError(errno.EMFILE, "Too many open files", "/data/a"): "open-files",
+        OSError(errno.ENFILE, "Too many open files in system"): "open-files",
+    }
+    for error, reason in errors.items():
+        failure = classify(error)
+        assert (failure.reason, failure.exit_code) == (reason, ExitCode.INTERNAL) and failure.cure
+        assert not refusal(End(int(failure.exit_code), str(failure), failure.reason))
+    assert classify(OSError(errno.EIO, "Input/output error")).reason == "storage"

@@ -115,7 +115,10 @@ def plain_loop(trained: Trained) -> tuple[list[float], Any]:
     torch.manual_seed(config.seed)
     model = peft.get_peft_model(base, peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets, bias="none"))
     optimizer = torch.optim.AdamW(
-        [one for one in model.parameters() if one.requires_grad], lr=RATE, betas=(0.9, 0.95), weight_decay=0.1
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        lr=RATE,
+        betas=(0.9, 0.95),
+        weight_decay=0.1,
     )
     losses = []
     for step in range(LAST):
@@ -169,7 +172,7 @@ def test_the_optimizer_and_the_files_hold_states_of_adapters_alone(whole: Traine
     manifest = manifest_of(whole.attempt.world, LAST)
     sizes = {shard.file.rpartition("/")[2]: shard.size_bytes for shard in manifest.shards}
     trained = sum(one.numel() for name, one in weights_of(whole).items() if ".lora_" in name)
-    weights = sum(one.nbytes for one in weights_of(whole).values())
+    weights = sum(weight.nbytes for weight in weights_of(whole).values())
     states = sum(size for name, size in sizes.items() if "optim_states" in name)
     models = sum(size for name, size in sizes.items() if "model_states" in name)
     frozen = {name: size for name, size in sizes.items() if name.startswith("frozen_")}

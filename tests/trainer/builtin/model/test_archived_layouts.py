@@ -133,7 +133,7 @@ def test_a_group_that_saved_one_ranks_matrices_twice_is_no_archive(
         folder, manifest = folder_of(many.world, step), manifest_of(many.world, step)
         first, second = (folder / f"attempt-0001/mp_rank_{rank:02d}_model_states.pt" for rank in range(2))
         second.write_bytes(first.read_bytes())
-        shards = tuple(shard_at(folder / one.file, one.rank) for one in manifest.shards)
+        shards = tuple(shard_at(folder / shard.file, shard.rank) for shard in manifest.shards)
         seal(folder, manifest.model_copy(update={"shards": shards}))
     site = site_of(aws, many.world, tmp_path, monkeypatch)
 

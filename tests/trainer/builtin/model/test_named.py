@@ -105,7 +105,7 @@ def test_recomputing_changes_no_bit(kind: torch.dtype) -> None:
         loss = model(tokens)
         loss.backward()
         calls.append(len(entered))
-        found.append((loss.detach(), [one.grad for one in model.parameters()]))
+        found.append((loss.detach(), [parameter.grad for parameter in model.parameters()]))
     assert calls == [1, 2, 2], "a layer is computed once, or again in the backward pass"
     for loss, gradients in found[1:]:
         assert torch.equal(loss, found[0][0])
@@ -166,7 +166,7 @@ def begun(rank: int, port: int, folder: Path) -> None:
                 precision=precision, recompute=RecomputeConfig(policy="full"),
             )  # fmt: skip
             engine, weights = build_engine(config, 2), {}
-            held = sum(one.numel() for one in engine.module.parameters())
+            held = sum(parameter.numel() for parameter in engine.module.parameters())
             for name, one in engine.module.named_parameters():
                 with deepspeed.zero.GatheredParameters(one, enabled=stage == 3):
                     weights[name] = one.detach().clone()

@@ -33,7 +33,7 @@ def test_weights_are_trained_on_resumed_and_handed_over(
     )  # fmt: skip
     whole = run(World(tmp_path / "world", data, config), 1, nodes=1, ranks_per_node=2)
     assert whole.agents[0].returncode == 0, whole.log(0).read_text()
-    assert [one["tensors"] for one in whole.events("weights_taken")] == [len(list(theirs.parameters()))]
+    assert [event["tensors"] for event in whole.events("weights_taken")] == [len(list(theirs.parameters()))]
 
     world = whole.world.copy(tmp_path / "again")
     for tier in (world.shared, world.local(0)):

@@ -31,7 +31,11 @@ def test_each_layer_computes_where_it_lies(family: str) -> None:
         loss = model(torch.zeros(2, config.context + 1, dtype=torch.long, device=first))
     assert first == GPUS[0] and loss.device == GPUS[0]
     for device in GPUS:
-        there = {id(one): one.numel() * one.element_size() for one in model.parameters() if one.device == device}
+        there = {
+            id(parameter): parameter.numel() * parameter.element_size()
+            for parameter in model.parameters()
+            if parameter.device == device
+        }
         assert 0 < sum(there.values()) <= 0.8 * (whole // 2), device
     order = [
         int(str(one.device)[-1]) for name, one in model.named_parameters() if "layernorm" in name or "_norm." in name
@@ -44,7 +48,7 @@ def test_what_fits_one_device_lies_there_and_what_fits_none_is_refused() -> None
         model = Transformer(OWN)
         size = bytes_of(model)
         place(model, GPUS, [int(1.3 * size)] * 3)
-        assert {one.device for one in model.parameters()} == {GPUS[0]}
+        assert {parameter.device for parameter in model.parameters()} == {GPUS[0]}
         with pytest.raises(ConfigError, match=r"does not fit the devices of one node; seen: .* free on 3 devices"):
             place(Transformer(OWN), GPUS, [size // 3] * 3)
         with pytest.raises(ConfigError, match="does not fit the devices"):

@@ -67,8 +67,8 @@ def test_the_same_steps_are_taken_with_the_same_bits_and_fewer_waits(stage: int,
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     torch.multiprocessing.spawn(train, (port, stage, tmp_path), nprocs=1)
-    seen = json.loads((tmp_path / "seen.json").read_text())
-    before, after = seen["before"], seen["after"]
+    document = json.loads((tmp_path / "seen.json").read_text())
+    before, after = document["before"], document["after"]
     assert [row["weights"] for row in before] == [row["weights"] for row in after]
     assert [row["taken"] for row in after] == [step != BROKEN for step in range(STEPS)]
     assert after[BROKEN]["weights"] == after[BROKEN - 1]["weights"] and after[0]["weights"] != after[1]["weights"]
@@ -124,5 +124,5 @@ def test_a_gradient_that_only_the_second_of_a_models_ranks_has_broken_is_refused
         port = server.getsockname()[1]
     torch.multiprocessing.spawn(train_one_model, (port, tmp_path), nprocs=2)
     for rank in range(2):
-        seen = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert seen["taken"] == [step != BROKEN for step in range(STEPS)] and seen["sound"], seen
+        document = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert document["taken"] == [step != BROKEN for step in range(STEPS)] and document["sound"], document

@@ -81,7 +81,7 @@ def not_a_number(rank: int) -> dict[str, Any]:
     """Return what a step without ZeRO leaves of weights when one rank's loss is no number, and when it is one again."""
     case = "small, stage 0"
     engine, found = build_engine(config(case), WORLD), dict[str, Any]()
-    before = [one.detach().clone() for one in engine.module.parameters()]
+    before = [parameter.detach().clone() for parameter in engine.module.parameters()]
     for name, factor in (("broken", math.nan), ("sound", 1.0)):
         engine.optimizer.clip_grad = 0.125
         engine.backward(engine(tokens(case, rank)) * (factor if rank else 1.0))

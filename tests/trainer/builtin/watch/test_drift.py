@@ -52,28 +52,28 @@ def scaled(
     """Multiply signals by a factor that depends on the steps since `first`."""
     return [
         replace(
-            seen,
+            step,
             **{
-                name: getattr(seen, name) * factor(seen.step - first)
+                name: getattr(step, name) * factor(step.step - first)
                 for name in signals
-                if getattr(seen, name) is not None
+                if getattr(step, name) is not None
             },
         )
-        if first <= seen.step <= last
-        else seen
-        for seen in steps
+        if first <= step.step <= last
+        else step
+        for step in steps
     ]
 
 
 def alarms(steps: list[Seen]) -> Iterator[Alarm]:
     watch = Watch(WatchConfig())
-    return (finding.alarm for seen in steps for finding in watch.judge(seen))
+    return (finding.alarm for step in steps for finding in watch.judge(step))
 
 
 def drifts(steps: list[Seen]) -> list[tuple[int, Alarm]]:
     """Return (step, alarm) of each slow rise."""
     watch = Watch(WatchConfig())
-    return [(seen.step, one.alarm) for seen in steps for one in watch.judge(seen) if one.alarm.detector == "drift"]
+    return [(step.step, one.alarm) for step in steps for one in watch.judge(step) if one.alarm.detector == "drift"]
 
 
 @pytest.mark.parametrize("noise", [normal, student])
@@ -131,20 +131,20 @@ def batch_change(steps: list[Seen]) -> list[Seen]:
     """A quarter of the batch: twice the norm and the noise."""
     chance = random.Random(11)
     return [
-        replace(seen, loss=seen.loss * math.exp(0.035 * chance.gauss(0, 1)), norm=1.9 * (seen.norm or 0))
-        if seen.step >= ONSET
-        else seen
-        for seen in steps
+        replace(step, loss=step.loss * math.exp(0.035 * chance.gauss(0, 1)), norm=1.9 * (step.norm or 0))
+        if step.step >= ONSET
+        else step
+        for step in steps
     ]
 
 
 def decayed(steps: list[Seen]) -> list[Seen]:
     """A cosine decay from `ONSET` on: the loss falls a little faster, the norm grows by half."""
     steps = [
-        replace(seen, rate=seen.rate * 0.5 * (1 + math.cos(math.pi * (seen.step - ONSET) / (LENGTH - ONSET + 1))))
-        if seen.step >= ONSET
-        else seen
-        for seen in steps
+        replace(step, rate=step.rate * 0.5 * (1 + math.cos(math.pi * (step.step - ONSET) / (LENGTH - ONSET + 1))))
+        if step.step >= ONSET
+        else step
+        for step in steps
     ]
     steps = scaled(steps, lambda since: 1 - 0.03 * since / 700, "loss", "held_out")
     return scaled(steps, lambda since: 1 + 0.5 * since / 700, "norm")
@@ -154,7 +154,7 @@ HEALTHY: dict[str, Callable[[list[Seen]], list[Seen]]] = {
     "nothing happens": lambda steps: steps,
     "the rate decays": decayed,
     "the mix changes and the loss falls": lambda steps: scaled(steps, lambda since: 0.85, "loss", "held_out"),
-    "an evaluation's pause": lambda steps: [seen for seen in steps if not ONSET <= seen.step < ONSET + 20],
+    "an evaluation's pause": lambda steps: [step for step in steps if not ONSET <= step.step < ONSET + 20],
     "steps that are repeated after a restart": lambda steps: steps[:ONSET] + steps[ONSET - 60 :],
     "a smaller batch": batch_change,
     "one bad step": lambda steps: scaled(steps, lambda since: 1.3, "loss", "norm", last=ONSET),
@@ -210,10 +210,10 @@ def test_a_block_that_dies_slowly_widens_no_bound_of_its_own() -> None:
 def test_a_search_that_goes_on_from_its_state_decides_alike() -> None:
     steps = scaled(training(14), lambda since: 1.002 ** min(since, 400), "loss", "held_out")
     whole, first, second = Drift(128), Drift(128), Drift(128)
-    rang = [(seen.step, alarm) for seen in steps if (alarm := whole.look(seen)) is not None]
-    before = [alarm for seen in steps[:720] if (alarm := first.look(seen)) is not None]
+    rang = [(step.step, alarm) for step in steps if (alarm := whole.look(step)) is not None]
+    before = [alarm for step in steps[:720] if (alarm := first.look(step)) is not None]
     second.restore(first.state())
-    after = [(seen.step, alarm) for seen in steps[720:] if (alarm := second.look(seen)) is not None]
+    after = [(step.step, alarm) for step in steps[720:] if (alarm := second.look(step)) is not None]
     assert before == [] and after == rang and len(rang) >= 1
     assert second.state() == whole.state()
 
@@ -222,6 +222,6 @@ def test_drift_follows_the_policy_of_the_spec() -> None:
     steps = scaled(training(15), lambda since: 1.09, "loss")
     for action in ("log", "stop"):
         watch = Watch(WatchConfig(drift=action))
-        assert [finding.action for seen in steps for finding in watch.judge(seen)] == [action]
+        assert [finding.action for step in steps for finding in watch.judge(step)] == [action]
     silent = Watch(WatchConfig(drift="off"))
-    assert [finding for seen in steps for finding in silent.judge(seen)] == []
+    assert [finding for step in steps for finding in silent.judge(step)] == []

@@ -108,10 +108,10 @@ def test_after_ten_roll_backs_a_person_should_look(tmp_path: Path) -> None:
 def test_of_a_slow_rank_only_that_rank_calls_itself_sick(tmp_path: Path, rank: int, error: type[Exception]) -> None:
     made, chance = overseer(tmp_path, straggler="quarantine"), random.Random(1)
     found = Ruling()
-    for seen in steps(100):
+    for step in steps(100):
         seconds = [0.1 * (1 + 0.01 * chance.random()) for _ in range(8)]
         seconds[rank] *= 2
-        found = made.judge(seen, replace(EVERY, forward_s=tuple(seconds)), 0.2)
+        found = made.judge(step, replace(EVERY, forward_s=tuple(seconds)), 0.2)
         if found.end is not None:
             break
     assert isinstance(found.end, error) and found.commit
@@ -177,8 +177,8 @@ def test_ranks_whose_clocks_differ_decide_alike_on_the_time_of_a_step(tmp_path: 
         saves[number] = found
 
     ranks = [threading.Thread(target=rank, args=given) for given in ((0, 80), (1, 120))]
-    [one.start() for one in ranks]
-    [one.join() for one in ranks]
+    [rank.start() for rank in ranks]
+    [rank.join() for rank in ranks]
     assert saves[0] == saves[1] and len(saves[0]) == 1
 
 
@@ -326,6 +326,6 @@ def test_ranks_that_wait_for_each_other_in_the_forward_pass_are_not_called_slow(
         made = overseer(tmp_path / str(stage))
         made.config = made.config.model_copy(update={"zero_stage": stage})
         slow = replace(EVERY, forward_s=(0.1, 0.1, 0.1, 0.4))
-        for seen in steps(60):
-            made.judge(seen, slow, 0.2)
+        for step in steps(60):
+            made.judge(step, slow, 0.2)
         assert made.watch.alarms == alarms

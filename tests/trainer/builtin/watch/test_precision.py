@@ -43,7 +43,7 @@ def test_weights_that_grow_too_large_for_8_bits_show_in_the_loss(config: ModelCo
 
 
 def looked(values: dict[int, float]) -> list[Seen]:
-    return [replace(seen, rounding=values.get(seen.step)) for seen in steps(400)]
+    return [replace(step, rounding=values.get(step.step)) for step in steps(400)]
 
 
 def test_a_difference_that_grows_is_told_once_at_the_look_that_saw_it() -> None:

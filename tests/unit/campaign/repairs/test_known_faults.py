@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from infra.campaign.preflight import order_spares
 from infra.campaign.repairs.known_faults import FaultMemory, remember_image, remember_node
-from infra.campaign.repairs.spares import order_spares
 from infra.campaign.verdicts import GangCheck, fault_text, judge
 from infra.cluster.fitness import NodeFacts
 from infra.cluster.nodes import Launched
@@ -145,8 +145,8 @@ def test_a_node_is_refused_only_where_ec2_has_started_another(has: int) -> None:
         return has
 
     memory = FaultMemory(account.context)
-    refused = [row["node"] for row in memory.judge(check(), False, order).unfit]
-    assert orders == [2] and len(refused) == has
+    nodes = [row["node"] for row in memory.judge(check(), False, order).unfit]
+    assert orders == [2] and len(nodes) == has
     assert sum("is taken all the same" in note for note in account.notes) == 2 - has
     assert not memory.judge(check(), False, order).unfit and orders == [2], "it asks once for a node"
 
@@ -178,9 +178,9 @@ def test_what_nodes_share_is_no_single_node_s_fault(name: str) -> None:
 
 def test_what_all_nodes_showed_is_no_single_node_s_fault() -> None:
     account = Account()
-    shown = Probe(name="clock", ok=False, seen="late", wanted="in time")
-    verdict = {"node": "n0", "instance": "i-0", "hardware": [], "probes": [shown.model_dump(mode="json")]}
-    remember_node(account.context, verdict, GANG, (shown,))
+    probe = Probe(name="clock", ok=False, seen="late", wanted="in time")
+    verdict = {"node": "n0", "instance": "i-0", "hardware": [], "probes": [probe.model_dump(mode="json")]}
+    remember_node(account.context, verdict, GANG, (probe,))
     assert noted(account) == {}
 
 

@@ -87,4 +87,4 @@ def test_the_list_knows_a_campaign_that_has_ended_and_is_gone(gone: Recorded) ->
     out = io.StringIO()
     list_command(SPEC.region, True, Console(file=out))
     rows = json.loads(out.getvalue())["campaigns"]
-    assert [(one["campaign"], one["stage"], one["outcome"]) for one in rows] == [(SPEC.campaign, "ended", "done")]
+    assert [(row["campaign"], row["stage"], row["outcome"]) for row in rows] == [(SPEC.campaign, "ended", "done")]

@@ -136,19 +136,19 @@ def test_an_account_that_is_gone_leaves_the_results_folder(
 
 
 def test_a_campaign_that_has_ended_asks_no_cluster(pieces: CampaignStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[CampaignStore]()
+    stores = list[CampaignStore]()
 
     def open_cluster(store: CampaignStore) -> Any:
-        asked.append(store)
+        stores.append(store)
         return no_cluster(store)
 
     monkeypatch.setattr(series, "open_cluster", open_cluster)
     told("loss")
-    assert asked
-    asked.clear()
+    assert stores
+    stores.clear()
     pieces.append(StageFinished(stage=Stage.TEARDOWN, seconds=1))
     told("loss")
-    assert not asked
+    assert not stores
 
 
 class Cluster:

@@ -58,8 +58,8 @@ def test_a_first_attempt_starts_and_an_ended_one_has_the_step_of_its_end(recorde
         ({"attempt": 1, "step": 0, "in_flight": False}, "ended", 80),
         ({"attempt": 2, "step": 41}, "trains", 41),
     ):
-        told = training_of(SPEC, state, FIGURES | live)
-        assert told is not None and (told["activity"], told["step"]) == (activity, step)
+        training = training_of(SPEC, state, FIGURES | live)
+        assert training is not None and (training["activity"], training["step"]) == (activity, step)
     assert training_of(SPEC, state, {}) is None
 
 
@@ -68,11 +68,11 @@ def test_the_steward_publishes_the_pace_of_the_attempt(recorded: Recorded) -> No
 
     def pace(second: int, attempt: int, step: int) -> Any:
         pod = PodView(index=0, name="p", node="n", phase="Running", step=step)
-        seen = Observation(
+        observation = Observation(
             now=NOON + timedelta(seconds=second), deadline=NOON + timedelta(hours=4), spent_usd=1, usd_per_hour=14,
             attempt=attempt, in_flight=True, pods=(pod,), nodes=(NodeView(name="n", instance=None, ready=True),),
         )  # fmt: skip
-        live.tell(seen, Wait(why=str(second)), None)
+        live.tell(observation, Wait(why=str(second)), None)
         figures = recorded.store.get_json(LIVE)
         return None if figures is None else figures["step_seconds"]
 

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from infra.cli.look.watch import log_tail, watch
-from infra.cli.look.watch.log_tail import LogTail, follow_rank
+from infra.cli.look.watch import watch
 from infra.cli.look.watch.snapshot import Snapshot
 from infra.cli.look.watch.views import View, ViewName, after_key, help_line, keys_of, picture
-from infra.cli.look.watch.watch import LineScreen
+from infra.cli.look.watch.watch import LineScreen, LogTail, follow_rank
 from infra.console.plain_console import PlainConsole
 from infra.errors import UserError
 from tests.unit.cli.look.test_watch import LIVE, MACHINES, pod, trains
@@ -206,9 +205,9 @@ def test_a_shorter_picture_leaves_nothing_of_a_longer_one_and_a_new_size_is_draw
 
 
 def test_a_ranks_log_comes_from_the_record_as_it_grows(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_tail, "record_of", lambda *_: store)
-    monkeypatch.setattr(log_tail, "living_logs", lambda *_: nullcontext())
-    monkeypatch.setattr(log_tail, "_LOOK_S", 0.01)
+    monkeypatch.setattr(watch, "record_of", lambda *_: store)
+    monkeypatch.setattr(watch, "living_logs", lambda *_: nullcontext())
+    monkeypatch.setattr(watch, "_LOOK_S", 0.01)
     tail = LogTail(follow_rank("train", "us-east-1"))
     tail.show(0)
     eventually(lambda: list(tail.lines) == ["three"], "the newest attempt's first node")

@@ -26,10 +26,10 @@ def cases(spec_file: Callable[..., Any]) -> Callable[..., Case]:
         today: date = FRESH,
     ) -> Case:
         spec = spec_file(changes).spec
-        made = Case(spec, facts(survey(spec)), today)
+        case = Case(spec, facts(survey(spec)), today)
         if estimate is not None:
-            made.__dict__["estimate"] = estimate
-        return made
+            case.__dict__["estimate"] = estimate
+        return case
 
     return make
 
@@ -52,7 +52,7 @@ def taking(seconds: int, more: int = 0) -> Any:
     stages = {name: {"stage": name, "seconds": Decimal(s), "longest": Decimal(s)} for name, s in parts.items()}
     stages["provision"]["longest"] = Decimal(20 + more)
     stages["bake"]["longest"] = None
-    return estimated(stages=tuple(SimpleNamespace(**one) for one in stages.values()))
+    return estimated(stages=tuple(SimpleNamespace(**stage) for stage in stages.values()))
 
 
 def unknown(facts: Facts) -> Facts:

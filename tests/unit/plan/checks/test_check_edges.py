@@ -15,6 +15,14 @@ from infra.plan.checks.finding import Case
 from infra.spec.rehearsal import Fault
 from tests.unit.plan.checks.edges import Told, cases, estimated, of_instance, told, unknown
 
+OWN_JOB = {
+    "training": None, "data": None, "workload.launcher": "none", "workload.command": ["train"],
+    "workload.estimates": {"steps": 100, "step_seconds": 0.2, "checkpoint_gib": 0.1},
+    "workload.checkpoints.format": "marker",
+}  # fmt: skip
+
+READY = {"workload.command": ["train", "signal.SIGUSR1"]}
+
 
 @pytest.fixture
 def case(spec_file: Callable[..., Any]) -> Callable[..., Case]:
@@ -150,6 +158,30 @@ def test_no_fault_of_the_training_comes_after_one_that_ends_the_campaign(
 ) -> None:
     rows = [{"fault": name, "after_step": step} for name, step in zip(names, (50, 60), strict=True)]
     assert told(recovery.fault_range, case({"rehearsal.faults": rows})) == wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "fit", "unfit", "seen", "cure"),
+    [
+        ("spot-notice", {"nodes.capacity": "spot"}, {}, "on-demand", "write `nodes.capacity: spot`"),
+        ("bad-batch", {"training.watch.data": "skip"}, {}, "log", "write `training.watch.data: skip`"),
+        ("nan", {}, {"training.model.width": 48}, "48", "write 64 or more for `training.model.width`"),
+        ("nodes-killed", {}, {"nodes.count": 1}, "1", "write 2 or more for `nodes.count`"),
+        ("rank-killed", {}, {"recovery.restarts_in_place": 0}, "0", "write 1 or more for `recovery.restarts_in_"),
+        ("receiver-down", {}, {"addons.prometheus": False}, "False", "write `addons.prometheus: true`"),
+        ("lustre-gone", {}, {"storage.shared": "none"}, "none", "give `storage.shared`"),
+        ("supervisor-killed", {}, OWN_JOB, "none", "give `training`"),
+        ("user-error", {**OWN_JOB, **READY}, OWN_JOB, "train", "give `workload.command` with"),
+    ],
+)
+def test_a_fault_that_the_spec_gives_nothing_to_strike_is_refused(
+    case: Callable[..., Case], name: str, fit: dict[str, Any], unfit: dict[str, Any], seen: str, cure: str
+) -> None:
+    rows = {"rehearsal.faults": [{"kill_node": 0, "after_step": 40}, {"fault": name, "after_step": 50}]}
+    assert list(recovery.fault_needs(case({**fit, **rows}))) == []
+    (draft,) = recovery.fault_needs(case({**unfit, **rows}))
+    assert (draft.level.value, draft.place) == ("error", "rehearsal.faults.1.fault") and name in draft.message
+    assert draft.cure.startswith(cure) and draft.seen.endswith(f": {seen}")
 
 
 @pytest.mark.parametrize("both", [{}, {"kill_node": 0, "kill_rank": 0}])

@@ -82,8 +82,8 @@ def test_what_has_no_price_is_an_error_only_for_nodes_that_nobody_paid_for(case:
         ({**block, "nodes.block_fee_usd": 100}, ("warning", "instance_type")),
     ):
         drafts = list(money.known_prices(case(changes, guess)))
-        assert [(one.level.value, one.place.rpartition(".")[2]) for one in drafts] == [nodes, *rest]
-        assert ["usd_per_hour" in one.cure for one in drafts] == [True, False, False, False]
+        assert [(draft.level.value, draft.place.rpartition(".")[2]) for draft in drafts] == [nodes, *rest]
+        assert ["usd_per_hour" in draft.cure for draft in drafts] == [True, False, False, False]
     assert told(money.known_prices, case(facts=unknown)) == []
 
 

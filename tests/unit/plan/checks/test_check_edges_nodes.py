@@ -49,7 +49,7 @@ def test_the_vcpus_of_all_nodes_fit_the_quota(case: Callable[..., Case]) -> None
 def test_the_zone_sells_both_types_of_nodes(case: Callable[..., Case]) -> None:
     def seen(**sold: tuple[str, ...]) -> list[tuple[str, str]]:
         named = {name.replace("_", "."): zones for name, zones in sold.items()}
-        return [(one.place, one.cure) for one in capacity.zone_offers(case(facts=of(sold=named)))]
+        return [(offer.place, offer.cure) for offer in capacity.zone_offers(case(facts=of(sold=named)))]
 
     assert seen(p5_4xlarge=("us-east-1c", "us-east-1a"), m7i_large=("us-east-1a",)) == seen() == []
     ((field, cure),) = seen(p5_4xlarge=("us-east-1b", "us-east-1c"))

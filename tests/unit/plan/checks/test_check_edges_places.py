@@ -41,7 +41,7 @@ def test_each_name_is_told_from_the_first_character_beyond_its_services_limit(ca
         for draft in drafts:
             kind = next((kind for kind in limits if f"makes a {kind}" in draft.message), "")
             if kind and kind not in first:
-                first[kind] = max(len(one.seen) for one in drafts if kind in one.message)
+                first[kind] = max(len(draft.seen) for draft in drafts if kind in draft.message)
                 assert "name by 1" in draft.cure
     assert first == {kind: limit + 1 for kind, limit in limits.items()}
     assert list(placement.aws_name_length(base)) == []

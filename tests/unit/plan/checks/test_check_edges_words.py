@@ -60,7 +60,7 @@ def test_a_finding_points_at_its_field_s_line_and_else_at_the_file_s_first(
 def test_a_file_that_cannot_be_read_at_all_is_told_at_its_first_line() -> None:
     problems = [SimpleNamespace(line=line, field="", message="is no YAML", seen="x", cure="y") for line in (None, 7)]
     refusal: Any = SimpleNamespace(path=Path("spec.yaml"), problems=problems)
-    assert [one.line for one in shape_findings(refusal)] == [1, 7]
+    assert [finding.line for finding in shape_findings(refusal)] == [1, 7]
 
 
 def test_an_unknown_type_is_told_with_the_three_nearest_of_the_catalogue_or_with_all(case: Callable[..., Case]) -> None:
@@ -120,9 +120,9 @@ def test_a_bucket_s_name_has_at_most_63_characters(case: Callable[..., Case]) ->
     base = case()
     for length in range(9, 60):
         made = Case(base.spec.model_copy(update={"region": "r" * length}), base.facts, FRESH)
-        told = [draft for draft in placement.aws_name_length(made) if "makes a bucket's" in draft.message]
-        if told:
-            assert max(len(draft.seen) for draft in told) == 64 and length > 9
+        drafts = [draft for draft in placement.aws_name_length(made) if "makes a bucket's" in draft.message]
+        if drafts:
+            assert max(len(draft.seen) for draft in drafts) == 64 and length > 9
             return
     pytest.fail("no name of a bucket is too long")
 

@@ -75,7 +75,7 @@ def test_a_type_without_a_price_runs_only_with_one_of_the_specs_own(item: Any, h
     chosen = {**how, "nodes.instance_type": item.name, "training.global_batch": 64, "money.budget_usd": 5000}
 
     def of_price(**more: Any) -> list[Any]:
-        return [one for one in findings(chosen | more) if one.rule == "known-prices"]
+        return [finding for finding in findings(chosen | more) if finding.rule == "known-prices"]
 
     (refused,) = of_price()
     assert failed((refused,)) and "nodes.usd_per_hour" in refused.cure and item.name in refused.seen
@@ -89,7 +89,7 @@ def test_old_prices_name_the_way_to_new_ones_of_just_what_is_old(findings: Any) 
             prices = facts.prices.model_copy(update={"as_of": rest})
             return facts.model_copy(update={"offers": offers, "prices": prices})
 
-        found = [one for one in findings(facts=dated, today=date(2026, 12, 1)) if one.rule == "price-age"]
+        found = [finding for finding in findings(facts=dated, today=date(2026, 12, 1)) if finding.rule == "price-age"]
         return found[0].cure if found else None
 
     old, fresh = date(2026, 7, 1), date(2026, 11, 1)

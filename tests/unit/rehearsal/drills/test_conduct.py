@@ -37,7 +37,7 @@ faults = json.loads((folder / "faults").read_text())
 say = lambda fault, kind: moments.open("a").write(json.dumps({"fault": fault, "kind": kind, "step": 60 + fault,
     "at": datetime.datetime.now(datetime.timezone.utc).isoformat()}) + "\\n")
 with (folder / "started").open("a") as file:
-    file.write(verb + "\\n")
+    file.write(verb + "+abandon" * ("--abandon" in sys.argv) + "\\n")
 if verb == "down" and "destroy-interrupted" in faults:
     number = faults.index("destroy-interrupted")
     say(number, "due")
@@ -47,6 +47,8 @@ if verb == "down" and "destroy-interrupted" in faults:
     sys.exit(0)
 if verb == "down":
     (folder / "stop").touch()
+    if "block-end" in faults:
+        (folder / "record.made").replace(folder / "record.json.gz")
     sys.exit(0)
 if moments.exists() and '"due"' in moments.read_text() and "two-drivers" in faults:
     sys.exit(0 if (folder / "second").exists() else 3)
@@ -69,6 +71,9 @@ else:
             (folder / "record.json.gz").write_bytes((folder / "record.of-training").read_bytes())
             sys.exit(77)
         say(number, "recovered")
+        if name == "block-end":
+            (folder / "record.json.gz").write_bytes((folder / "record.of-training").read_bytes())
+            sys.exit(74)
         if name == "budget-reached":
             (folder / "record.made").replace(folder / "record.json.gz")
             sys.exit(0)
@@ -92,7 +97,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (results / "record.made").write_bytes(record(conductor._drill).packed())
             (results / "record.of-training").write_bytes(record(conductor._drill, certified=False).packed())
         moments = folder / "campaigns" / f"{conductor._drill.campaign}.moments"
-        return subprocess.Popen([sys.executable, "-c", BIVOUAC, str(results), str(moments), arguments[0]])
+        return subprocess.Popen([sys.executable, "-c", BIVOUAC, str(results), str(moments), *arguments])
 
     monkeypatch.setattr(Conductor, "_start", start)
     return tmp_path
@@ -153,6 +158,12 @@ def test_a_campaign_that_a_fault_ends_is_ended_by_nobody_else(site: Path) -> Non
     assert started(site / "results" / "123456789012-us-east-1" / "drill") == ["run"]
     assert result.fault == "budget-reached" and not result.driver_ended
     assert (0, "stopping") not in moments_in(site / "cache" / "sites" / campaigns.SITE, "drill")
+
+
+def test_what_nothing_could_archive_is_given_up_by_who_ends_the_campaign(site: Path) -> None:
+    (result,) = Conductor(Drill("drill", ("block-end",)), lambda _: None).run()
+    assert started(site / "results" / "123456789012-us-east-1" / "drill") == ["run", "down+abandon"]
+    assert result.left == (), "the record is that of the end"
 
 
 def test_a_driver_is_killed_in_the_teardown_and_whoever_ends_the_campaign_goes_on(site: Path) -> None:

@@ -70,8 +70,10 @@ def test_what_no_drill_has_shown_is_on_the_page() -> None:
 
 
 def test_an_expected_end_is_shown_and_a_fault_never_struck_has_its_reason() -> None:
-    held = DrillResult(fault="nan", campaign="c", day="2026-11-27", step=63, action="ended as held", ended_s=1.7)
-    day = game_day([held], NOON)
+    drill_result = DrillResult(
+        fault="nan", campaign="c", day="2026-11-27", step=63, action="ended as held", ended_s=1.7
+    )
+    day = game_day([drill_result], NOON)
     (fault,) = day.faults
     assert fault.committed_s is not None and fault.committed_s.median == 1.7 and fault.never_committed == 0
     assert "never in" not in page.html(day)

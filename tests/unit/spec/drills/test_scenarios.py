@@ -37,7 +37,7 @@ PLACES = {"{first}", "{last}", "{campaign}"}
 @pytest.mark.parametrize(("name", "scenario"), ALL, ids=[name for name, _ in ALL])
 def test_a_scenario_names_kinds_alerts_classes_and_places_that_there_are(name: str, scenario: Scenario) -> None:
     expect = scenario.expect
-    assert {*expect.events, *expect.absent} <= PAYLOADS.keys()
+    assert {*expect.events, *expect.absent, scenario.after_event} - {""} <= PAYLOADS.keys()
     assert {expect.alert, *expect.tolerated} - {None} <= alerts().keys()
     assert expect.failure is None or expect.failure in set(FailureClass)
     assert scenario.hands or scenario.driver or (scenario.spec and scenario.ends_campaign), "it does something"

@@ -34,11 +34,11 @@ def test_the_compute_of_gopher_gives_chinchilla() -> None:
 def test_the_compute_of_deepseek_7b_counted_on_paper() -> None:
     """At 1e20 FLOP, DeepSeek LLM's equation 1: ln 1e20 = 46.0517; x 0.3271 = 15.0635, e^ = 3,483,350, x 0.2920 =
     1,017,100 tokens; x -0.1250 = -5.7565, e^ = 0.0031623, x 0.3118 = 0.00098600."""
-    found = {one.field: one for one in dial.derived_values(turned(compute=1e20))}
-    assert found["optimizer.learning_rate"].value == 0.000986
-    assert "1.017e+06 tokens" in found["global_batch"].formula
-    assert found["global_batch"].value == 512  # 1,017,100 / 2,048 = 496.6
-    assert found["optimizer.minimum_learning_rate"].value == 0.0000986
+    values = {value.field: value for value in dial.derived_values(turned(compute=1e20))}
+    assert values["optimizer.learning_rate"].value == 0.000986
+    assert "1.017e+06 tokens" in values["global_batch"].formula
+    assert values["global_batch"].value == 512  # 1,017,100 / 2,048 = 496.6
+    assert values["optimizer.minimum_learning_rate"].value == 0.0000986
 
 
 @pytest.mark.parametrize("size", ["30M", "125M", "1.3B", "7B", "70B", 4e8])

@@ -59,15 +59,15 @@ def test_a_folder_is_uploaded_beside_the_data_where_the_ranks_look(
     )
     data: Any = SimpleNamespace(folder=llama, digest="d" * 64)
     provision.upload(context, data)
-    told = provision._weights_of(spec)
+    weights = provision._weights_of(spec)
     assert account.keys == [
-        f"datasets/{'d' * 64}/{told.removeprefix('/data/')}/{path.name}" for path in sorted(llama.iterdir())
+        f"datasets/{'d' * 64}/{weights.removeprefix('/data/')}/{path.name}" for path in sorted(llama.iterdir())
     ]
 
-    config = train_config(spec, make_plan(spec, survey(spec)), "d" * 64, init_from=told)
-    assert config.init_from == told
+    config = train_config(spec, make_plan(spec, survey(spec)), "d" * 64, init_from=weights)
+    assert config.init_from == weights
     (llama / "model.safetensors").write_bytes(b"other weights")
-    assert provision._weights_of(spec) != told, "campaigns with the same data share its folder"
+    assert provision._weights_of(spec) != weights, "campaigns with the same data share its folder"
     assert len(source.weight_files(str(llama))) == 2
 
 

@@ -15,7 +15,8 @@ from infra.record.events import CampaignState, fold
 from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRecord
 from infra.record.payloads.checkpoints import CheckpointFetched
 from infra.steward.copying.copier import is_due, lacks
-from tests.unit.steward.steward_story import StewardRun, ended, story
+from tests.fake_cluster import ended
+from tests.unit.steward.steward_story import StewardRun, story
 from tests.worlds.s3 import NOON, refusal
 from trainer.contract import COMMITTED_NAME, NOTHING_SOUND, step_folder
 
@@ -55,11 +56,11 @@ class Cluster:
 
 
 def gang_ends(story: StewardRun, code: int = 70, reason: str = "") -> None:
-    for one in story.cluster.pods.values():
-        assert one.status is not None
-        one.status.phase = "Failed"
+    for pod in story.cluster.pods.values():
+        assert pod.status is not None
+        pod.status.phase = "Failed"
         told = f'{{"reason": "{reason}", "detail": "it ended"}}'
-        one.status.containerStatuses = [ended(code, told if reason else "")]
+        pod.status.containerStatuses = [ended(code, told if reason else "")]
 
 
 def test_the_newest_committed_step_is_copied_each_hour_beside_the_training(story: StewardRun, tier: Path) -> None:

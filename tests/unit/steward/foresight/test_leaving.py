@@ -99,9 +99,9 @@ def test_an_announcement_stands_while_ec2_does_not_answer(story: StewardRun) -> 
     announcements = Announcements(story.store())
     announcements.take_over()
     blind = sight(nodes=(node(0), node(1).model_copy(update={"instance": "i-1"})))
-    kept = announcements.remember(blind).nodes
-    assert kept[0].cloud_notice is None
-    assert kept[1].cloud_notice is not None and kept[1].cloud_notice.code == "instance-retirement"
+    nodes = announcements.remember(blind).nodes
+    assert nodes[0].cloud_notice is None
+    assert nodes[1].cloud_notice is not None and nodes[1].cloud_notice.code == "instance-retirement"
 
 
 def test_a_node_that_could_not_be_replaced_is_trained_on() -> None:

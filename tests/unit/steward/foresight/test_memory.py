@@ -10,7 +10,8 @@ import pytest
 
 from infra.record.payloads.attempts import NodeVerdict
 from infra.steward.foresight import memory
-from tests.unit.steward.steward_story import StewardRun, gpu_node, story
+from tests.fake_cluster import gpu_node
+from tests.unit.steward.steward_story import StewardRun, story
 from tests.unit.steward.test_decide import node
 from tests.worlds.s3 import FakeS3, refusal
 

@@ -209,10 +209,10 @@ def test_a_window_that_is_too_large_is_kept_with_fewer_samples(monkeypatch: pyte
     assert all(len(body) <= 2000 for key, (body, _) in campaign.s3.objects.items() if "/series/" in key)
     monkeypatch.setattr(series, "MOST_BYTES", 10)
     campaign.time.go(900)
-    kept = campaign.texts()
+    texts = campaign.texts()
     keeper = campaign.keeper("steward-2")
     keeper.look(), keeper.look()
-    assert campaign.texts() == kept and len(campaign.unkept()) == 1, "it is told, and the next window is another"
+    assert campaign.texts() == texts and len(campaign.unkept()) == 1, "it is told, and the next window is another"
 
 
 def test_who_has_lost_the_lease_keeps_nothing() -> None:

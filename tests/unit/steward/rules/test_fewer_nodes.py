@@ -14,8 +14,9 @@ from infra.record.payloads.attempts import AttemptLaunched, GangResized
 from infra.record.store import CampaignStore
 from infra.steward import reconcile
 from infra.steward.attempt import NewestAttempt
+from tests.fake_cluster import gpu_node
 from tests.unit.steward import steward_story
-from tests.unit.steward.steward_story import MINUTE_S, StewardRun, config, gpu_node, story
+from tests.unit.steward.steward_story import MINUTE_S, StewardRun, config, story
 
 __all__ = ["story"]
 SPARE = timedelta(minutes=3)
@@ -85,7 +86,9 @@ def test_a_gang_loses_a_node_goes_on_alone_and_grows_after_a_commit(
     assert elastic.live()["gang_nodes"] == 2 and len(elastic.live()["pods"]) == 2
     assert elastic.history().attempts[-1].grows_to == 2 and elastic.history().attempts[0].nodes == 0
     told = [
-        one.event.sentence() for one in changes(elastic.store().events(), elastic.time.wall()) if one.change == "node"
+        change.event.sentence()
+        for change in changes(elastic.store().events(), elastic.time.wall())
+        if change.change == "node"
     ]
     assert sum("goes on with fewer nodes" in words for words in told) == 1
     assert sum("grows again: attempt 3 has 2 of 2, after 1" in words for words in told) == 1

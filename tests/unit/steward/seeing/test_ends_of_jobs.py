@@ -10,8 +10,9 @@ import pytest
 from infra.notices.changes import changes
 from infra.notices.notice import notice
 from infra.steward.steward import Steward
+from tests.fake_cluster import ended
 from tests.unit.steward import steward_story
-from tests.unit.steward.steward_story import StewardRun, ended
+from tests.unit.steward.steward_story import StewardRun
 
 story = steward_story.story
 ESTIMATE = "the job exited 0 at step 40 of 80, which was an estimate"
@@ -41,7 +42,7 @@ def after(story: StewardRun, minutes: float, *acts: Callable[[], None]) -> Calla
 
 def told(story: StewardRun) -> list[str]:
     events = story.store().events()
-    return [notice(one, "story", "r", "nothing").text for one in changes(events, story.time.wall())]
+    return [notice(change, "story", "r", "nothing").text for change in changes(events, story.time.wall())]
 
 
 def test_a_job_that_ends_well_far_from_its_estimate_is_done_and_said(story: StewardRun) -> None:

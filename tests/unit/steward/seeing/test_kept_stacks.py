@@ -10,8 +10,8 @@ import pytest
 
 from infra.record.store import CampaignStore
 from infra.steward import attempt
+from infra.steward.attempt import keep_stacks
 from infra.steward.seeing.agents import HttpAnswer, NoAnswer
-from infra.steward.seeing.stacks import keep_stacks
 from tests.unit.steward.steward_story import StewardRun, story
 from tests.worlds.s3 import FakeS3, Time, refusal
 

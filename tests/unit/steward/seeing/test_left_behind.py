@@ -99,9 +99,9 @@ def test_a_file_system_that_hangs_is_unknown(tier: Path, monkeypatch: pytest.Mon
 def steward_of(story: StewardRun, *attempts: dict[str, Any], workload: bool = True, tier: str = "shared") -> Any:
     story.run(0.01)
     assert story.steward is not None
-    for one in attempts:
-        story.store().append(AttemptLaunched(attempt=one["attempt"], committed_step=-1, jobset="j"))
-        story.store().append(AttemptEnded(failure="user", detail="", committed_at_end=-1, **one))
+    for attempt in attempts:
+        story.store().append(AttemptLaunched(attempt=attempt["attempt"], committed_step=-1, jobset="j"))
+        story.store().append(AttemptEnded(failure="user", detail="", committed_at_end=-1, **attempt))
     runtime = SimpleNamespace(is_built_in=not workload, on_disks=tier == "local")
     story.steward.config = story.steward.config.model_copy(update={"spec": SimpleNamespace(runtime=runtime)})
     return story.steward
@@ -118,8 +118,8 @@ def test_what_a_node_told_of_its_disk_and_nobody_brought_is_not_nothing(story: S
     steward = steward_of(story, tier="local")
     steward.committed.left_behind = lambda attempt, local: EMPTY
     assert Steward._left_behind(steward) == EMPTY
-    told = SimpleNamespace(unrecognised=Unrecognised(files=1, bytes=1))
-    steward.observer.statuses = {"pod-1": told}
+    namespace = SimpleNamespace(unrecognised=Unrecognised(files=1, bytes=1))
+    steward.observer.statuses = {"pod-1": namespace}
     assert Steward._left_behind(steward) is None
 
 

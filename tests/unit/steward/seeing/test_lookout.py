@@ -148,18 +148,18 @@ def test_why_the_nodes_were_given_back_is_part_of_what_is_seen(turn: Turn) -> No
 
 
 def test_a_stop_is_asked_for_every_two_seconds(turn: Turn, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[str]()
+    names = list[str]()
     get = turn.store.get_json
 
     def get_json(name: str) -> Any:
-        asked.append(name)
+        names.append(name)
         return get(name)
 
     monkeypatch.setattr(turn.store, "get_json", get_json)
     for _ in range(9):
         turn.look()
         turn.time.go(0.5)
-    assert asked.count(STOP) == 3
+    assert names.count(STOP) == 3
 
 
 def test_figures_are_written_at_once_where_more_than_steps_is_new(turn: Turn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from infra.cluster.steward_config import StewardConfig
 from infra.steward.decide import History, Observation
 from infra.steward.seeing import lookout
-from infra.steward.seeing.pace import MEASURED_STEPS, Pace, interval_and_archive
+from infra.steward.seeing.lookout import MEASURED_STEPS, Pace, interval_and_archive
 from infra.steward.seeing.views import PodView
 from tests.unit.steward.seeing.test_lookout import POLICY, Turn
 from tests.unit.steward.steward_story import config

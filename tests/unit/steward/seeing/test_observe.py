@@ -56,10 +56,10 @@ def test_a_pod_is_silent_since_its_last_answer_and_none_before_its_first(world: 
 
 def test_a_pod_that_does_not_run_is_not_asked(world: ObservedGang) -> None:
     world.pods = [pod(0), pod(1, phase="Pending", ip=None), pod(2, phase="Running", ip=None)]
-    told = world.look().pods
-    assert [one.silent_for is None for one in told] == [False, True, True]
+    pods = world.look().pods
+    assert [one.silent_for is None for one in pods] == [False, True, True]
     assert set(world.observer.agents) == {"gang-0"}
-    assert told[1].running_for is None
+    assert pods[1].running_for is None
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def test_the_nodes_that_bill_are_those_seen_last(world: ObservedGang) -> None:
 
 def test_a_node_is_told_with_what_ails_it_and_for_how_long(world: ObservedGang) -> None:
     fault = Ailment(words="AcceleratedHardwareReady is False", sickness=Sickness.FAULT, bars=False)
-    held = Ailment(words="cordoned by somebody else", sickness=Sickness.HELD)
-    changes = {"ready": None, "instance_state": "impaired", "ailments": (held,)}
+    ailment = Ailment(words="cordoned by somebody else", sickness=Sickness.HELD)
+    changes = {"ready": None, "instance_state": "impaired", "ailments": (ailment,)}
     world.nodes = [node(0, ailments=(fault,)), node(1, **changes)]
     world.look()
     first, second = world.look(40).nodes
@@ -120,7 +120,7 @@ def test_pods_keep_their_last_word_and_agents_are_asked_while_the_cluster_is_awa
     world.look()
     world.away, world.steps = True, {0: 50, 1: 40}
     sight = world.look(60)
-    assert [one.step for one in sight.pods] == [50, 40] and sight.step == 40
+    assert [pod.step for pod in sight.pods] == [50, 40] and sight.step == 40
 
 
 def test_ec2_is_away_when_it_does_not_tell_and_is_asked_again_when_its_pause_is_over(world: ObservedGang) -> None:

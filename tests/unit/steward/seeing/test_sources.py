@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from infra.steward.seeing.sources import Away, Sources
-from tests.unit.steward.steward_story import answer
+from tests.fake_cluster import answer
 from tests.worlds.s3 import Time
 
 FAR = EndpointConnectionError(endpoint_url="https://ec2")
@@ -93,7 +93,7 @@ def test_an_outage_is_said_at_once_in_new_words_every_five_minutes_and_at_its_en
         caplog.clear()
         asked.time.go(after_s)
         asked.sources.note_failure("AWS", error)
-        return [one.getMessage() for one in caplog.records]
+        return [record.getMessage() for record in caplog.records]
 
     assert said(OSError("request 17 failed"), 0) == ["AWS does not answer: OSError: request 17 failed"]
     assert said(OSError("request 18 failed"), 60) == [], "only its number is another"
@@ -104,4 +104,4 @@ def test_an_outage_is_said_at_once_in_new_words_every_five_minutes_and_at_its_en
     caplog.clear()
     asked.sources.note_answer("AWS")
     asked.sources.note_answer("AWS")
-    assert [one.getMessage() for one in caplog.records] == ["AWS answers again, after 719 s"]
+    assert [record.getMessage() for record in caplog.records] == ["AWS answers again, after 719 s"]

@@ -24,10 +24,10 @@ def sample(name: str) -> str:
 
 
 def test_every_sample_names_its_source() -> None:
-    told = yaml.safe_load(sample("SOURCES.yaml"))
+    document = yaml.safe_load(sample("SOURCES.yaml"))
     there = {str(path.relative_to(SAMPLES)) for path in SAMPLES.rglob("*.*") if path.name != "SOURCES.yaml"}
-    assert set(told) == there
-    assert all(one["kind"] in ("real", "documented", "format") and len(one["source"]) > 15 for one in told.values())
+    assert set(document) == there
+    assert all(one["kind"] in ("real", "documented", "format") and len(one["source"]) > 15 for one in document.values())
 
 
 def test_nvidia_smi_tells_an_a100_apart_field_by_field() -> None:
@@ -91,8 +91,8 @@ def test_nvlink_error_counters_have_gpu_link_and_kind() -> None:
 )  # fmt: skip
 def test_the_kernel_log_tells_which_errors_end_a_node(name: str, wanted: list[tuple[int, Resolution, bool]]) -> None:
     events = kernel_log.parse(sample(f"kernel_log/{name}.txt"), XIDS)
-    assert [(one.code, one.resolution, one.fatal) for one in events] == wanted
-    assert all(re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}(\.0)?", one.device) for one in events)
+    assert [(event.code, event.resolution, event.fatal) for event in events] == wanted
+    assert all(re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}(\.0)?", event.device) for event in events)
 
 
 def test_no_xid_is_in_two_groups_and_an_unknown_one_is_told_but_ends_nothing() -> None:
@@ -107,12 +107,14 @@ def test_no_xid_is_in_two_groups_and_an_unknown_one_is_told_but_ends_nothing() -
 
 def test_dcgm_of_both_generations_is_read() -> None:
     old = dcgm.parse(sample("dcgm/dcgm3-pass.txt"))
-    assert old.version == "3.1.0" and old.executed_count == 5 and not any(one.is_failure for one in old.results)
+    assert old.version == "3.1.0" and old.executed_count == 5 and not any(result.is_failure for result in old.results)
     setting = dcgm.parse(sample("dcgm/dcgm4-level1.json"))
     assert (setting.version, setting.driver) == ("4.2.3", "580.82.09")
-    assert [(one.status, one.severity, one.is_failure) for one in setting.results] == [("fail", 5, False)], "a setting"
+    assert [(result.status, result.severity, result.is_failure) for result in setting.results] == [
+        ("fail", 5, False)
+    ], "a setting"
     broken = dcgm.parse(sample("dcgm/dcgm4-memory-fail.json"))
-    assert [(one.gpus, one.is_failure) for one in broken.results] == [("0", False), ("3", True), ("0", False)]
+    assert [(result.gpus, result.is_failure) for result in broken.results] == [("0", False), ("3", True), ("0", False)]
     assert broken.executed_count == 2 and "row remappings are pending" in broken.results[1].warnings[0]
 
 

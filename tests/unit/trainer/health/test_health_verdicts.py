@@ -18,14 +18,15 @@ from tests.unit.campaign.test_gang_verdicts import probe, report
 from tests.unit.trainer.health.test_health_parsers import sample
 from trainer.contract import GpuExpectation, HealthReport, Probe, Verdict
 from trainer.contract.exits import TERMINATION_LIMIT_BYTES
-from trainer.health import clocks, diagnostic, fabrics, gpus, message, nvlinks
+from trainer.health import clocks, diagnostic, fabrics, gpus, nvlinks
+from trainer.health.__main__ import serialize
 from trainer.health.bisection import Group, locate
 from trainer.health.fabric import Reading, blame_probe
 from trainer.health.looking import CannotLook, Output, look
 from trainer.health.parsers import dcgm
 from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.parsers.nvidia_smi import parse_query
-from trainer.health.throughput import measure, throughput_probes
+from trainer.health.probes import measure, throughput_probes
 
 TABLE = Table(__file__)
 
@@ -69,7 +70,9 @@ def test_a_sound_node_passes_every_probe() -> None:
 @TABLE.cases
 def test_each_fault_of_a_gpu_fails_its_own_probe_and_no_other(old: str, new: str, probe: str, word: str) -> None:
     assert old in QUERY
-    bad = [one for one in verdicts(tools(QUERY.replace(old, new))).values() if one.verdict is not Verdict.PASS]
+    bad = [
+        verdict for verdict in verdicts(tools(QUERY.replace(old, new))).values() if verdict.verdict is not Verdict.PASS
+    ]
     assert [one.name for one in bad] == [probe] and word in bad[0].seen, bad
     assert bad[0].verdict is Verdict.FAIL and bad[0].cure
 
@@ -95,8 +98,8 @@ def test_a_link_is_narrow_by_what_the_type_wires_and_not_by_what_the_card_could(
     wired = gpu_expectation(catalogue.instance_type(instance_type))
     assert wired is not None
     query = QUERY.replace("<current_link_width>16x", f"<current_link_width>{lanes}x")
-    seen = {one.name: one for one in gpus.query_probes(parse_query(query), wired, limits())}["clock_limits"]
-    assert seen.ok == (not fault) and fault in seen.seen
+    clock_limits = {one.name: one for one in gpus.query_probes(parse_query(query), wired, limits())}["clock_limits"]
+    assert clock_limits.ok == (not fault) and fault in clock_limits.seen
 
 
 def test_an_l40s_is_no_l4() -> None:
@@ -108,8 +111,8 @@ def test_an_l40s_is_no_l4() -> None:
 def test_fatal_xids_end_a_node_and_an_applications_error_is_only_told() -> None:
     fatal = verdicts(tools(log=FIRST_LINE + sample("kernel_log/xid-119-gsp.txt")))["xid"]
     assert fatal.verdict is Verdict.FAIL and fatal.seen.count("Xid 119") == 1, "each once"
-    told = verdicts(tools(log=FIRST_LINE + sample("kernel_log/xid-31-43-94.txt")))["xid"]
-    assert told.ok and "not fatal: Xid 31" in told.seen
+    xid = verdicts(tools(log=FIRST_LINE + sample("kernel_log/xid-31-43-94.txt")))["xid"]
+    assert xid.ok and "not fatal: Xid 31" in xid.seen
 
 
 def test_a_missing_link_names_its_gpu() -> None:
@@ -137,10 +140,10 @@ def test_link_errors_are_judged_by_their_rate_on_working_links_and_old_ones_only
 
 def test_every_verdict_has_a_threshold_or_a_state_with_a_source() -> None:
     table = thresholds()
-    judged = {name for one in table.numbers.values() for name in one.probe.split(", ")} | set(table.states)
+    judged = {name for number in table.numbers.values() for name in number.probe.split(", ")} | set(table.states)
     names = {name for name in verdicts(tools(), "535.54") if not name.startswith("version ")}
     assert names <= judged, names - judged
-    assert all(one.source for one in table.numbers.values()) and all(table.states.values())
+    assert all(number.source for number in table.numbers.values()) and all(table.states.values())
 
 
 def test_another_driver_than_the_baked_one_is_told_with_the_file_that_decides() -> None:
@@ -314,12 +317,12 @@ def test_the_slow_node_alone_is_unfit_and_its_report_says_with_whom() -> None:
 
 def test_a_report_always_fits_into_a_termination_message_and_keeps_what_failed() -> None:
     many = [probe(f"probe-{number}", number % 3 > 0, "word " * 60, looked=number % 2 == 0) for number in range(30)]
-    text = message.serialize(report("node", *many))
+    text = serialize(report("node", *many))
     assert len(text.encode()) <= TERMINATION_LIMIT_BYTES
     kept = HealthReport.model_validate_json(text)
     assert [one.verdict for one in kept.probes] == [one.verdict for one in many]
     small = report("node", probe("ecc", True), probe("xid", False, "Xid 79"))
-    assert HealthReport.model_validate_json(message.serialize(small)) == small
+    assert HealthReport.model_validate_json(serialize(small)) == small
     huge = report("node", *[probe(f"{'n' * 60}-{number}", number > 50, "s" * 500) for number in range(80)])
-    assert len(message.serialize(huge).encode()) <= TERMINATION_LIMIT_BYTES
-    assert not HealthReport.model_validate_json(message.serialize(huge)).fit
+    assert len(serialize(huge).encode()) <= TERMINATION_LIMIT_BYTES
+    assert not HealthReport.model_validate_json(serialize(huge)).fit

@@ -187,8 +187,8 @@ def test_weights_without_an_optimizer_are_sealed_and_told(tmp_path: Path) -> Non
         put(node.own / "checkpoint-10/model.safetensors"), put(node.own / "checkpoint-10/trainer_state.json", "{}")
         node.end()
         assert seal.committed(node.tier) == [10]
-        told = [event for event in node.events if event["event"] == "weights_only"]
-        assert [list(event) for event in told] == [["event", "why"]] and "no optimizer" in told[0]["why"]
+        events = [event for event in node.events if event["event"] == "weights_only"]
+        assert [list(event) for event in events] == [["event", "why"]] and "no optimizer" in events[0]["why"]
 
 
 def test_older_checkpoints_of_other_names_that_an_attempt_before_has_sealed_are_known(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from trainer.contract import exits
 from trainer.contract.exits import PEER_LOST, TERMINATION_LIMIT_BYTES, ExitCode
 from trainer.supervisor import ends
 from trainer.supervisor.ends import End
@@ -66,3 +67,12 @@ def test_a_code_of_its_own_and_a_signal_say_more_than_words() -> None:
     made = ends.Made(stepped=False, sealed=False)
     assert ends.own_code(1, words, made) == ExitCode.USER, "a retry would repeat it"
     assert [ends.own_code(code, words, made) for code in (0, -9, ExitCode.STORAGE)] == [0, -9, ExitCode.STORAGE]
+
+
+def test_signals_have_names() -> None:
+    assert ends.signal_name(9) == "SIGKILL" and ends.signal_name(99) == "signal 99"
+
+
+def test_the_reason_of_a_code_is_its_name() -> None:
+    assert {ExitCode(code).name.lower() for code in exits.REASONS} == set(exits.REASONS.values())
+    assert all(reason == ExitCode(code).name.lower() for code, reason in exits.REASONS.items())

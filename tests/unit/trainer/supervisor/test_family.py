@@ -63,8 +63,8 @@ def test_the_ends_of_adopted_children_are_taken_and_the_launchers_is_left() -> N
     living = subprocess.Popen(["sleep", "1000"])
     try:
         family.bury(family.processes(), children[0].pid)
-        left = family.processes()
-        assert children[0].pid in left and children[1].pid not in left and living.pid in left
+        processes = family.processes()
+        assert children[0].pid in processes and children[1].pid not in processes and living.pid in processes
         assert children[0].wait() == 0
     finally:
         living.kill()

@@ -39,7 +39,7 @@ def half(path: Path) -> Path:
 
 def found(name: str, folder: Path, ranks: int = 1) -> list[tuple[int, str]]:
     steps = (one for one in FORMATS[name](folder, ranks) if one.step >= 0)
-    return sorted((one.step, str(one.root.relative_to(folder))) for one in steps)
+    return sorted((step.step, str(step.root.relative_to(folder))) for step in steps)
 
 
 def test_a_spec_names_just_the_formats_that_the_supervisor_knows() -> None:

@@ -220,3 +220,24 @@ def test_a_look_asks_node_0_and_a_question_for_the_disk_is_the_sealings(
     monkeypatch.setattr(job.sealing, "answer", lambda path: (200, path.encode()))
     job._look()
     assert asked == ["node 0"] and job.answer("/checkpoints") == (200, b"/checkpoints")
+
+
+def test_a_look_that_fails_is_said_and_the_next_one_seals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node, looks = JobNode(tmp_path), list[int]()
+    job = running(node)
+
+    def look() -> None:
+        looks.append(len(looks))
+        if len(looks) == 1:
+            raise RuntimeError("changed during iteration")
+        job._over.set()
+
+    monkeypatch.setattr(job.sealing, "look", look)
+    monkeypatch.setattr(jobs, "_LOOK_S", 0.0)
+    monkeypatch.setattr(jobs, "AGAIN_S", 0.0)
+    monkeypatch.setattr(jobs.family, "give_way", lambda: None)
+    job._seal_while_it_runs()
+    assert node.events[-1] == {"event": "not_sealed", "step": -1, "why": "RuntimeError: changed during iteration"}
+    assert looks == [0, 1] and "in look" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -156,7 +157,9 @@ def has_heard(stops: list[tuple[int, str]], count: int) -> bool:
 
 
 @pytest.mark.usefixtures("own_signals")
-def test_each_signal_asks_the_job_to_stop_in_a_thread_also_after_a_failure() -> None:
+def test_each_signal_asks_the_job_to_stop_in_a_thread_also_after_a_failure(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     stops: list[tuple[int, str]] = []
 
     def stop(number: int) -> None:
@@ -169,6 +172,24 @@ def test_each_signal_asks_the_job_to_stop_in_a_thread_also_after_a_failure() -> 
         os.kill(os.getpid(), number)
         until(partial(has_heard, stops, count), f"signal {count} was heard")
     assert stops == [(signal.SIGTERM, "signals"), (signal.SIGINT, "signals"), (signal.SIGTERM, "signals")]
+    assert "a tier that hangs" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_signals_that_come_while_the_job_stops_are_heard_one_by_one() -> None:
+    stops, may_end = list[tuple[int, str]](), threading.Event()
+
+    def stop(number: int) -> None:
+        stops.append((number, ""))
+        may_end.wait()
+
+    life.stop_on_signals(SimpleNamespace(stop=stop))  # type: ignore[arg-type]
+    os.kill(os.getpid(), signal.SIGTERM)
+    until(partial(has_heard, stops, 1), "the first signal was heard")
+    os.kill(os.getpid(), signal.SIGINT), os.kill(os.getpid(), signal.SIGTERM)
+    may_end.set()
+    until(partial(has_heard, stops, 3), "the others were heard")
+    assert {number for number, _ in stops[1:]} == {signal.SIGINT, signal.SIGTERM}
 
 
 @pytest.mark.usefixtures("own_signals")
@@ -192,3 +213,8 @@ def test_a_scratch_folder_that_is_gone_already_is_no_other_end(pod: Pod) -> None
 
     assert life.live(refuse, lambda error: ends.End(ends.USER, f"no job: {error}")) == int(ExitCode.USER)
     assert "no such launcher" in pod.messages[0]["detail"]
+
+
+def test_a_scratch_folder_that_is_gone_at_the_end_is_no_other_end(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Job, "keep_logs", lambda job: shutil.rmtree(job.run_folder))
+    assert pod.live() == int(ExitCode.DONE)

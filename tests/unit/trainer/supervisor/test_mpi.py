@@ -173,13 +173,13 @@ def rightly(word: str, asked: str, key: bytes) -> str:
 
 def test_what_is_not_signed_with_the_jobs_key_for_this_very_call_is_not_run(pair: Pair, tmp_path: Path) -> None:
     done, words = tmp_path / "done", set()
-    asked = json.dumps({"command": f"touch {done}"})
+    text = json.dumps({"command": f"touch {done}"})
     ways: list[Callable[[str, str, bytes], str]] = [unsigned, of_another_key, of_any_call, of_any_command, rightly]
     for sign in ways:
         with socket.create_connection((pair.address, shell.PORT), timeout=HUNG_S) as line, line.makefile("rwb") as file:
             word = file.readline().decode().strip()
             words.add(word)
-            file.write((json.dumps([asked, sign(word, asked, pair.key.read_bytes())]) + "\n").encode())
+            file.write((json.dumps([text, sign(word, text, pair.key.read_bytes())]) + "\n").encode())
             file.flush()
             assert file.readline() == (b"0\n" if sign is rightly else b""), f"{sign.__name__}: the node hangs up"
         assert done.exists() is (sign is rightly), sign.__name__
@@ -226,7 +226,7 @@ def test_two_supervisors_carry_a_job_of_mpirun_and_the_one_whose_rank_fails_says
     nodes = [camp.start(1, "anything", steps=9, rank=rank, env=own) for rank in range(2)]
     said = [node.communicate(timeout=HUNG_S)[0] for node in nodes]
     assert [node.returncode for node in nodes] == ends, said
-    assert "rank 1 on node 1" in said[1] and [one["step"] for one in events(said[0], "step")] == [9]
+    assert "rank 1 on node 1" in said[1] and [event["step"] for event in events(said[0], "step")] == [9]
     if any(ends):
         assert [camp.ended(rank).reason for rank in range(2)] == ["peer-lost", "user"]
         assert camp.ended(1).exit_code == ExitCode.USER

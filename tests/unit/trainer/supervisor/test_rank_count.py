@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.trainer.supervised import Supervisors, events
 from tests.waiting import until
+from tests.worlds.supervisor_tier import put
 from trainer.contract import parse_manifest
 from trainer.supervisor import seal
 from trainer.supervisor.job import SETTLED_S, RankCount
@@ -44,7 +45,7 @@ def test_a_checkpoint_that_lacks_a_ranks_random_state_is_not_sealed(tmp_path: Pa
     job = start(camp, "01", "waits")
     until(lambda: seal.committed(camp.tier), "a step is sealed")
     job.terminate()
-    assert [one["step"] for one in events(job.communicate()[0], "committed")] == [20], (
+    assert [event["step"] for event in events(job.communicate()[0], "committed")] == [20], (
         "10 came first, and was not whole"
     )
     manifest = parse_manifest((camp.tier / "step-00000020/manifest.json").read_bytes())
@@ -100,3 +101,14 @@ def test_files_tell_the_number_once_they_have_stopped_rising(tmp_path: Path, mon
     assert look(4, 1) == 4 and look(4, SETTLED_S - 1) == 4 and look(4, 1) == 2
     for many in (of(ranks=1), of(ranks=1, nodes=2, tier="local")):
         assert many.look([], tmp_path) == 4, "more ranks than GPUs"
+
+
+def test_a_checkpoint_that_is_laid_back_on_a_nodes_own_disk_has_the_ranks_of_all_nodes(tmp_path: Path) -> None:
+    for name in ("global_step10/zero_pp_rank_0_optim_states.pt", "global_step10/zero_pp_rank_1_optim_states.pt"):
+        put(tmp_path / name)
+    count = of(ranks=1, nodes=2, tier="local")
+    count.note_restored(tmp_path)
+    assert count.look([], tmp_path) == 1
+    for rank in range(2):
+        put(tmp_path / f"global_step20/zero_pp_rank_{rank}_optim_states.pt")
+    assert count.look([], tmp_path) == 2, "what this node's ranks have written themselves counts as it is"

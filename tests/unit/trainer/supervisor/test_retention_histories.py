@@ -52,10 +52,10 @@ def sound_steps(tier: Path) -> dict[int, str]:
     for manifest in tier.glob("step-*/manifest.json"):
         try:
             shards = json.loads(manifest.read_text())["shards"]
-            contents = {one["file"]: (manifest.parent / one["file"]).read_bytes() for one in shards}
+            contents = {shard["file"]: (manifest.parent / shard["file"]).read_bytes() for shard in shards}
         except (OSError, ValueError):
             continue
-        if all(hashlib.sha256(contents[one["file"]]).hexdigest() == one["sha256"] for one in shards):
+        if all(hashlib.sha256(contents[shard["file"]]).hexdigest() == shard["sha256"] for shard in shards):
             (own,) = (text for name, text in contents.items() if "tree-" not in name)
             found[int(manifest.parent.name[5:])] = own.decode()
     return found

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trainer.builtin.model.named import PREFIX, NamedModel
-from trainer.errors import ConfigError, StorageError
+from trainer.errors import ConfigError, StorageError, limit_error
 
 INDEX, ALONE = "model.safetensors.index.json", "model.safetensors"
 _MEANING = (
@@ -58,7 +58,9 @@ def take_weights(
                     if rank == 0 or not hasattr(parameter, "ds_id"):
                         parameter.copy_(files[places[name]].get_tensor(name))
     except (OSError, SafetensorError) as error:
-        raise StorageError("the weights to start from cannot be read", f"{folder}: {error}") from error
+        detail = f"{folder}: {error}"
+        refusal = StorageError("the weights to start from cannot be read", detail)
+        raise limit_error(error, detail) or refusal from error
     return len(parameters)
 
 

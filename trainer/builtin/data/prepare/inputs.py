@@ -104,13 +104,13 @@ def list_source(source: Source, max_files: int | None, seed: int, form: str = "a
 
 def _with_indexes(source: Source, files: list[File]) -> list[File]:
     """Return the files `.bin` of token data, each with its `.idx`. Raises `DataError` for one that has none."""
-    beside = source.model_copy(update={"pattern": "**/*.idx"})
+    index_source = source.model_copy(update={"pattern": "**/*.idx"})
     if source.location.endswith(".bin"):
-        beside = beside.model_copy(update={"location": f"{source.location.removesuffix('.bin')}.idx"})
-    indexes = {file.name.removesuffix(".idx"): file for file in (_objects if source.remote else _local)(beside)}
+        index_source = index_source.model_copy(update={"location": f"{source.location.removesuffix('.bin')}.idx"})
+    indexes = {file.name.removesuffix(".idx"): file for file in (_objects if source.remote else _local)(index_source)}
     names = [(file, file.name.removesuffix(".bin")) for file in files if file.name.endswith(".bin")]
-    if alone := [file.place for file, name in names if name not in indexes]:
-        detail = f"{len(alone)} of {len(names)}, such as {alone[0]}"
+    if lone_places := [file.place for file, name in names if name not in indexes]:
+        detail = f"{len(lone_places)} of {len(names)}, such as {lone_places[0]}"
         raise DataError("token data lack their index", detail, "bring each .bin with its .idx, or narrow data.pattern")
     pairs = [(file, indexes[name]) for file, name in names]
     return [replace(file, index=index, state=(*file.state, *index.state)) for file, index in pairs]

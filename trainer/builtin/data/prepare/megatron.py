@@ -34,9 +34,9 @@ def read_index(file: File) -> tuple[np.dtype[Any], NDArray[np.int64]]:
     try:
         code, lengths, marks = _mapped(content) if content.startswith(b"MMIDIDX") else _cached(content)
         bounds = np.append(0, np.cumsum(lengths, dtype=np.int64))
-        width, rest = divmod(file.size, max(1, int(bounds[-1])))
+        width, remainder = divmod(file.size, max(1, int(bounds[-1])))
         documents = bounds[marks]
-        if rest or documents[0] or documents[-1] != bounds[-1] or (np.diff(documents) < 0).any():
+        if remainder or documents[0] or documents[-1] != bounds[-1] or (np.diff(documents) < 0).any():
             raise ValueError("its documents do not cover the .bin")
         if (code, width) not in _TYPES:
             raise ValueError(f"no type of ids has code {code} and {width} bytes")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from trainer.builtin.data.prepare.assemble import Assemble, Draft, assemble, counts_path, shard_path
 from trainer.builtin.data.prepare.documents import Unit
@@ -70,10 +69,6 @@ def shards(task: Assemble, drafts: Sequence[Draft]) -> Stage:
         sizes=[draft.tokens for draft in drafts],
         files=lambda draft: (counts_path(task.work, draft.name), shard_path(task.work, draft.name)),
         documents=lambda draft: int(json.loads(shard_path(task.work, draft.name).read_bytes())["shard"]["documents"]),
-        large=lambda draft: _products(task.out, draft),
+        large=lambda draft: (task.out / f"{draft.name}.bin", task.out / f"{draft.name}.idx"),
         needs=lambda draft: tuple(ids_path(task.work, unit, draft.part) for unit, *_ in draft.stretches),
     )
-
-
-def _products(target: Path, draft: Draft) -> tuple[Path, ...]:
-    return target / f"{draft.name}.bin", target / f"{draft.name}.idx"

@@ -74,8 +74,8 @@ def test_the_command_takes_it_in_and_what_it_made_can_be_verified(folder: Path, 
     asked = ("--campaign", "tiny", "--tokens", "700", "--position", "70", "--json")
     done = bivouac("import", str(folder), str(tmp_path / "out"), *asked)
     assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
-    assert (made["step"], made["world_size"], Path(made["folder"]).name) == (7, 2, "step-00000007")
+    document = json.loads(done.stdout)
+    assert (document["step"], document["world_size"], Path(document["folder"]).name) == (7, 2, "step-00000007")
     assert bivouac("verify", str(tmp_path / "out/tiny")).returncode == 0
     again = bivouac("import", str(folder), str(tmp_path / "out"), *asked)
     said = again.stdout + again.stderr

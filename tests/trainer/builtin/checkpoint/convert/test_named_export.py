@@ -191,8 +191,8 @@ def test_the_ids_of_the_data_s_own_tokenizer_replace_those_of_the_base_model(
     folder = checkpoint_of(warm("llama", came), config, tmp_path / "tier")
     export(folder, config, tmp_path / "data", tmp_path / "out")
     for name in ("config.json", "generation_config.json"):
-        written = json.loads((tmp_path / "out" / name).read_text())
-        ids = [written[f"{token}_token_id"] for token in ("bos", "eos", "pad")]
+        document = json.loads((tmp_path / "out" / name).read_text())
+        ids = [document[f"{token}_token_id"] for token in ("bos", "eos", "pad")]
         assert ids == [2, 1, 3], name
     read = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert (read.bos_token, read.eos_token, read.pad_token) == ("<begin>", "<end>", "<pad>")

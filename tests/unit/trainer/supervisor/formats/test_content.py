@@ -88,7 +88,7 @@ def test_objects_that_are_not_followed_hide_no_step(protocol: int, tmp_path: Pat
 def test_a_pickle_of_no_dictionary_names_no_step(value: object, tmp_path: Path) -> None:
     path = tmp_path / "ckpt.pkl"
     path.write_bytes(pickle.dumps(value))
-    assert contents.step_in(path) is None and not contents.counts_epochs(path)
+    assert contents.step_in(path) is None and not contents.counts_epochs(path, 30)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,12 @@ def test_a_pickle_of_no_dictionary_names_no_step(value: object, tmp_path: Path) 
 def test_a_step_is_a_count_of_a_training(values: dict[str, object], step: int | None, tmp_path: Path) -> None:
     path = saved(tmp_path / "ckpt.pt", **values)
     assert contents.step_in(path) == step
-    assert contents.counts_epochs(path) == (step is None and "epoch" in values)
+    assert contents.counts_epochs(path, 30) == (step is None and "epoch" in values)
+
+
+def test_a_number_in_a_name_that_the_content_calls_steps_is_none_of_epochs(tmp_path: Path) -> None:
+    path = saved(tmp_path / "do_00000030", steps=30, epoch=4)
+    assert not contents.counts_epochs(path, 30) and contents.counts_epochs(path, 4)
 
 
 def test_a_file_that_has_not_changed_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,6 +144,14 @@ def test_each_save_of_a_framework_is_one_checkpoint_with_the_step_of_the_job(
         job.committed = step
 
 
+@pytest.mark.parametrize("write", [vits, hifigan, tacotron, flax, kohya, stable_baselines])
+def test_a_step_that_name_or_content_tell_is_taken_whatever_the_job_has_told(
+    write: Callable[[Path, int, int], None], job: WatchedJob
+) -> None:
+    job.at(54), job.folder.mkdir(), write(job.folder, 50, 5)
+    assert [step for step, _ in job.look()] == [50]
+
+
 @pytest.mark.parametrize("write", SERIES)
 def test_what_a_framework_has_saved_later_goes_at_a_restart_and_nothing_else(
     write: Callable[[Path, int, int], None], tmp_path: Path
@@ -181,6 +189,22 @@ def test_a_checkpoint_of_tensorflow_waits_for_all_of_its_files_and_the_end_of_it
     assert [root for _, root in job.look()] == ["."]
 
 
+@pytest.mark.parametrize("folder", ["ckpt-2_temp", "ckpt-2_temp_0123456789abcdef0123456789abcdef"])
+def test_a_devices_part_of_tensorflows_save_is_no_checkpoint_and_goes_at_a_restart(
+    folder: str, job: WatchedJob
+) -> None:
+    _tensorflow(job.folder, "ckpt-1")
+    sealed_at = time.time() - 1.0
+    put(job.folder / folder / "part-00000-of-00002.data-00000-of-00001")
+    put(job.folder / folder / "part-00000-of-00002.index", b"table" * 9 + END_OF_TABLE)
+    job.recogniser.ended = True
+    job.at(10)
+    assert len(job.look()) == 1
+    restored = tuple(sorted(job.folder.glob("ckpt-1.*")))
+    forget_later("auto", job.folder, Finished(10, job.folder, restored), sealed_at)
+    assert {path.name for path in job.folder.iterdir()} == {*(path.name for path in restored), "checkpoint"}
+
+
 def test_an_index_of_something_else_is_no_checkpoint(job: WatchedJob) -> None:
     put(job.folder / "embeddings_10.index", b"faiss" * 9 + END_OF_TABLE)
     assert job.look() == []
@@ -212,6 +236,40 @@ def test_an_index_that_is_older_than_its_data_is_of_the_save_before(job: Watched
     os.utime(index, (index.stat().st_atime, index.stat().st_mtime - 60))
     assert job.look() == []
     put(index, index.read_bytes())
+    assert [root for _, root in job.look()] == ["."]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_tensorflows_second_save_under_one_name_within_a_second_is_sealed_as_itself(
+    shards: int, job: WatchedJob
+) -> None:
+    job.recogniser.settles_at_once = False
+    data = [job.folder / f"cp.ckpt.data-{shard:05d}-of-{shards:05d}" for shard in range(shards)]
+    index, begun_s = job.folder / "cp.ckpt.index", time.time() - 0.9
+
+    def write(path: Path, content: bytes, after_s: float) -> None:
+        os.utime(put(path, content), (begun_s + after_s,) * 2)
+
+    job.recogniser.told_steps.note(10, begun_s)
+    for path in data:
+        write(path, b"1", 0.1)
+    write(index, b"table" * 9 + END_OF_TABLE, 0.2)
+    assert job.look() == [(10, ".")]
+    job.recogniser.told_steps.note(11, begun_s + 0.3)
+    for path in data:
+        write(path, b"2", 0.4)
+        assert job.look() == [], "the index is of the save before"
+    write(index, b"tablf" * 9 + END_OF_TABLE, 0.5)
+    assert job.look() == [(11, ".")]
+
+
+def test_an_index_of_a_node_whose_clock_is_behind_has_to_rest(job: WatchedJob) -> None:
+    job.recogniser.settles_at_once = False
+    tensorflow(job.folder, 10, 1)
+    index = job.folder / "ckpt-1.index"
+    os.utime(index, (index.stat().st_mtime - 0.5,) * 2)
+    assert job.look() == []
+    job.recogniser.settles_at_once = True
     assert [root for _, root in job.look()] == ["."]
 
 
@@ -294,3 +352,10 @@ def test_tensorflows_tracker_is_accounted_for(tmp_path: Path) -> None:
 def test_a_file_without_an_ending_that_begins_like_no_state_is_none(start: bytes, job: WatchedJob) -> None:
     put(job.folder / "checkpoint_10", start)
     assert job.look() == []
+
+
+def test_the_jobs_own_folder_is_no_folder_of_tensorflows_parts_whatever_its_name(tmp_path: Path) -> None:
+    job = WatchedJob(tmp_path / "own_temp")
+    _tensorflow(job.folder, "part-00000-of-00002")
+    job.recogniser.ended = True
+    assert [root for _, root in job.look()] == ["."]

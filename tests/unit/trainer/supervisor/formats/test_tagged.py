@@ -193,3 +193,29 @@ def test_the_newest_of_like_names_is_beside_an_older_one_alone(tmp_path: Path) -
     newest = newer_beside(tmp_path / "run[1]-step-9")
     assert newest is not None and (newest.step, newest.root.name) == (30, "run[1]-step-30")
     assert newer_beside(tmp_path / "run[1]-step-30") is None and newer_beside(tmp_path / "notes") is None
+
+
+def test_deepspeeds_optimizer_files_of_all_ranks_are_held_against_the_model(tmp_path: Path) -> None:
+    deepspeed(tmp_path / "mine", 10)
+    late = saved(tmp_path / "mine/zero_pp_rank_1_mp_rank_00_optim_states.pt")
+    for path in (tmp_path / "mine").iterdir():
+        os.utime(path, (2000.0, 2000.0))
+    assert known(tmp_path, "deepspeed", ranks=2)["mine"].ready()
+    os.utime(late, (1000.0, 1000.0))
+    assert not known(tmp_path, "deepspeed", ranks=2)["mine"].ready()
+
+
+@pytest.mark.parametrize(
+    ("times", "counts"), [((1, 2, 3), True), ((1, 1, 2), False), ((2, 1, 3), False), ((1, 3, 2), False)]
+)
+def test_files_that_were_written_in_the_order_of_their_numbers_from_0_count_saves(
+    times: tuple[float, ...], counts: bool, tmp_path: Path
+) -> None:
+    for number, time_s in enumerate(times):
+        os.utime(saved(tmp_path / f"ckpt_{number}.pt"), (time_s, time_s))
+    assert {candidate.ordinal for candidate in known(tmp_path, "auto").values()} == {counts}
+
+
+def test_a_random_state_alone_is_no_checkpoint(tmp_path: Path) -> None:
+    saved(tmp_path / "rng_state_10.pth")
+    assert known(tmp_path, "auto") == {}

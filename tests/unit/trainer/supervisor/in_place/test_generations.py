@@ -96,8 +96,8 @@ def test_a_death_after_the_most_restarts_is_refused_and_ends_the_attempt() -> No
 
 
 def test_a_lost_peer_comes_with_no_death_of_its_own() -> None:
-    lost = End(INTERNAL, "a process on another node has died", "peer-lost")
-    job, table = Job(lost, End(DONE)), Table(GO)
+    end = End(INTERNAL, "a process on another node has died", "peer-lost")
+    job, table = Job(end, End(DONE)), Table(GO)
     assert run(job, table) == End(DONE)
     assert table.deaths == [] and not table.words[0].own and table.words[0].refuses == ""
 

@@ -201,8 +201,8 @@ def test_a_job_that_begins_again_at_1_where_30_was_offered_is_told_at_its_second
     node.progress.begin(0, 30)
     for step in (1, 2, 3):
         node.line(step=step, loss=0.5)
-    told = [event for event in node.events if event["event"] != "step"]
-    assert told == [{"event": "resumed_elsewhere", "offered": 30, "first": 1}]
+    events = [event for event in node.events if event["event"] != "step"]
+    assert events == [{"event": "resumed_elsewhere", "offered": 30, "first": 1}]
 
 
 def test_losses_are_known_to_the_next_attempt_and_a_jump_is_told(tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ def test_what_another_node_alone_tells_is_said_by_node_0(tmp_path: Path, silent_
     pair[1].progress.checkpoint({"step": 2, "folder": "step-2"})
     assert list(pair[1].progress.last_messages(well=True)) == []
     assert pair[1].events == [], "one log has the steps"
-    told = list(pair[0].progress.last_messages(well=True))
-    assert [(message["step"], message["folder"]) for message in told] == [(2, "step-2")]
+    last_messages = list(pair[0].progress.last_messages(well=True))
+    assert [(message["step"], message["folder"]) for message in last_messages] == [(2, "step-2")]
     assert pair[0].steps() == [(1, 0.5), (2, 0.5)] and pair[0].progress.tokens == 14
 
 

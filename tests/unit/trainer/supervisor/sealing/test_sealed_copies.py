@@ -153,10 +153,10 @@ def test_a_checkpoint_that_changes_after_its_first_file_was_copied_is_not_sealed
     root = disk.own / "step-10"
     for name in "ab":
         put(root / name, name)
-    taken = seal.copy_checkpoint
+    checkpoint = seal.copy_checkpoint
 
     def late(*given: Any) -> Any:
-        rows = taken(*given)
+        rows = checkpoint(*given)
         change(root)
         return rows
 

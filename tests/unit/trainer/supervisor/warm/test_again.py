@@ -137,8 +137,8 @@ def test_a_killed_rank_starts_all_ranks_of_both_nodes_again_without_imports(tmp_
         f"attempt 1 trains again in its pods after {restart['seconds']} s, since a process on n1: died of SIGKILL"
     ]
     assert [one.sentence() for one in store.kept] == sentences
-    assert {one.get("generation") for one in events(job.said[0], "step")} == {None, 1}
-    steps = [one["step"] for one in events(job.said[0], "step")]
+    assert {event.get("generation") for event in events(job.said[0], "step")} == {None, 1}
+    steps = [event["step"] for event in events(job.said[0], "step")]
     again = steps[len(steps) - 1 - steps[::-1].index(restored + 1) :]
     assert again == list(range(restored + 1, restored + 1 + len(again))), "on from there, step by step"
 

@@ -1,0 +1,74 @@
+"""What FSx for Lustre tells CloudWatch, which answers `GetMetricData` of nothing else.
+
+Room is the capacity less what lies in the folder. Of the traffic only growth shows: who reads or writes a folder of
+this machine is counted by nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from moto.cloudwatch.responses import CloudWatchResponse
+
+from infra.rehearsal.aws.operations import Parameters, add_operations
+from infra.rehearsal.aws.world import World
+
+_GIB, _TARGET_GIB = 2**30, 1200
+"""The storage target of an SSD file system."""
+_LEAST_S = 1.0
+
+
+class Figures:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._earlier = dict[str, tuple[float, int]]()
+        """File system -> when it was looked at, and the bytes that it had."""
+
+    def get_metric_data(self, params: Parameters) -> dict[str, Any]:
+        looks = dict[str, dict[tuple[str, str], float]]()
+        rows, now = list[dict[str, Any]](), datetime.now(UTC).replace(second=0, microsecond=0)
+        for query in params["MetricDataQueries"]:
+            metric = query["MetricStat"]["Metric"]
+            id = next((row["Value"] for row in metric.get("Dimensions", ()) if row["Name"] == "FileSystemId"), "")
+            if id not in looks:
+                looks[id] = self._look(id) if metric["Namespace"] == "AWS/FSx" else {}
+            value = looks[id].get((metric["MetricName"], query["MetricStat"]["Stat"]))
+            points = {"Timestamps": [], "Values": []} if value is None else {"Timestamps": [now], "Values": [value]}
+            rows.append({"Id": query["Id"], "Label": metric["MetricName"], "StatusCode": "Complete", **points})
+        return {"MetricDataResults": rows, "Messages": []}
+
+    def _look(self, id: str) -> dict[tuple[str, str], float]:
+        """Return metric and statistic -> value of the last minute; nothing for a file system that is not there."""
+        file_system = self._world.backend("fsx").file_systems.get(id)
+        if file_system is None:
+            return {}
+        used_bytes, now = sum(_sizes(file_system.folder)), time.monotonic()
+        earlier, earlier_bytes = self._earlier.get(id, (now, used_bytes))
+        self._earlier[id] = (now, used_bytes)
+        growth = max(0, used_bytes - earlier_bytes) * 60 / max(_LEAST_S, now - earlier)
+        free_bytes = max(0, file_system.storage_capacity * _GIB - used_bytes)
+        return {
+            ("DataReadBytes", "Sum"): 0.0,
+            ("DataWriteBytes", "Sum"): growth,
+            ("MetadataOperations", "Sum"): 0.0,
+            ("FreeDataStorageCapacity", "Sum"): float(free_bytes),
+            ("FreeDataStorageCapacity", "Minimum"): free_bytes / max(1, file_system.storage_capacity // _TARGET_GIB),
+        }
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                yield os.lstat(os.path.join(path, name)).st_blocks * 512
+            except OSError:
+                continue  # it has been removed meanwhile
+
+
+def install(world: World) -> None:
+    add_operations(world, CloudWatchResponse, {"get_metric_data": Figures(world).get_metric_data})
