@@ -226,7 +226,7 @@ def test_a_package_of_the_registry_is_chosen_for_an_older_python(
     assert {"einops==0.8.1", "pydantic-core==2.41.5"} < set(found.listed)
     with tarfile.open(found.tar) as tar:
         assert any(name.endswith(".cpython-39-x86_64-linux-gnu.so") for name in tar.getnames())
-        tar.extractall(tmp_path / "there", filter="data")
+        tar.extractall(tmp_path / "there")
     words = "import einops; print(einops.__version__)"
     seen = subprocess.run(
         [sys.executable, "-c", words], env=os.environ | {"PYTHONPATH": str(tmp_path / "there")}, capture_output=True

@@ -29,6 +29,15 @@ ALLOWED = (LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address)
 # list concerns restricted loads only, and all loads here are restricted.
 torch.serialization.add_safe_globals(list(ALLOWED))
 
+
+def _by_value(member: ZeroStageEnum, protocol: int) -> tuple[type[ZeroStageEnum], tuple[int]]:
+    return type(member), (member.value,)
+
+
+# As Python 3.11.4 and later do by themselves. Before, as in Debian 12, an enumeration is pickled as a call of
+# `getattr`, which no reader allows: each checkpoint would be refused.
+ZeroStageEnum.__reduce_ex__ = _by_value
+
 _ZIP = b"PK\x03\x04"
 
 

@@ -6,12 +6,14 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import tarfile
 import threading
 import urllib.request
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -152,19 +154,33 @@ def unpack(layer: bytes, root: Path) -> None:
     if layer[:2] == b"\x1f\x8b":
         layer = gzip.decompress(layer)
 
-    def keep(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        folder, _, name = member.name.rpartition("/")
-        if name.startswith(".wh."):
-            _remove(root / folder / name.removeprefix(".wh."), with_folder=name == ".wh..wh..opq")
-            return None
-        # A mapped root owns one user only, so the layer's owners cannot be kept.
-        return tarfile.tar_filter(member, path).replace(uid=None, gid=None, uname=None, gname=None, deep=False)  # type: ignore[arg-type]
-
     try:
         with tarfile.open(fileobj=io.BytesIO(layer)) as archive:
-            archive.extractall(root, filter=keep)
+            # `_kept` has looked at each already. Python 3.14 would refuse absolute links, which layers have.
+            archive.extraction_filter = lambda member, path: member
+            archive.extractall(root, members=_kept(archive, root))
     except tarfile.TarError as error:
         raise PullError("a layer cannot be unpacked", seen=error) from error
+
+
+def _kept(archive: tarfile.TarFile, root: Path) -> Iterator[tarfile.TarInfo]:
+    """Yield what a layer adds to `root`, and remove what it takes away. Raises `PullError` for what leads out.
+
+    Done here, because tarfile's own filters came with Python 3.11.4, and Debian 12 has 3.11.2.
+    """
+    top = os.path.realpath(root)
+    for member in archive:
+        member.name = member.name.lstrip("/")
+        path = root / member.name
+        if os.path.commonpath([top, os.path.realpath(path)]) != top:
+            raise PullError("a layer leads out of its image", seen=member.name)
+        if path.name.startswith(".wh."):
+            _remove(path.with_name(path.name.removeprefix(".wh.")), with_folder=path.name == ".wh..wh..opq")
+            continue
+        # A mapped root owns one user only, so the layer's owners cannot be kept.
+        member.uid, member.gid, member.uname, member.gname = os.geteuid(), os.getegid(), "", ""
+        member.mode &= 0o755  # no program of a layer runs as somebody else
+        yield member
 
 
 def _remove(path: Path, *, with_folder: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import tarfile
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from infra.rehearsal.nodelet.boot import NotJoining, Taint, read_node_config
 from infra.rehearsal.nodelet.pods.environment import ConfigError, environment
 from infra.rehearsal.nodelet.pods.hosts import hosts_lines
-from infra.rehearsal.nodelet.pods.images import unpack
+from infra.rehearsal.nodelet.pods.images import PullError, unpack
 from infra.rehearsal.nodelet.pods.volumes import write_atomically
 from infra.stack.lustre import client_script
 
@@ -119,6 +120,22 @@ def layer(*entries: tuple[str, bytes]) -> bytes:
             member.size, member.uid = len(content), 12345
             tar.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", ["../a", "opt/../../a", "out/a"])
+def test_a_layer_that_leads_out_of_its_image_is_refused_and_writes_nothing_there(tmp_path: Path, name: str) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    root.mkdir()
+    (root / "out").symlink_to(elsewhere)
+    with pytest.raises(PullError, match="leads out of its image"):
+        unpack(layer((name, b"1")), root)
+    assert not (tmp_path / "a").exists() and list(elsewhere.iterdir()) == []
+
+
+def test_a_layers_absolute_names_lie_in_its_image_and_its_files_are_ours(tmp_path: Path) -> None:
+    unpack(layer(("/opt/a", b"1")), tmp_path)
+    assert (tmp_path / "opt/a").read_bytes() == b"1" and (tmp_path / "opt/a").stat().st_uid == os.geteuid()
 
 
 def test_a_layer_can_take_away_what_a_lower_one_brought(tmp_path: Path) -> None:
