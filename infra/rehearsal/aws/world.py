@@ -199,8 +199,9 @@ class World:
     token_owner: Callable[[SiteControlPlane, str, str], ServiceAccount | None] = token_owner
     join_within_s: float = 120.0
     """A node group whose instances have not all joined by then is CREATE_FAILED (on AWS after about 15 minutes)."""
-    entries_count_after_s: float = 3.0
-    """The API server ignores an access entry younger than this (on AWS up to a minute)."""
+    entries_count_after_s: float = 1.0
+    """The API server ignores an access entry younger than this (on AWS up to a minute). Less than a node group takes,
+    as on AWS: a stack waits for its system nodes, and then takes its entry for known."""
     replace_impaired_after_s: float = 300.0
     """An Auto Scaling group replaces an instance whose status check has failed for so long."""
     machines: dict[str, SiteMachine] = field(default_factory=dict)
