@@ -19,8 +19,13 @@ from infra.aws.account import Account, every
 from infra.aws.blocks import LOST, Block, block_of
 from infra.errors import PermanentError, TemporaryError, UserError
 from infra.record.store import CampaignStore
-from infra.spec.names import BLOCK_CAMPAIGN_TAG, BLOCK_OFFERING_TAG, FOUNDATION_TAG
+from infra.spec.names import FOUNDATION_TAG
 from trainer.contract.frozen import Frozen
+
+BLOCK_CAMPAIGN_TAG = "bivouac:block-for"
+"""The campaign that a capacity block was bought for. It differs from the campaign tag, so that no teardown counts the
+block as the campaign's own."""
+BLOCK_OFFERING_TAG = "bivouac:block-offering"
 
 SETTLED = timedelta(minutes=15)
 """A purchase absent from all listings after this time was not made: EC2's listings lag by minutes at most."""

@@ -23,8 +23,8 @@ from infra.record.payloads.outputs import ProvisionOutput
 from infra.report.data_page import data_page
 from infra.session.context import Context
 from infra.session.session import STACK_CONFIG
-from infra.spec.access import Role
 from infra.spec.campaign import Spec, Workload
+from infra.spec.sections import Role
 from infra.spec.workload.git_reference import GitSource
 from infra.spec.workload.links import INIT, MOUNTS
 from infra.stack.outputs import CampaignOutputs

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from infra.spec.campaign import Spec
-from infra.spec.names import LOCAL_CLAIM, SHARED_CLAIM, mount_claim, mount_folder
+from infra.spec.names import LOCAL_CLAIM, SHARED_CLAIM
 from infra.spec.workload.links import MOUNTS
+from infra.spec.workload.mounts import mount_claim, mount_folder
 from trainer.contract.frozen import Frozen
 from trainer.contract.workload import STAGED, STAGING_SOURCES
 

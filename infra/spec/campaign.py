@@ -15,20 +15,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from infra.errors import UserError
-from infra.spec.access import Access
 from infra.spec.checkpoint import Checkpoint as Checkpoint
 from infra.spec.data import Data as Data
 from infra.spec.data import MixtureSource as MixtureSource
 from infra.spec.document import UnreadableDocument, read
 from infra.spec.duration import Duration
 from infra.spec.names import (
-    ENDPOINT_SERVICES,
-    FSX_SERVICE,
     LONGEST_TAG,
-    MONITORING_SERVICE,
     NOTICES,
     PROJECT,
-    SECRETS_SERVICE,
     Buckets,
     buckets,
     tag_value,
@@ -40,7 +35,7 @@ from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_
 from infra.spec.rehearsal import Rehearsal as Rehearsal
 from infra.spec.secrets import SecretSource
 from infra.spec.section import Section, sound_part
-from infra.spec.sections import THIS_MACHINE
+from infra.spec.sections import THIS_MACHINE, Access
 from infra.spec.sections import Addons as Addons
 from infra.spec.sections import ApiEndpoint as ApiEndpoint
 from infra.spec.sections import Archive as Archive
@@ -56,6 +51,7 @@ from infra.spec.sections import Recovery as Recovery
 from infra.spec.sections import SharedStorage as SharedStorage
 from infra.spec.sections import Storage as Storage
 from infra.spec.sections import Subnets as Subnets
+from infra.spec.services import ENDPOINT_SERVICES, FSX_SERVICE, MONITORING_SERVICE, SECRETS_SERVICE
 from infra.spec.standing import StandingCluster as StandingCluster
 from infra.spec.standing import fill, refuse_misplaced
 from infra.spec.training import Training as Training

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from infra.spec.services import ENDPOINT_SERVICES, SECRETS_SERVICE
+
 PROJECT = "bivouac"
 FOUNDATION_STACK = "foundation"
 FOUNDATION_PREFIX = "bivouac-"
@@ -98,10 +100,6 @@ KEY_ALIAS = "alias/bivouac"
 """Alias of the foundation's own key, which exists once a campaign has asked for one."""
 STATE_CONTEXT = ("bivouac", "pulumi")
 """KMS encryption context with which the customer's key encrypts the engine's keys. Policies allow no other use."""
-BLOCK_CAMPAIGN_TAG = "bivouac:block-for"
-"""The campaign that a capacity block was bought for. It differs from the campaign tag, so that no teardown counts the
-block as the campaign's own."""
-BLOCK_OFFERING_TAG = "bivouac:block-offering"
 TEXT_TAG, MOUNTS_TAG = "bivouac:text", "bivouac:mounts"
 """On a bucket of other people's: the campaigns' nodes may read its text. S3 heeds it once the bucket's ABAC is on."""
 KEY_TAG = "bivouac:key"
@@ -185,16 +183,6 @@ def data_prefix(manifest_digest: str) -> str:
     return f"{DATASETS_PREFIX}{manifest_digest}/"
 
 
-def mount_folder(name: str) -> str:
-    """Return the folder of the shared file system that is linked to a workload's S3 prefix."""
-    return f"mounts/{name}"
-
-
-def mount_claim(name: str) -> str:
-    """Return the claim on a mount with a volume of its own."""
-    return f"mount-{name}"
-
-
 COPIES_PREFIX = "copies/"
 """Folder of all campaigns' interval copies in the archive bucket: apart from the archives, so that the right to remove
 a copy covers no archive."""
@@ -219,29 +207,6 @@ def data_source(account: str, region: str, manifest_digest: str) -> str:
 def campaign_stack(campaign: str) -> str:
     return f"campaign-{campaign}"
 
-
-FSX_SERVICE = "fsx"
-SCHEDULER_SERVICE = "scheduler"
-MONITORING_SERVICE = "monitoring"
-ENDPOINT_SERVICES = (
-    "autoscaling",  # the steward gives broken nodes back
-    "ec2",  # the CNI, nodeadm, the steward
-    "ecr.api",
-    "ecr.dkr",
-    "eks",  # nodeadm, the steward
-    "eks-auth",  # pod identity
-    FSX_SERVICE,  # the CSI driver
-    "logs",
-    MONITORING_SERVICE,  # the steward reads what FSx tells CloudWatch
-    SCHEDULER_SERVICE,  # the steward postpones what ends the nodes without it
-    "sns",  # the steward's notices
-    "ssm",  # the builder
-    "ssmmessages",
-    "sts",
-)
-"""Services that nodes, add-ons and pods need without a NAT gateway. S3 has a gateway endpoint, which is free."""
-SECRETS_SERVICE = "secretsmanager"
-"""Needed besides by a job or webhook with a secret of Secrets Manager."""
 
 _POOLS = (GPU_POOL, SYSTEM_POOL, DATA_POOL)
 _MACHINES = (*_POOLS, BUILDER)

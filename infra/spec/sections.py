@@ -1,4 +1,4 @@
-"""Sections of the spec for infrastructure: network, storage, encryption, add-ons."""
+"""Sections of the spec for infrastructure: network, storage, encryption, add-ons, people's access."""
 
 from __future__ import annotations
 
@@ -318,3 +318,24 @@ class Recovery(Section):
     given back. An end that is due while the Kubernetes API cannot be reached waits as long."""
     node_mtbf_hours: float = Field(default=2000.0, gt=0)
     """Estimated mean time between failures of one node. It determines the checkpoint interval and the limits."""
+
+
+class Role(StrEnum):
+    ADMIN = "admin"
+    OPERATOR = "operator"
+    VIEWER = "viewer"
+
+
+class Access(Section):
+    principal: Annotated[
+        str,
+        Field(
+            pattern=r"^arn:aws:iam::[0-9]{12}:(role|user)/[A-Za-z0-9_+=,.@/-]+$",
+            description="the ARN of an IAM role or user, with its path; not of a session, a group or the root",
+        ),
+    ]
+    """ARN of an IAM role or user of the campaign's account. Of a role of IAM Identity Center the whole one, with
+    `aws-reserved/sso.amazonaws.com/`."""
+    role: Role
+    """`viewer` sees the campaign's pods, logs and objects, no Kubernetes secret. `operator` also enters its containers
+    (`exec`, `cp`) and changes its objects. `admin` may do all in the cluster, as whoever drives must."""

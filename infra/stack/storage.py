@@ -8,7 +8,8 @@ from pulumi import Input, ResourceOptions
 
 from infra.spec import waits
 from infra.spec.campaign import SharedStorage, Spec
-from infra.spec.names import DATA_FOLDER, Names, buckets, data_prefix, mount_folder
+from infra.spec.names import DATA_FOLDER, Names, buckets, data_prefix
+from infra.spec.workload.mounts import mount_folder
 from infra.stack.lustre import file_system
 from infra.stack.timeouts import timeouts_of
 

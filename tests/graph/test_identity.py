@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from infra.plan.checks.finding import Level
-from infra.spec.names import ENDPOINT_SERVICES, buckets
+from infra.spec.names import buckets
+from infra.spec.services import ENDPOINT_SERVICES
 from infra.stack.rules import findings
 from tests.example import example_spec
 from tests.graph.engine import ACCOUNT, DRIVER, Graph, campaign_graph, foundation_with, held

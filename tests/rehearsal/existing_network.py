@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.spec.names import ENDPOINT_SERVICES
+from infra.spec.services import ENDPOINT_SERVICES
 
 MARK = [{"Key": "bivouac:network", "Value": "true"}]
 

@@ -11,8 +11,8 @@ from infra.plan.checks.finding import Case, Draft, error, warning
 from infra.plan.checks.placement import SERVICE_NETWORK
 from infra.plan.facts import SeenNetwork, SeenSubnet
 from infra.spec.campaign import Egress, Spec
-from infra.spec.names import MONITORING_SERVICE, SCHEDULER_SERVICE
 from infra.spec.sections import OWN_CIDR
+from infra.spec.services import MONITORING_SERVICE, SCHEDULER_SERVICE
 from trainer.contract import AGENT_PORT
 
 _VPC, _GPU, _CONTROL = "network.vpc_id", "network.subnet_ids.gpu", "network.subnet_ids.control_plane"

@@ -87,3 +87,13 @@ def linked_prefixes(mounts: dict[str, str | Mount]) -> dict[str, str]:
         elif mount.is_link and mount.s3 is not None:
             prefixes[name] = mount.s3
     return prefixes
+
+
+def mount_folder(name: str) -> str:
+    """Return the folder of the shared file system that is linked to a workload's S3 prefix."""
+    return f"mounts/{name}"
+
+
+def mount_claim(name: str) -> str:
+    """Return the claim on a mount with a volume of its own."""
+    return f"mount-{name}"

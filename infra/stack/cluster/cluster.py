@@ -14,7 +14,6 @@ from pulumi_aws.eks import AccessPolicyAssociationAccessScopeArgsDict, ClusterVp
 
 from infra.monitoring.prometheus import SPACE
 from infra.spec import waits
-from infra.spec.access import Role
 from infra.spec.campaign import ApiEndpoint, Spec
 from infra.spec.monitoring.remote_write import RemoteWrite
 from infra.spec.names import (
@@ -26,6 +25,7 @@ from infra.spec.names import (
     TRAINER_ACCOUNT,
     Names,
 )
+from infra.spec.sections import Role
 from infra.stack.access.identity import Roles
 from infra.stack.cluster.remote_write import SERVICE_ACCOUNT
 from infra.stack.network.addresses import SERVICE_CIDR

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 
 from infra.errors import UserError
 from infra.spec.campaign import Spec
-from infra.spec.names import Names, mount_claim
+from infra.spec.names import Names
+from infra.spec.workload.mounts import mount_claim
 from trainer.contract.frozen import Frozen
 
 

@@ -34,7 +34,7 @@ from tests.waiting import until as eventually
 from tests.worlds.control_plane import config, plane
 from tests.worlds.s3 import FakeS3, Time
 from tests.worlds.standing.cluster import OTHERS, SPACE, Cluster, cluster, code, install_jobset
-from tests.worlds.standing.kubelets import DEVICES, now
+from tests.worlds.standing.kubelets import PlayedKubelets
 from tests.worlds.standing.steward import spec_at
 
 __all__ = ["cluster", "config", "plane"]
@@ -44,50 +44,23 @@ FOREIGN = (ConfigMap, Secret, Service, Pod, Job, Deployment, ReplicaSet, JobSet)
 LABEL = "bivouac.dev/campaign"
 
 
-class Kubelets:
+class EndingKubelets(PlayedKubelets):
     """Those of three nodes. A pod runs until it is deleted; one that empties a folder ends well at once."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.admin, self.dead = cluster.admin, ""
         self.emptied: set[str] = set()
         """Nodes on which a folder was emptied."""
-        self._over = threading.Event()
-        for name in RACKS:
-            self.admin.create(Node(metadata=ObjectMeta(name=name, labels={"gpu": "h100"})))
-        self.turn()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        super().__init__(cluster.admin, RACKS)
 
-    def stop(self) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(0.5):
-            self.turn()
-
-    def turn(self) -> None:
-        for name in RACKS:
-            ready = "Unknown" if name == self.dead else "True"
-            condition = {"type": "Ready", "status": ready, "lastHeartbeatTime": now(), "reason": "Test", "message": ""}
-            change = {"status": {"conditions": [condition], "capacity": DEVICES, "allocatable": DEVICES}}
-            self.admin.patch(Node.Status, name, change, patch_type=PatchType.MERGE)
-        for pod in self.admin.list(Pod, namespace=SPACE):
-            assert pod.metadata is not None and pod.spec is not None and pod.status is not None
-            name, node = str(pod.metadata.name), str(pod.spec.nodeName or "")
-            if not node or node == self.dead:
-                continue
-            if pod.metadata.deletionTimestamp is not None:
-                code(partial(self.admin.delete, Pod, name, namespace=SPACE, grace_period=0))
-            elif pod.status.phase == "Pending":
-                is_folders = (pod.metadata.labels or {}).get("bivouac.dev/role") == "folders"
-                self.emptied |= {node} if is_folders else set()
-                change = {"status": {"phase": "Succeeded" if is_folders else "Running"}}
-                code(partial(self.admin.patch, Pod.Status, name, change, namespace=SPACE, patch_type=PatchType.MERGE))
+    def handle(self, name: str, labels: dict[str, str], node: str) -> None:
+        is_folders = labels.get("bivouac.dev/role") == "folders"
+        self.emptied |= {node} if is_folders else set()
+        change = {"status": {"phase": "Succeeded" if is_folders else "Running"}}
+        code(partial(self.admin.patch, Pod.Status, name, change, namespace=SPACE, patch_type=PatchType.MERGE))
 
 
 @pytest.fixture
-def kubelets(cluster: Cluster) -> Iterator[Kubelets]:
+def kubelets(cluster: Cluster) -> Iterator[EndingKubelets]:
     install_jobset(cluster)
     volume = {
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "scratch"},
@@ -95,7 +68,7 @@ def kubelets(cluster: Cluster) -> Iterator[Kubelets]:
                  "hostPath": {"path": "/scratch"}, "claimRef": {"namespace": SPACE, "name": "scratch"}},
     }  # fmt: skip
     code(lambda: cluster.admin.create(from_dict(volume)))
-    made = Kubelets(cluster)
+    made = EndingKubelets(cluster)
     yield made
     made.stop()
 
@@ -116,7 +89,7 @@ def strangers(cluster: Cluster) -> dict[tuple[str, str, str], Any]:
 
 
 def test_a_campaign_ends_by_the_granted_rights_and_only_what_it_made_goes(
-    kubelets: Kubelets, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    kubelets: EndingKubelets, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = spec_at("http://127.0.0.1:1", "training")
     assert spec.cluster is not None

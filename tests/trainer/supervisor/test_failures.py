@@ -1,8 +1,7 @@
-"""Why a job failed, out of transcripts of launchers and ranks, and under a real torchrun."""
+"""Why a job failed, out of transcripts of launchers and ranks."""
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -312,43 +311,3 @@ def test_the_words_of_an_end_have_the_scripts_own_exit_code(tmp_path: Path) -> N
     process.communicate()
     assert process.returncode == camp.ended().exit_code == ExitCode.USER
     assert camp.ended().detail.startswith("the job exited with 1; it said last: KeyError: 'size'")
-
-
-FAILS = """
-import datetime, os, sys, time
-rank = int(os.environ["RANK"])
-if sys.argv[1] == "import" and rank == 1:
-    import no_such_module
-import torch, torch.distributed as dist
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
-if sys.argv[1] == "cuda":
-    torch.ones(1).cuda()
-if sys.argv[1] == "key" and rank == 1:
-    {}["batch_size"]
-dist.all_reduce(torch.ones(1))
-dist.barrier()
-time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize(
-    ("how", "error", "rank"),
-    [
-        ("key", "KeyError: 'batch_size'", 1),
-        pytest.param("import", "ModuleNotFoundError: No module named 'no_such_module'", 1, marks=pytest.mark.nightly),
-        pytest.param("cuda", "CUDA", None, marks=pytest.mark.nightly),
-    ],
-)
-def test_under_torchrun_the_rank_that_failed_is_told_with_its_error(
-    how: str, error: str, rank: int | None, tmp_path: Path
-) -> None:
-    if how == "cuda" and os.path.exists("/dev/nvidiactl"):
-        pytest.skip("this machine has a GPU")
-    (tmp_path / "train.py").write_text(FAILS)
-    camp = Supervisors(tmp_path, launcher="torchrun", folder=tmp_path, ranks=2)
-    process = camp.start(1, "train.py", how)
-    process.communicate()
-    end = camp.ended()
-    assert (process.returncode, end.reason) == (ExitCode.USER, "user")
-    assert error in end.detail and "ChildFailed" not in end.detail
-    assert rank is None or end.rank == rank

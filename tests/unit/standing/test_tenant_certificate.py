@@ -32,16 +32,6 @@ ARCHIVED = NOTHING_LAUNCHED.model_copy(
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
-
-
-@pytest.fixture
-def s3(time: Time) -> FakeS3:
-    return FakeS3(time)
-
-
-@pytest.fixture
 def api() -> Iterator[TenantApi]:
     tenant_api = TenantApi(rack("rack-1"), rack("rack-2"), rack("other", labels={"gpu": "a100"}))
     quota = {"hard": {"pods": "18", "requests.nvidia.com/gpu": "32"}, "used": {"pods": "1"}}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
 
 from infra.cluster.gang import ATTEMPT_LABEL
+from tests.worlds.standing.cluster import code
 from tests.worlds.standing.steward import ARCHIVED, GANG, commit
 
 SPACE = "team-a"
@@ -20,16 +23,13 @@ RACKS = ("rack-5", "rack-6", "rack-7")
 DEVICES = {"nvidia.com/gpu": "8", "rdma/hca": "8", "cpu": "64", "memory": "512Gi", "pods": "110"}
 
 
-class Kubelets:
-    """Those of three nodes for two pods. The first node that gets a pod of the gang dies once its peer runs too."""
+class PlayedKubelets:
+    """Those of some nodes, on a thread: the nodes are ready but for a dead one, and `handle` moves each pod on."""
 
-    def __init__(self, admin: Client, shared: Path, campaign: str) -> None:
-        self.admin, self.shared, self.campaign = admin, shared, campaign
-        self.dead = ""
-        self.gangs: dict[str, set[str]] = {}
-        """Attempt -> nodes that the scheduler chose."""
+    def __init__(self, admin: Client, racks: Sequence[str]) -> None:
+        self.admin, self.racks, self.dead = admin, racks, ""
         self._over = threading.Event()
-        for name in RACKS:
+        for name in racks:
             self.admin.create(Node(metadata=ObjectMeta(name=name, labels={"gpu": "h100"})))
         self.turn()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -44,20 +44,36 @@ class Kubelets:
             self.turn()
 
     def turn(self) -> None:
-        for name in RACKS:
-            self._tell(name, "Unknown" if name == self.dead else "True")
-        pods = [pod for pod in self.admin.list(Pod, namespace=SPACE) if pod.spec and pod.spec.nodeName]
-        for pod in pods:
+        for name in self.racks:
+            ready = "Unknown" if name == self.dead else "True"
+            condition = {"type": "Ready", "status": ready, "lastHeartbeatTime": now(), "reason": "Test", "message": ""}
+            change = {"status": {"conditions": [condition], "capacity": DEVICES, "allocatable": DEVICES}}
+            self.admin.patch(Node.Status, name, change, patch_type=PatchType.MERGE)
+        for pod in self.admin.list(Pod, namespace=SPACE):
             assert pod.metadata is not None and pod.spec is not None and pod.status is not None
-            name, labels, node = str(pod.metadata.name), pod.metadata.labels or {}, str(pod.spec.nodeName)
-            if node == self.dead:
+            name, node = str(pod.metadata.name), str(pod.spec.nodeName or "")
+            if not node or node == self.dead:
                 continue
             if pod.metadata.deletionTimestamp is not None:
-                self.admin.delete(Pod, name, namespace=SPACE, grace_period=0)
+                code(partial(self.admin.delete, Pod, name, namespace=SPACE, grace_period=0))
             elif pod.status.phase == "Pending":
-                self._start(name, labels, node)
+                self.handle(name, pod.metadata.labels or {}, node)
 
-    def _start(self, name: str, labels: dict[str, str], node: str) -> None:
+    def handle(self, name: str, labels: dict[str, str], node: str) -> None:
+        """Say what becomes of a pod that is bound and has not begun."""
+        raise NotImplementedError
+
+
+class Kubelets(PlayedKubelets):
+    """Those of three nodes for two pods. The first node that gets a pod of the gang dies once its peer runs too."""
+
+    def __init__(self, admin: Client, shared: Path, campaign: str) -> None:
+        self.shared, self.campaign = shared, campaign
+        self.gangs: dict[str, set[str]] = {}
+        """Attempt -> nodes that the scheduler chose."""
+        super().__init__(admin, RACKS)
+
+    def handle(self, name: str, labels: dict[str, str], node: str) -> None:
         attempt = labels.get(ATTEMPT_LABEL, "")
         if not attempt:
             self._end(name, "archive", ARCHIVED)
@@ -87,11 +103,6 @@ class Kubelets:
         row = {"name": container, "image": "", "imageID": "", "ready": False, "restartCount": 0, "state": state}
         change = {"status": status | {"containerStatuses": [row]}}
         self.admin.patch(Pod.Status, name, change, namespace=SPACE, patch_type=PatchType.MERGE)
-
-    def _tell(self, node: str, ready: str) -> None:
-        condition = {"type": "Ready", "status": ready, "lastHeartbeatTime": now(), "reason": "Test", "message": ""}
-        change = {"status": {"conditions": [condition], "capacity": DEVICES, "allocatable": DEVICES}}
-        self.admin.patch(Node.Status, node, change, patch_type=PatchType.MERGE)
 
 
 def now() -> str:

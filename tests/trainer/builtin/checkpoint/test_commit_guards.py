@@ -17,7 +17,6 @@ from trainer.builtin.checkpoint import commit, direct, tiers, writing
 from trainer.builtin.checkpoint.commit import Begun
 from trainer.builtin.checkpoint.fence import raise_fence
 from trainer.builtin.checkpoint.files import digest_of
-from trainer.builtin.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.contract import Manifest
 from trainer.errors import Fenced, OutOfMemory, PeerLost, StorageError
@@ -288,70 +287,3 @@ def test_an_error_that_has_a_name_keeps_it_and_another_ranks_is_a_lost_peer(make
     rank.committer._shared.error = Fenced("a newer attempt", "seen", "cure")
     with pytest.raises(Fenced):
         rank.committer.settle([0, 0, 0, 2])
-
-
-# The neighbour's shards
-
-
-@pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    seen: list[tuple[int, int]] = []
-
-    def keep(door: ShardAddress, manifest: Manifest, tier: Tier, reads_back: bool) -> int:
-        seen.append((door.node, manifest.step))
-        return 4096
-
-    monkeypatch.setattr(commit, "keep_for", keep)
-    return seen
-
-
-DOORS = Neighbours(0, (ShardAddress(0, (0,), "here", 1, "word"), ShardAddress(1, (1,), "there", 1, "word")))
-
-
-def test_a_node_keeps_its_predecessors_shards_of_every_commit(make: MakeRank, kept: list[tuple[int, int]]) -> None:
-    rank = make(neighbours=DOORS)
-    rank.commit(10)
-    assert kept == [(1, 10)]
-    (told,) = rank.said("kept_neighbour")
-    assert (told["step"], told["of_node"], told["bytes"]) == (10, 1, 4096) and 0 <= told["seconds"] < 60
-
-
-@pytest.mark.parametrize("settings", [{"neighbours": None}, {"neighbours": DOORS, "neighbour": False}])
-def test_without_a_neighbour_or_where_it_is_not_wanted_nothing_is_kept(
-    settings: dict[str, Any], make: MakeRank, kept: list[tuple[int, int]]
-) -> None:
-    make(**settings).commit(10)
-    assert kept == []
-
-
-def test_of_a_nodes_ranks_the_first_alone_keeps_them(make: MakeRank, kept: list[tuple[int, int]]) -> None:
-    make(rank=1, local_rank=1, ranks=2, neighbours=DOORS).commit(10)
-    assert kept == []
-
-
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), StorageError("a neighbour refuses a shard", "404")])
-def test_a_neighbour_that_gives_nothing_ends_nothing(
-    error: Exception, make: MakeRank, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*rest: Any) -> int:
-        raise error
-
-    monkeypatch.setattr(commit, "keep_for", refuse)
-    rank = make(neighbours=DOORS)
-    rank.commit(10)
-    assert [told["of_node"] for told in rank.said("neighbour_not_kept")] == [1] and rank.error is None
-
-
-def test_a_mistake_of_ours_at_the_neighbour_is_not_taken_for_a_disks(
-    make: MakeRank, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*rest: Any) -> int:
-        raise KeyError("ours")
-
-    monkeypatch.setattr(commit, "keep_for", fail)
-    rank = make(neighbours=DOORS)
-    rank.save(10)
-    rank.work()
-    rank.settle()
-    rank.work()
-    assert "KeyError" in str(rank.error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import multiprocessing
@@ -18,11 +19,13 @@ import pytest
 
 from tests.serving import serve
 from tests.trainer.agents import Attempt, run
-from trainer.builtin.checkpoint import fetching
+from tests.trainer.builtin.checkpoint.committing import MakeRank, ranks_at
+from trainer.builtin.checkpoint import commit, fetching
 from trainer.builtin.checkpoint.files import digest_of
-from trainer.builtin.checkpoint.neighbour import ShardAddress
+from trainer.builtin.checkpoint.neighbour import Neighbours, ShardAddress
+from trainer.builtin.checkpoint.tiers import Tier
 from trainer.builtin.serving import TOKEN_VARIABLE, answer, new_token
-from trainer.contract import Shard
+from trainer.contract import Manifest, Shard
 from trainer.errors import StorageError
 
 PIECE = 2**20
@@ -165,3 +168,75 @@ def test_two_processes_that_fetch_the_same_shard_do_not_write_into_one_file(
         fcntl.flock(other, fcntl.LOCK_EX)
         assert door.fetch(10, large, target) == SIZE
         assert digest_of(target) == large.sha256 and os.fstat(other.fileno()).st_size == 0
+
+
+# What a commit keeps for a neighbour
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRank:
+    return ranks_at(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    seen: list[tuple[int, int]] = []
+
+    def keep(door: ShardAddress, manifest: Manifest, tier: Tier, reads_back: bool) -> int:
+        seen.append((door.node, manifest.step))
+        return 4096
+
+    monkeypatch.setattr(commit, "keep_for", keep)
+    return seen
+
+
+DOORS = Neighbours(0, (ShardAddress(0, (0,), "here", 1, "word"), ShardAddress(1, (1,), "there", 1, "word")))
+
+
+def test_a_node_keeps_its_predecessors_shards_of_every_commit(make: MakeRank, kept: list[tuple[int, int]]) -> None:
+    rank = make(neighbours=DOORS)
+    rank.commit(10)
+    assert kept == [(1, 10)]
+    (told,) = rank.said("kept_neighbour")
+    assert (told["step"], told["of_node"], told["bytes"]) == (10, 1, 4096) and 0 <= told["seconds"] < 60
+
+
+@pytest.mark.parametrize("settings", [{"neighbours": None}, {"neighbours": DOORS, "neighbour": False}])
+def test_without_a_neighbour_or_where_it_is_not_wanted_nothing_is_kept(
+    settings: dict[str, Any], make: MakeRank, kept: list[tuple[int, int]]
+) -> None:
+    make(**settings).commit(10)
+    assert kept == []
+
+
+def test_of_a_nodes_ranks_the_first_alone_keeps_them(make: MakeRank, kept: list[tuple[int, int]]) -> None:
+    make(rank=1, local_rank=1, ranks=2, neighbours=DOORS).commit(10)
+    assert kept == []
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), StorageError("a neighbour refuses a shard", "404")])
+def test_a_neighbour_that_gives_nothing_ends_nothing(
+    error: Exception, make: MakeRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*rest: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(commit, "keep_for", refuse)
+    rank = make(neighbours=DOORS)
+    rank.commit(10)
+    assert [told["of_node"] for told in rank.said("neighbour_not_kept")] == [1] and rank.error is None
+
+
+def test_a_mistake_of_ours_at_the_neighbour_is_not_taken_for_a_disks(
+    make: MakeRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*rest: Any) -> int:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(commit, "keep_for", fail)
+    rank = make(neighbours=DOORS)
+    rank.save(10)
+    rank.work()
+    rank.settle()
+    rank.work()
+    assert "KeyError" in str(rank.error)

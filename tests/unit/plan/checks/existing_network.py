@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from infra.plan.facts import AclEntry, Facts, SeenBuilders, SeenNetwork, SeenSubnet, Zone
-from infra.spec.names import ENDPOINT_SERVICES
+from infra.spec.services import ENDPOINT_SERVICES
 
 GPU, FIRST, SECOND = (f"subnet-0{letter}{'0' * 15}" for letter in "abc")
 EXISTING_VPC: dict[str, Any] = {

@@ -41,10 +41,10 @@ def flax(own: Path, step: int, epoch: int) -> None:
 
 
 def tensorflow(own: Path, step: int, epoch: int) -> None:
-    _tensorflow(own, f"ckpt-{epoch}")
+    save_under(own, f"ckpt-{epoch}")
 
 
-def _tensorflow(own: Path, stem: str) -> None:
+def save_under(own: Path, stem: str) -> None:
     put(own / f"{stem}.data-00000-of-00002", b"x"), put(own / f"{stem}.data-00001-of-00002", b"y")
     put(own / f"{stem}.index", b"table" * 9 + END_OF_TABLE)
     put(own / "checkpoint", f'model_checkpoint_path: "{stem}"\nall_model_checkpoint_paths: "{stem}"\n')
@@ -176,105 +176,8 @@ def test_kohyas_scripts_go_on_from_the_folder_of_their_state(
     assert offered(tmp_path, files) == files[0] and files[0].name.endswith("-state")
 
 
-def test_a_checkpoint_of_tensorflow_waits_for_all_of_its_files_and_the_end_of_its_index(job: WatchedJob) -> None:
-    tensorflow(job.folder, 10, 1)
-    index = job.folder / "ckpt-1.index"
-    whole = index.read_bytes()
-    half(index)
-    assert job.look() == []
-    index.write_bytes(whole)
-    (job.folder / "ckpt-1.data-00001-of-00002").unlink()
-    assert job.look() == []
-    put(job.folder / "ckpt-1.data-00001-of-00002", b"y")
-    assert [root for _, root in job.look()] == ["."]
-
-
-@pytest.mark.parametrize("folder", ["ckpt-2_temp", "ckpt-2_temp_0123456789abcdef0123456789abcdef"])
-def test_a_devices_part_of_tensorflows_save_is_no_checkpoint_and_goes_at_a_restart(
-    folder: str, job: WatchedJob
-) -> None:
-    _tensorflow(job.folder, "ckpt-1")
-    sealed_at = time.time() - 1.0
-    put(job.folder / folder / "part-00000-of-00002.data-00000-of-00001")
-    put(job.folder / folder / "part-00000-of-00002.index", b"table" * 9 + END_OF_TABLE)
-    job.recogniser.ended = True
-    job.at(10)
-    assert len(job.look()) == 1
-    restored = tuple(sorted(job.folder.glob("ckpt-1.*")))
-    forget_later("auto", job.folder, Finished(10, job.folder, restored), sealed_at)
-    assert {path.name for path in job.folder.iterdir()} == {*(path.name for path in restored), "checkpoint"}
-
-
-def test_an_index_of_something_else_is_no_checkpoint(job: WatchedJob) -> None:
-    put(job.folder / "embeddings_10.index", b"faiss" * 9 + END_OF_TABLE)
-    assert job.look() == []
-
-
-@pytest.mark.parametrize("names_gone", [True, False])
-def test_tensorflow_finds_the_restored_one_and_never_what_is_gone(names_gone: bool, tmp_path: Path) -> None:
-    for stem in ("ckpt-1", "ckpt-2"):
-        _tensorflow(tmp_path, stem)
-    if not names_gone:
-        (tmp_path / "checkpoint").unlink()  # the disk is new
-    files = tuple(sorted(tmp_path.glob("ckpt-1.*")))
-    forget_later("auto", tmp_path, Finished(10, tmp_path, files))
-    assert (tmp_path / "checkpoint").read_text().splitlines()[0] == 'model_checkpoint_path: "ckpt-1"'
-    forget_later("auto", tmp_path, None)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_tensorflows_tracker_names_the_restored_one_and_no_older_one_of_its_series(tmp_path: Path) -> None:
-    for stem in ("ckpt-2", "ckpt-1"):
-        _tensorflow(tmp_path, stem)
-    forget_later("auto", tmp_path, Finished(20, tmp_path, tuple(sorted(tmp_path.glob("ckpt-2.*")))))
-    assert (tmp_path / "checkpoint").read_text().splitlines()[0] == 'model_checkpoint_path: "ckpt-2"'
-
-
-def test_an_index_that_is_older_than_its_data_is_of_the_save_before(job: WatchedJob) -> None:
-    _tensorflow(job.folder, "cp.ckpt")
-    index = job.folder / "cp.ckpt.index"
-    os.utime(index, (index.stat().st_atime, index.stat().st_mtime - 60))
-    assert job.look() == []
-    put(index, index.read_bytes())
-    assert [root for _, root in job.look()] == ["."]
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-def test_tensorflows_second_save_under_one_name_within_a_second_is_sealed_as_itself(
-    shards: int, job: WatchedJob
-) -> None:
-    job.recogniser.settles_at_once = False
-    data = [job.folder / f"cp.ckpt.data-{shard:05d}-of-{shards:05d}" for shard in range(shards)]
-    index, begun_s = job.folder / "cp.ckpt.index", time.time() - 0.9
-
-    def write(path: Path, content: bytes, after_s: float) -> None:
-        os.utime(put(path, content), (begun_s + after_s,) * 2)
-
-    job.recogniser.told_steps.note(10, begun_s)
-    for path in data:
-        write(path, b"1", 0.1)
-    write(index, b"table" * 9 + END_OF_TABLE, 0.2)
-    assert job.look() == [(10, ".")]
-    job.recogniser.told_steps.note(11, begun_s + 0.3)
-    for path in data:
-        write(path, b"2", 0.4)
-        assert job.look() == [], "the index is of the save before"
-    write(index, b"tablf" * 9 + END_OF_TABLE, 0.5)
-    assert job.look() == [(11, ".")]
-
-
-def test_an_index_of_a_node_whose_clock_is_behind_has_to_rest(job: WatchedJob) -> None:
-    job.recogniser.settles_at_once = False
-    tensorflow(job.folder, 10, 1)
-    index = job.folder / "ckpt-1.index"
-    os.utime(index, (index.stat().st_mtime - 0.5,) * 2)
-    assert job.look() == []
-    job.recogniser.settles_at_once = True
-    assert [root for _, root in job.look()] == ["."]
-
-
 def test_weights_of_tensorflow_and_orbax_stay_when_a_job_starts_from_nothing(tmp_path: Path) -> None:
-    _tensorflow(tmp_path / "pretrained", "bert_model.ckpt"), (tmp_path / "pretrained/checkpoint").unlink()
+    save_under(tmp_path / "pretrained", "bert_model.ckpt"), (tmp_path / "pretrained/checkpoint").unlink()
     _renamed(tmp_path / "gemma/params", {"_METADATA": b"{}", "manifest.ocdbt": b"m"})
     before = sorted(tmp_path.rglob("*"))
     forget_later("auto", tmp_path, None)
@@ -356,6 +259,6 @@ def test_a_file_without_an_ending_that_begins_like_no_state_is_none(start: bytes
 
 def test_the_jobs_own_folder_is_no_folder_of_tensorflows_parts_whatever_its_name(tmp_path: Path) -> None:
     job = WatchedJob(tmp_path / "own_temp")
-    _tensorflow(job.folder, "part-00000-of-00002")
+    save_under(job.folder, "part-00000-of-00002")
     job.recogniser.ended = True
     assert [root for _, root in job.look()] == ["."]
