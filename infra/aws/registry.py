@@ -41,10 +41,10 @@ _PART = 10 * 1024 * 1024
 class NoSuchImage(PermanentError):
     """The image is missing; `repository` is True if its repository exists."""
 
-    def __init__(self, finding: str, repository: bool) -> None:
+    def __init__(self, detail: str, repository: bool) -> None:
         self.repository = repository
         message = "the registry has no such image" if repository else "the registry has no such repository"
-        super().__init__(message, seen=finding, cure="push it, or correct `image.base`")
+        super().__init__(message, seen=detail, cure="push it, or correct `image.base`")
 
 
 def layer_of(root: Path) -> bytes:

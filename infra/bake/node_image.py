@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import every
 from infra.aws.given.node_image import find_base_image, find_image
@@ -79,8 +82,13 @@ def ensure(
         return old_image, False
     _forget_unfinished(context, inputs)
     schedule, _ = context.names.builder_schedules
-    with builder(context, place, base_ami, schedule) as machine:
-        image = _bake(context, machine, base_ami, base, inputs)
+    try:
+        with builder(context, place, base_ami, schedule) as machine:
+            image = _bake(context, machine, base_ami, base, inputs)
+    except KeyboardInterrupt:
+        with suppress(ClientError, BotoCoreError):  # the next bake looks for it too
+            _forget_unfinished(context, inputs)
+        raise
     if old_image is not None:
         context.progress.note(f"{old_image.ami} of the same inputs stays: campaigns may run on it")
     context.progress.note(f"node image {image.ami}: {', '.join(image.applied)}")
@@ -257,7 +265,8 @@ def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, 
 
 
 def _forget_unfinished(context: Context, inputs: str) -> None:
-    """Remove images that a killed driver made but did not record: nobody uses them, and their snapshots bill."""
+    """Remove images that a killed driver, or a halted bake, made but did not record: nobody uses them, and their
+    snapshots bill."""
     ec2 = context.account.client("ec2")
     filters = [{"Name": f"tag:{INPUTS_TAG}", "Values": [inputs]}]
     for image in list(every(ec2, "describe_images", "Images", Owners=["self"], Filters=filters)):

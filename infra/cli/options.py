@@ -59,11 +59,11 @@ def runs(
             module, _, function = implementation.partition(":")
             gc.disable()  # imports leave no garbage, and each collection walks over all that they have made
             try:
-                implementing = getattr(import_module(f"infra.cli.{module}"), function)
+                run_command = getattr(import_module(f"infra.cli.{module}"), function)
             finally:
                 gc.freeze()
                 gc.enable()
-            code: int = implementing(**arguments, console=output)
+            code: int = run_command(**arguments, console=output)
             return code
 
         command.implementation = implementation  # type: ignore[attr-defined]

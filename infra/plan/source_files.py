@@ -262,8 +262,8 @@ def _unsuitable(problems: _Problems) -> tuple[Unsuitable, ...]:
     findings = []
     for (message, cure), places in problems.items():
         remainder = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
-        finding = _printable(", ".join(sorted(places)[:_NAMED])) + remainder
-        findings.append(Unsuitable(what=_printable(message), seen=finding, cure=cure))
+        detail = _printable(", ".join(sorted(places)[:_NAMED])) + remainder
+        findings.append(Unsuitable(what=_printable(message), seen=detail, cure=cure))
     return tuple(findings)
 
 

@@ -110,7 +110,9 @@ class Lease(Generic[Where]):
         self.store, self.role, self.ttl, self.holder, self.s3 = store, role, ttl, holder, s3
         self.patient = patient
         self._usual = self._wanted = ttl
-        self._writing = threading.Lock()
+        self._longer = list[timedelta]()
+        """Of the blocks of `lasting` that are under way, on any thread."""
+        self._choosing, self._writing = threading.Lock(), threading.Lock()
         self.key = f"{store.prefix}/leases/{role}.json"
         self._etag: str | None = None
         self._renewed = 0.0
@@ -174,14 +176,23 @@ class Lease(Generic[Where]):
     @contextmanager
     def lasting(self, ttl: timedelta) -> Iterator[None]:
         """Let the lease last for `ttl` after each renewal in this block, if that is longer: a gap in the connection to
-        S3 does not end what is under way. It counts once S3 has it: other holders wait as long as it says there."""
-        self._wanted = max(ttl, self.ttl)
-        self.renew()
+        S3 does not end what is under way. Blocks may overlap, on several threads. It counts once S3 has it: other
+        holders wait as long as it says there."""
+        self._choose(begun=ttl)
         try:
             yield
         finally:
-            self._wanted = self.ttl = self._usual
-            self.renew()
+            self._choose(ended=ttl)
+
+    def _choose(self, begun: timedelta | None = None, ended: timedelta | None = None) -> None:
+        with self._choosing:
+            if begun is not None:
+                self._longer.append(begun)
+            if ended is not None:
+                self._longer.remove(ended)
+            self._wanted = max([self._usual, *self._longer])
+            self.ttl = min(self.ttl, self._wanted)
+        self.renew()
 
     def check(self) -> None:
         """Raise `LeaseLost`, or `LeaseUnproven` for a patient lease."""
@@ -217,10 +228,14 @@ class Lease(Generic[Where]):
                 self._write(is_release=True)
             except (ClientError, BotoCoreError, LeaseLost, LeaseHeld):
                 self._lost = "gone at release"
+            else:
+                self._lost = "it was given back"
 
     def _write(self, *, is_release: bool) -> None:
         """Raise `LeaseHeld` if another holder was quicker."""
         with self._writing:
+            if self._stop.is_set() and not is_release:  # a renewal would take it again
+                raise LeaseHeld(f"the {self.role} lease of {self.store.campaign} is being given back", seen=self.holder)
             is_accepted = any(self._write_once(is_release) for _ in range(_RACES))
         if not is_accepted:
             raise LeaseHeld(f"the {self.role} of {self.store.campaign} races with itself", seen=self.holder)
@@ -274,7 +289,8 @@ class Lease(Generic[Where]):
         except LeaseLost:
             return None  # `check` keeps the reason
         except LeaseHeld as error:
-            self._lost = str(error)
+            if not self._stop.is_set():
+                self._lost = str(error)
             return None
         except Exception as error:
             # S3 cannot be reached: the next round tries again soon, and `check` judges by age.

@@ -24,6 +24,8 @@ from infra.record.payloads.training import ArchiveFailed, ArchiveUnproven, Archi
 _MICROSECOND = timedelta(microseconds=1)
 _HOUR = 3_600_000_000
 """Microseconds."""
+_BUILDERS = Fraction(2)
+"""Builders of a bake, which stand beside each other."""
 _WITHOUT_STACK = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.CERTIFY, Stage.REPORT)
 
 
@@ -143,7 +145,7 @@ def _changes(payload: Payload, bills: Bills) -> Bills:
         case StageStarted(stage=stage):
             stack = {} if stage in _WITHOUT_STACK else {Billing.STACK: full}
             nodes = {Billing.GPU_NODES: full} if stage is Stage.PREFLIGHT else {}
-            return {Billing.BUILDER: Fraction(stage is Stage.BAKE), **stack, **nodes}
+            return {Billing.BUILDER: _BUILDERS if stage is Stage.BAKE else zero, **stack, **nodes}
         case StageFinished(stage=Stage.TEARDOWN):
             return dict.fromkeys(Billing, zero)
         case StageFinished(stage=Stage.PROVISION):

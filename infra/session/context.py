@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -91,16 +92,26 @@ def side_by_side(
 ) -> tuple[First, Second]:
     """Run two works, each on a thread; return both results.
 
-    If one raises, or a signal comes, the other ends at its next turn, and gives back what it has made. Raises the
-    first error then.
+    If one raises, or a signal comes, the other ends at its next turn. Raises the first error once both have ended,
+    however often a signal comes: the lease and the files that they use are the caller's.
     """
     own = replace(context, halt=threading.Event())
-    with ThreadPoolExecutor(2, "side-by-side") as pool:
+    pool = ThreadPoolExecutor(2, "side-by-side")
+    try:
         left, right = pool.submit(first, own), pool.submit(second, own)
-        try:
-            for work in as_completed((left, right)):
-                work.result()
-        except BaseException:
-            own.halt.set()
-            raise
+        for work in as_completed((left, right)):
+            work.result()
         return left.result(), right.result()
+    except BaseException:
+        context.progress.step("it ends: what was begun beside it stops first")
+        raise
+    finally:
+        _halt(own, pool)
+
+
+def _halt(context: Context, pool: ThreadPoolExecutor) -> None:
+    while True:
+        with suppress(BaseException):  # a signal's alone: the works keep their own errors
+            context.halt.set()
+            pool.shutdown()
+            return

@@ -43,9 +43,9 @@ def next_steps(outcome: Restored, folder_text: str) -> str:
     )
 
 
-def compare_steps(first_folder: Path, second: Path) -> dict[str, Any]:
+def compare_steps(first: Path, second: Path) -> dict[str, Any]:
     """Compare two steps in a process of the trainer, which has torch."""
-    command = trainer_command("checkpoint.convert.diff", str(first_folder), str(second))
+    command = trainer_command("checkpoint.convert.diff", str(first), str(second))
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode != 0:
         lines = process.stderr.strip().splitlines() or ["no word"]

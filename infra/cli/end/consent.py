@@ -55,9 +55,11 @@ def stakes(store: CampaignStore, spec: Spec, abandon: bool, console: Console) ->
     step = f"step {training['step']} of {training['steps']}, " if training else ""
     yield "training", step + commit_text if state.attempts else "no attempt was launched"
     # The record hears of a commit at an attempt's end; a steward that looks has told of it already.
-    standing = state if newest == state.newest_committed else state.model_copy(update={"committed_at_finish": newest})
+    newest_state = (
+        state if newest == state.newest_committed else state.model_copy(update={"committed_at_finish": newest})
+    )
     try:
-        refuse_unproven(standing, spec.campaign, read_identity(store))
+        refuse_unproven(newest_state, spec.campaign, read_identity(store))
         loss = "nothing: the archive has it" if state.archive else "nothing: no attempt left anything to archive"
     except NotProven as error:
         loss = f"all that is not archived: {error.seen}"

@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from infra.errors import UserError
 from infra.folders import CODE, asset
-from infra.tables import table
+from infra.tables import parse, table
 
 
 def read(name: str) -> dict[str, Any]:
@@ -21,7 +19,7 @@ def read(name: str) -> dict[str, Any]:
 
 def image_versions(root: Path = CODE) -> dict[str, Any]:
     """Return the content of `images/versions.yaml`, by role."""
-    return dict(yaml.safe_load(asset("images/versions.yaml", root).read_text())["versions"])
+    return dict(parse(asset("images/versions.yaml", root).read_text())["versions"])
 
 
 def unknown(kind: str, name: str, candidates: Iterable[str]) -> UserError:

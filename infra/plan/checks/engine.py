@@ -67,8 +67,8 @@ def zero_sizes_apply(case: Case) -> Iterator[Draft]:
     sizes = training.zero.model_dump(exclude_none=True)
     if sizes and training.zero_stage < 3:
         cure = "write training.zero_stage: 3, or leave it out"
-        finding = f"{', '.join(sizes)}, zero_stage {training.zero_stage}"
-        yield error("training.zero", "is about ZeRO stage 3 alone", seen=finding, cure=cure)
+        detail = f"{', '.join(sizes)}, zero_stage {training.zero_stage}"
+        yield error("training.zero", "is about ZeRO stage 3 alone", seen=detail, cure=cure)
         return
     ranks = training.zero.hpz_ranks or 1
     if ranks > 1 and training.parallel.sequence > 1:

@@ -77,5 +77,5 @@ def smaller_gang_memory(case: Case) -> Iterator[Draft]:
     if memory is not None and not memory.trouble:
         size, room, size_name = memory.peak + size - whole_size, memory.usable, "at the peak"
     if size > room:
-        finding = f"{size / sizing.GIB:.1f} GiB {size_name}, {room / sizing.GIB:.4g} GiB per {instance.accelerator}"
-        yield error(_FIELD, "leaves too few accelerators for the model's memory", seen=finding, cure="write more nodes")
+        detail = f"{size / sizing.GIB:.1f} GiB {size_name}, {room / sizing.GIB:.4g} GiB per {instance.accelerator}"
+        yield error(_FIELD, "leaves too few accelerators for the model's memory", seen=detail, cure="write more nodes")

@@ -108,9 +108,9 @@ def device_count(case: Case) -> Iterator[Draft]:
         return
     count = cluster.nodes.devices.get(GPU)
     if count != instance.accelerators:
-        finding = f"{'none' if count is None else count}; {instance.name} has {instance.accelerators}"
+        detail = f"{'none' if count is None else count}; {instance.name} has {instance.accelerators}"
         cure = f"write {GPU}: {instance.accelerators}, or the instance_type whose accelerators the nodes have"
-        yield error("cluster.nodes.devices", f"a pod takes all {GPU} of a node of this type", seen=finding, cure=cure)
+        yield error("cluster.nodes.devices", f"a pod takes all {GPU} of a node of this type", seen=detail, cure=cure)
 
 
 def own_namespace(case: Case) -> Iterator[Draft]:
@@ -126,11 +126,11 @@ def free_names(case: Case) -> Iterator[Draft]:
     for holding in () if case.facts.cluster is None else case.facts.cluster.held_names:
         if holding.campaign:
             cure = f"end campaign {holding.campaign} first, or name another namespace: one holds one campaign at a time"
-            finding = f"{holding.kind} {holding.name} of campaign {holding.campaign}"
+            detail = f"{holding.kind} {holding.name} of campaign {holding.campaign}"
         else:
             cure = "name a namespace of your campaigns' own, or have its owner rename it"
-            finding = f"{holding.kind} {holding.name}, which has no campaign's label"
-        yield error("cluster.namespace", "a name that the campaign would take is in use", seen=finding, cure=cure)
+            detail = f"{holding.kind} {holding.name}, which has no campaign's label"
+        yield error("cluster.namespace", "a name that the campaign would take is in use", seen=detail, cure=cure)
 
 
 def own_price(case: Case) -> Iterator[Draft]:
@@ -156,8 +156,8 @@ def job_inputs(case: Case) -> Iterator[Draft]:
     yield from _secret_names(job.secrets)
     for field, cure in cures.items():
         if value := getattr(job, field):
-            finding = ", ".join(value) if isinstance(value, dict) else "a login in AWS"
-            yield _misplaced(f"workload.{field}", finding, cure)
+            detail = ", ".join(value) if isinstance(value, dict) else "a login in AWS"
+            yield _misplaced(f"workload.{field}", detail, cure)
     if job.requirements is not None and job.image is None:
         cure = "put the packages into image.base, or give workload.image and its workload.python"
         yield _misplaced("workload.requirements", job.requirements, cure)
@@ -205,9 +205,9 @@ def fit_nodes(case: Case) -> Iterator[Draft]:
     fit, count = [node for node in nodes if not node.obstacle], case.spec.nodes.count
     if len(fit) < count:
         obstacles = "; ".join(f"{node.name}: {node.obstacle}" for node in nodes if node.obstacle)
-        finding = f"{len(fit)} of {count}{'; ' + obstacles if obstacles else ', and no other has the labels'}"
+        detail = f"{len(fit)} of {count}{'; ' + obstacles if obstacles else ', and no other has the labels'}"
         cure = "write fewer nodes, other labels or tolerations, or have the nodes mended"
-        yield error("cluster.nodes", "the cluster has too few nodes that can take the gang", seen=finding, cure=cure)
+        yield error("cluster.nodes", "the cluster has too few nodes that can take the gang", seen=detail, cure=cure)
 
 
 def shared_volume(case: Case) -> Iterator[Draft]:
@@ -244,8 +244,8 @@ def guarded_namespace(case: Case) -> Iterator[Draft]:
     if case.facts.cluster is not None and case.facts.cluster.policy_gap:
         field = "workload.host_network" if case.spec.runtime.host_network else "cluster.fabric.ipc_lock"
         cure = "have an admin apply policy and binding of `bivouac grant`: without them its pods may be all they like"
-        finding = f"the cluster would make {case.facts.cluster.policy_gap}"
-        yield error(field, "the namespace is open, and no policy holds it", seen=finding, cure=cure)
+        detail = f"the cluster would make {case.facts.cluster.policy_gap}"
+        yield error(field, "the namespace is open, and no policy holds it", seen=detail, cure=cure)
 
 
 def queued_launcher(case: Case) -> Iterator[Draft]:

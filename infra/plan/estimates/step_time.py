@@ -58,11 +58,13 @@ def utilisations() -> tuple[Utilisation, ...]:
     return tuple(Utilisation.model_validate(row | {"source": sources[row["source"]]}) for row in content["rows"])
 
 
-def nearest_utilisation(accelerator: str, parameters: float, context: int, compile: bool = False) -> Utilisation:
+def nearest_utilisation(accelerator: str, parameters: float, context: int, for_compiled: bool = False) -> Utilisation:
     """Return the row nearest in size and context: of this device if it has any, and compiled only if that is."""
-    rows = [row for row in utilisations() if compile or not row.compiled]
+    rows = [row for row in utilisations() if for_compiled or not row.compiled]
     rows = [row for row in rows if row.accelerator == accelerator] or rows
-    return min(rows, key=lambda row: (row.distance(parameters, context), row.compiled != compile, row.accelerators))
+    return min(
+        rows, key=lambda row: (row.distance(parameters, context), row.compiled != for_compiled, row.accelerators)
+    )
 
 
 UNMEASURED_S = 1.0

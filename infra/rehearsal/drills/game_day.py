@@ -149,8 +149,8 @@ def write_game_day(folder: Path, day: GameDay) -> list[Path]:
         for name, text in texts.items():
             (folder / name).write_text(text)
     except OSError as error:
-        finding = f"{error.filename}: {error.strerror}"
-        raise UserError("the game day cannot be written", seen=finding, cure="choose a folder of yours") from error
+        detail = f"{error.filename}: {error.strerror}"
+        raise UserError("the game day cannot be written", seen=detail, cure="choose a folder of yours") from error
     return [folder / name for name in texts]
 
 

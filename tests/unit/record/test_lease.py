@@ -206,6 +206,30 @@ def test_a_lease_is_short_at_once_after_the_engine_though_s3_is_away(s3: FakeS3,
     assert ours.covers_until == time() + TTL.total_seconds()
 
 
+def test_a_lease_stays_long_until_the_last_of_two_engines_has_ended(s3: FakeS3, leases: Leases, time: Time) -> None:
+    ours = leases.of("a", patient=False)
+    ours.acquire()
+    first, second = ours.lasting(LONG), ours.lasting(LONG)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert ours.covers_until == time() + LONG.total_seconds()
+    second.__exit__(None, None, None)
+    assert ours.covers_until == time() + TTL.total_seconds()
+
+
+def test_a_lease_that_is_given_back_lets_nobody_change_or_renew_anything(leases: Leases) -> None:
+    ours = leases.of("a", patient=False)
+    ours.acquire()
+    with ours.lasting(LONG):
+        ours.release()
+    assert ours.renew() is None and ours.covers_until == 0.0
+    with pytest.raises(LeaseLost, match="given back"):
+        ours.check()
+    stored = ours.current()
+    assert stored is not None and stored.record.released
+
+
 def test_a_lease_that_is_longer_than_the_engines_stays_so(leases: Leases, time: Time) -> None:
     ours = leases.of("a")
     ours.acquire()

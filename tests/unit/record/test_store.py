@@ -189,11 +189,11 @@ def test_a_lease_that_was_given_back_or_taken_is_not_renewed_from_the_past(s3: A
     store = CampaignStore(s3, "state", "past", "w")
     lease = store.lease("driver", TTL, holder(1))
     lease._write(is_release=False)
-    etag = lease._etag
+    late = store.lease("driver", TTL, holder(1))
+    late._etag = lease._etag
     lease.release()
-    lease._etag = etag
     with pytest.raises(LeaseHeld):
-        lease._write(is_release=False)
+        late._write(is_release=False)
 
 
 @pytest.mark.parametrize(("later", "taken"), [(timedelta(0), False), (TTL * 2, True)])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,18 +21,8 @@ NOTHING: Any = None
 
 
 def context() -> Context:
-    return Context(
-        spec=NOTHING,
-        plan=NOTHING,
-        account=NOTHING,
-        operator_arn="",
-        buckets=NOTHING,
-        store=NOTHING,
-        lease=NOTHING,
-        progress=NOTHING,
-        results=Path(),
-        deadline=datetime.now(UTC),
-    )
+    progress: Any = SimpleNamespace(step=lambda text: None)
+    return Context(NOTHING, NOTHING, NOTHING, "", NOTHING, NOTHING, NOTHING, progress, Path(), datetime.now(UTC))
 
 
 def test_each_work_runs_while_the_other_does_and_both_results_come_in_their_order() -> None:
@@ -63,19 +57,38 @@ def test_a_work_that_fails_halts_the_other_which_clears_up_before_the_error_is_r
     assert len(list(own.turns(0.0))) == 1
 
 
-def test_an_interrupted_driver_halts_both_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends: list[str] = []
+def test_an_interrupted_driver_ends_after_both_works_however_often_it_is_interrupted() -> None:
+    """Signals come as exceptions into the main thread: real ones, while it waits for the works and for their ends."""
+    begun, halted = threading.Barrier(3), threading.Barrier(3)
+    ends, interrupts = list[str](), list[int]()
 
-    def wait(other: Context) -> None:
-        with pytest.raises(KeyboardInterrupt):
-            for _ in other.turns(HUNG_S, 0.01):
-                pass
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(number: int, frame: object) -> None:
+        interrupts.append(number)
+        raise Interrupted
+
+    def work(other: Context) -> None:
+        begun.wait(HUNG_S)
+        assert other.halt.wait(HUNG_S)
+        halted.wait(HUNG_S)
+        while len(interrupts) < 2:  # it is not done before the second
+            time.sleep(0.01)
         ends.append("ended")
 
-    def interrupt(_: Any) -> Any:
-        raise KeyboardInterrupt
+    def send() -> None:
+        for moment in (begun, halted):
+            moment.wait(HUNG_S)
+            os.kill(os.getpid(), signal.SIGUSR1)
 
-    monkeypatch.setattr("infra.session.context.as_completed", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        side_by_side(context(), wait, wait)
-    assert ends == ["ended", "ended"]
+    earlier = signal.signal(signal.SIGUSR1, interrupt)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        with pytest.raises(Interrupted):
+            side_by_side(context(), work, work)
+    finally:
+        sender.join()
+        signal.signal(signal.SIGUSR1, earlier)
+    assert ends == ["ended", "ended"] and len(interrupts) == 2
