@@ -9,6 +9,7 @@ import pytest
 
 from infra.clock import Clock
 from infra.rehearsal.aws.world import World
+from infra.spec.names import CAMPAIGN_TAG
 from infra.steward.monitoring.file_system import FIGURES, FileSystemFigures
 from tests.rehearsal.aws_account import Account, make_user
 from tests.worlds.s3 import Time
@@ -35,6 +36,7 @@ def test_the_steward_reads_room_and_growth_and_of_another_file_system_nothing(
     made = aws.fsx.create_file_system(
         FileSystemType="LUSTRE", StorageCapacity=CAPACITY_GIB, SubnetIds=[network.subnet],
         SecurityGroupIds=[network.group], LustreConfiguration={"DeploymentType": "SCRATCH_2"},
+        Tags=[{"Key": CAMPAIGN_TAG, "Value": "two"}],
     )["FileSystem"]  # fmt: skip
     id, reader = made["FileSystemId"], reader_of(world, "cloudwatch:GetMetricData")
     figures = figures_of(reader, id)
@@ -46,6 +48,16 @@ def test_the_steward_reads_room_and_growth_and_of_another_file_system_nothing(
     figures.ask()
     fuller = figures.facts()
     assert empty["free_bytes"] - fuller["free_bytes"] >= FILE_BYTES and fuller["written_bytes_s"] > 0
+    fill = world.routes["/_site/full-target"]
+    for query, target_bytes in (
+        ("campaign=two&free=34359738368", 2**35),
+        ("campaign=two", fuller["target_free_bytes"]),
+    ):
+        assert fill(query, b"") == (200, {"file_systems": [id]})
+        figures.ask()
+        assert figures.facts()["target_free_bytes"] == target_bytes
+        assert figures.facts()["free_bytes"] == fuller["free_bytes"], "others have room"
+    assert fill("campaign=other&free=1", b"")[0] == 404
     for other in ("fs-0123456789abcdef0", None):
         unknown = figures_of(reader, other)
         unknown.ask()

@@ -10,13 +10,16 @@ import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from moto.cloudwatch.responses import CloudWatchResponse
 
 from infra.rehearsal.aws.operations import Parameters, add_operations
 from infra.rehearsal.aws.world import World
+from infra.spec.names import CAMPAIGN_TAG
 
 _GIB, _TARGET_GIB = 2**30, 1200
 """The storage target of an SSD file system."""
@@ -28,6 +31,23 @@ class Figures:
         self._world = world
         self._earlier = dict[str, tuple[float, int]]()
         """File system -> when it was looked at, and the bytes that it had."""
+        self._fullest = dict[str, float]()
+        """File system -> bytes that its fullest storage target has left, where a drill said it."""
+
+    def fill_target(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        """Let one storage target of a campaign's file systems have `free` bytes left, or as much as each has without
+        it; 404 if there is no file system. Writes go on: the folder of this machine has no targets."""
+        words, backend = dict(parse_qsl(query)), self._world.backend("fsx")
+        systems = [
+            id
+            for id, file_system in backend.file_systems.items()
+            if backend.tagger.get_tag_dict_for_resource(file_system.resource_arn).get(CAMPAIGN_TAG) == words["campaign"]
+        ]
+        for id in systems:
+            self._fullest.pop(id, None)
+            if "free" in words:
+                self._fullest[id] = float(words["free"])
+        return (HTTPStatus.OK if systems else HTTPStatus.NOT_FOUND), {"file_systems": systems}
 
     def get_metric_data(self, params: Parameters) -> dict[str, Any]:
         looks = dict[str, dict[tuple[str, str], float]]()
@@ -52,12 +72,13 @@ class Figures:
         self._earlier[id] = (now, used_bytes)
         growth = max(0, used_bytes - earlier_bytes) * 60 / max(_LEAST_S, now - earlier)
         free_bytes = max(0, file_system.storage_capacity * _GIB - used_bytes)
+        target_bytes = free_bytes / max(1, file_system.storage_capacity // _TARGET_GIB)
         return {
             ("DataReadBytes", "Sum"): 0.0,
             ("DataWriteBytes", "Sum"): growth,
             ("MetadataOperations", "Sum"): 0.0,
             ("FreeDataStorageCapacity", "Sum"): float(free_bytes),
-            ("FreeDataStorageCapacity", "Minimum"): free_bytes / max(1, file_system.storage_capacity // _TARGET_GIB),
+            ("FreeDataStorageCapacity", "Minimum"): min(target_bytes, self._fullest.get(id, target_bytes)),
         }
 
 
@@ -71,4 +92,6 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 def install(world: World) -> None:
-    add_operations(world, CloudWatchResponse, {"get_metric_data": Figures(world).get_metric_data})
+    figures = Figures(world)
+    add_operations(world, CloudWatchResponse, {"get_metric_data": figures.get_metric_data})
+    world.routes["/_site/full-target"] = figures.fill_target
