@@ -279,11 +279,10 @@ class Recogniser:
         """Return whether a file was written since this attempt began. Raises `OSError`."""
         return path.stat().st_mtime >= self._begun
 
-    def sealed_paths(self, sealed_step: int) -> set[Path]:
-        """Return the files and folders that are sealed as they stand."""
+    def sealed_checkpoints(self, sealed_step: int) -> list[Finished]:
+        """Return the checkpoints that are sealed as they stand."""
         of_steps = (checkpoint for checkpoint in self._sealed.values() if checkpoint.step <= sealed_step)
-        standing = (checkpoint for checkpoint in of_steps if self._steps[checkpoint.face][0] == version_of(checkpoint))
-        return {path for checkpoint in standing for path in checkpoint.tops}
+        return [checkpoint for checkpoint in of_steps if self._steps[checkpoint.face][0] == version_of(checkpoint)]
 
     def sealed_until(self, sealed_step: int, of_framework: bool = False) -> float:
         """Return when the newest of what is sealed was written, in seconds since 1970; infinite where nothing is.

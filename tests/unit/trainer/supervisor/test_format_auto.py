@@ -175,11 +175,11 @@ def test_what_is_sealed_counts_as_it_was_when_it_was_found(job: WatchedJob) -> N
     checkpoints = list(job.recogniser.finished_checkpoints("auto", job.folder, 1, -1))
     for checkpoint in checkpoints:
         job.recogniser.note_sealed(checkpoint)
-    assert job.recogniser.sealed_paths(20) == {job.folder / "ckpt_10.pt", job.folder / "model_20.pt"}
-    assert job.recogniser.sealed_paths(19) == {job.folder / "ckpt_10.pt"}
+    assert job.recogniser.sealed_checkpoints(20) == checkpoints
+    assert job.recogniser.sealed_checkpoints(19) == checkpoints[:1]
     saved(job.folder / "model_20.pt", more=1)
     job.recogniser.note_sealed(checkpoints[-1])
-    assert job.recogniser.sealed_paths(20) == {job.folder / "ckpt_10.pt"}, "what was sealed is the version before"
+    assert job.recogniser.sealed_checkpoints(20) == checkpoints[:1], "what was sealed is the version before"
 
 
 @pytest.mark.parametrize(("took", "rests"), [(0.01, 0.0), (0.02, 2.0), (0.5, 50.0), (9.0, 60.0)])

@@ -216,15 +216,3 @@ def test_what_nothing_has_ended_goes_with_its_series_when_a_job_starts_from_noth
     (job.folder / "latest").symlink_to("step-40")
     forget_later(form, job.folder, None)
     assert [path.name for path in job.folder.iterdir()] == ["tokenizer-32000"]
-
-
-@pytest.mark.parametrize("end", ["_{}.pt", "-00{}.pth"])
-def test_a_rank_finds_no_later_file_of_its_own_on_its_nodes_disk(end: str, tmp_path: Path) -> None:
-    def path(step: int, rank: int) -> Path:
-        return tmp_path / f"ckpt_{step}{end.format(rank)}"
-
-    for step in (20, 30, 40):
-        saved(path(step, 1))
-    restored, older = (saved(path(30, 0)), path(30, 1)), path(20, 1)
-    forget_later("auto", tmp_path, Finished(30, tmp_path, restored))
-    assert sorted(tmp_path.iterdir()) == sorted((*restored, older))

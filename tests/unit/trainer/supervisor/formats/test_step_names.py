@@ -82,6 +82,10 @@ def test_another_rank_or_part_of_a_step_is_no_later_step_whose_number_it_equals(
         ("step-10", "step-100", 100),
         ("step-9", "step-10", 10),
         ("step-0", "step-10", 10),
+        ("step-900", "step-1,000", 1000),
+        ("ckpt_1,000.pt", "ckpt_12,345,678.pt", 12345678),
+        ("ckpt_1,000.pt", "ckpt_900.pt", 900),
+        ("1,000_steps", "900_steps", 900),
     ],
 )
 def test_a_number_that_is_filled_up_with_zeros_has_as_many_digits_in_each(
@@ -141,6 +145,16 @@ def test_another_time_within_a_name_is_another_checkpoint(other: str, number: in
         ("ckpt_7", (7, "plain")),
         ("global_step7", (7, "step")),
         ("epoch7", (7, "epoch")),
+        ("step_1,000", (1000, "step")),
+        ("ckpt_1,000.pt", (1000, "plain")),
+        ("ckpt_1,00.pt", (0, "plain")),
+        ("model.h5", None),
+        ("model.weights.h5", None),
+        ("cp-0030.weights.h5", (30, "plain")),
+        ("model.hdf5", None),
+        ("model.pt2", None),
+        ("state.tar.bz2", None),
+        ("gpt_h5", (5, "plain")),
     ],
 )
 def test_what_counts_no_training_is_no_number(name: str, number: tuple[int, str] | None) -> None:
