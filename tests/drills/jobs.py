@@ -76,7 +76,7 @@ def play(chance: random.Random, plan: dict[str, Any], folder: Path, patience_s: 
     for number, orders in enumerate(plan["attempts"], 1):
         dying = ("-m", "tests.drills.parts.jobs_dying", *map(str, orders["sealing"]))
         done = history.attempt(dying if orders["sealing"] else SUPERVISOR)
-        if set(done.codes) != _LOST:
+        if set(done.codes) != _LOST or number == len(plan["attempts"]):
             break
         if (rank := plan["attempts"][number]["new_disk"]) >= 0:
             shutil.rmtree(history.folders[rank].parent)

@@ -19,7 +19,8 @@ FILES = ["tmp_ckpt_40.pt", "ckpt_40.tmp.pt", "ckpt_40_tmp.pth"]
 
 @pytest.mark.parametrize("name", [*(f"{folder}/model.pt" for folder in FOLDERS), *FILES])
 def test_what_gets_its_name_once_it_is_finished_is_not_sealed_before(name: str, job: WatchedJob) -> None:
-    job.at(40), saved(job.folder / name)
+    job.at(40)
+    saved(job.folder / name)
     assert job.look() == []
     os.replace(job.folder / name.partition("/")[0], job.folder / f"step-40{Path(name).suffix * ('/' not in name)}")
     assert [step for step, _ in job.look()] == [40]
@@ -44,7 +45,8 @@ def test_what_is_unfinished_goes_at_a_restart_and_at_a_start_from_nothing(form: 
 
 @pytest.mark.parametrize("name", ["tmp_trainer", "tmp_7", "tmp"])
 def test_checkpoints_below_a_folder_for_a_while_are_sealed(name: str, job: WatchedJob) -> None:
-    job.at(40), saved(job.folder / name / "step-40.pt")
+    job.at(40)
+    saved(job.folder / name / "step-40.pt")
     assert job.look() == [(40, f"{name}/step-40.pt")]
 
 
