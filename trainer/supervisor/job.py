@@ -102,8 +102,10 @@ class Job(Running):
         super().__init__(config, place, run)
         self.tier = shared / place.campaign
         self.progress = Progress(
-            config, place, self.tier, self.emit, lambda step: self.sealing.recogniser.told_steps.note(step)
-        )
+            config, place, self.tier, self.emit,
+            lambda step: self.sealing.recogniser.told_steps.note(step),
+            lambda step: self.sealing.recogniser.doubt_of(step),
+        )  # fmt: skip
         self.generation = 0
         self.heard = time.monotonic()
         """When the job last used a processor."""

@@ -169,6 +169,16 @@ def test_what_the_job_tells_itself_and_numbered_files_of_one_folder_are_each_the
     assert job.look() == [(10, "model/ckpt_10.pt"), (30, "model/ckpt_30.pt")]
 
 
+@pytest.mark.parametrize(("name", "step", "doubt"), [("ckpt.pt", 13, 3), ("ckpt_11.pt", 11, 0)])
+def test_a_step_that_lines_told_is_in_doubt_and_one_that_a_name_tells_is_not(
+    name: str, step: int, doubt: int, job: WatchedJob
+) -> None:
+    written_s = saved(job.folder / name).stat().st_mtime
+    for later_ms, number in enumerate(range(10, 14)):
+        job.recogniser.told_steps.note(number, written_s + later_ms / 1000)
+    assert [found_step for found_step, _ in job.look()] == [step] and job.recogniser.doubt_of(step) == doubt
+
+
 def test_what_is_sealed_counts_as_it_was_when_it_was_found(job: WatchedJob) -> None:
     for name in ("ckpt_10.pt", "model_20.pt"):
         saved(job.folder / name)
