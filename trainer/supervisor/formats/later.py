@@ -23,7 +23,7 @@ from trainer.supervisor.formats.layouts import (
     Candidate,
     is_state,
 )
-from trainer.supervisor.formats.names import families, family, number_in_family
+from trainer.supervisor.formats.names import families, family, number_in_family, series
 from trainer.supervisor.formats.tree import Finished, is_ours, listing
 from trainer.supervisor.formats.versions import version_of, written_at
 from trainer.supervisor.sealing.copying import copy
@@ -146,7 +146,7 @@ def _renew_links(place: Path, removed_paths: set[Path], checkpoint: Finished | N
         if target in removed_paths or (alike is not None and not target.exists()):
             if checkpoint is None:
                 _remove(link)
-            elif (offer := alike.path if alike else checkpoint.face) != link:
+            elif (offer := alike.path if alike else _most_alike(target, checkpoint)) != link:
                 _link(link, offer, absolute=os.path.isabs(os.readlink(str(link))))
 
 
@@ -155,6 +155,14 @@ def _alike(target: Path, checkpoint: Finished) -> _Part | None:
     has."""
     alike = [part for part in _parts(checkpoint.tops) if part.family.match(target.name)]
     return next((part for part in alike if part.path.parent == target.parent), alike[0] if alike else None)
+
+
+def _most_alike(target: Path, checkpoint: Finished) -> Path:
+    """Return the part of a checkpoint for a path that has no part's name with another number, since its epoch differs,
+    too: of those of its series the one with the most of its numbers, such as the rank's."""
+    numbers = re.findall(r"\d+", target.name)
+    kin = [path for path in checkpoint.tops if series(Path(path.name)) == series(Path(target.name))]
+    return max(kin or [checkpoint.face], key=lambda path: sum(map(str.__eq__, re.findall(r"\d+", path.name), numbers)))
 
 
 def _link(link: Path, target: Path, absolute: bool = False) -> None:
@@ -221,7 +229,7 @@ def _renew_pointers(place: Path, removed_paths: set[Path], checkpoint: Finished 
             _remove(path)
         elif gone_path is not None and checkpoint is not None:
             part = _alike(gone_path, checkpoint)
-            offer = part.path if part else checkpoint.face
+            offer = part.path if part else _most_alike(gone_path, checkpoint)
             number = part.number if part else number_in_family(family(offer.name), offer.name)
             if text.isdecimal() and number is not None:
                 _write(path, f"{number:0{len(text) if text[0] == '0' else 1}d}")

@@ -115,7 +115,8 @@ def first_rank_name(name: str, names: Container[str], ranks: int = _MOST_RANKS) 
 
 def family(name: str, names: Container[str] = ()) -> re.Pattern[str] | None:
     """Return the names that are this one with another number, the number as group 1; None for one without a number.
-    A number that is filled up with zeros has as many digits in each. `names`: of the other parts of its checkpoint."""
+    A number that is filled up with zeros has at least as many digits in each. `names`: of the other parts of its
+    checkpoint."""
     numbered_as = first_rank_name(name, names)
     number = number_of(numbered_as)
     if number is None:
@@ -132,7 +133,8 @@ def family(name: str, names: Container[str] = ()) -> re.Pattern[str] | None:
     else:
         words = (word for pattern, kind in _WORDS if kind == number.kind for word in pattern.finditer(numbered_as))
         start, end = next((word.span(1) for word in words if _digits(word.group(1)) == number.value), spans[0])
-    digits = rf"(\d{{{end - start}}})" if name[start] == "0" and end - start > 1 else f"({_NUMERAL})"
+    width = end - start
+    digits = rf"(\d{{{width}}}|[1-9]\d{{{width},}})" if name[start] == "0" and width > 1 else f"({_NUMERAL})"
     return re.compile(_general(name[:start]) + digits + _general(name[end:]) + r"\Z")
 
 

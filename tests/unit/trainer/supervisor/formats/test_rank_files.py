@@ -52,6 +52,19 @@ def test_links_and_pointers_of_each_rank_name_its_own_restored_file(
     assert pointer.read_text() == f"runs/{restored[rank].name}"
 
 
+@pytest.mark.parametrize("form", ["ep{}-ba{}-rank{}.pt", "epoch{}_step{}_{}.pt", "step{1}-epoch{0}-gpu{2}.pt"])
+def test_each_ranks_link_and_pointer_name_its_own_file_of_an_earlier_epoch(form: str, tmp_path: Path) -> None:
+    """Composer's `latest-rank1.pt`: epochs differ as steps do."""
+    restored = tuple(saved(tmp_path / form.format(1, 30, rank)) for rank in (0, 1))
+    for rank in (0, 1):
+        gone = saved(tmp_path / form.format(2, 40, rank)).name
+        (tmp_path / f"newest-{rank}").symlink_to(gone), put(tmp_path / f"latest-{rank}.txt", gone)
+    forget_later("auto", tmp_path, Finished(30, tmp_path, restored))
+    for rank in (0, 1):
+        assert (tmp_path / f"newest-{rank}").readlink() == Path(restored[rank].name)
+        assert (tmp_path / f"latest-{rank}.txt").read_text() == restored[rank].name
+
+
 @pytest.mark.parametrize("ranks", [(0, 1), (1,)])
 @pytest.mark.parametrize(("text", "result"), [("40", "30"), ("0040", "0030"), ("1", "1")])
 def test_a_pointer_with_a_number_is_of_the_step_and_of_no_rank(

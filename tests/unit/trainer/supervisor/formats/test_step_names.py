@@ -78,7 +78,8 @@ def test_another_rank_or_part_of_a_step_is_no_later_step_whose_number_it_equals(
         ("step-00010", "step-000020", None),
         ("step-00010", "step-20", None),
         ("step-05", "step-10", 10),
-        ("step-05", "step-100", None),
+        ("step-05", "step-100", 100),
+        ("step-05", "step-9", None),
         ("step-10", "step-100", 100),
         ("step-9", "step-10", 10),
         ("step-0", "step-10", 10),
@@ -88,7 +89,7 @@ def test_another_rank_or_part_of_a_step_is_no_later_step_whose_number_it_equals(
         ("1,000_steps", "900_steps", 900),
     ],
 )
-def test_a_number_that_is_filled_up_with_zeros_has_as_many_digits_in_each(
+def test_a_number_that_is_filled_up_with_zeros_has_at_least_as_many_digits_in_each(
     name: str, other: str, number: int | None
 ) -> None:
     assert _number(name, other) == number
