@@ -30,7 +30,16 @@ from trainer.supervisor.formats.layouts import (
     is_state,
     says_state,
 )  # fmt: skip
-from trainer.supervisor.formats.names import EPOCH, STEP, first_rank_name, is_being_written, number_of, other_numbers
+from trainer.supervisor.formats.names import (
+    EPOCH,
+    STEP,
+    first_rank_name,
+    is_being_written,
+    number_of,
+    other_numbers,
+    series,
+    without_parts,
+)  # fmt: skip
 from trainer.supervisor.formats.tree import listing
 
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
@@ -162,10 +171,22 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     for name in names_with_step:
         yield _of_files(view, (view.path / name,))
     remaining_names = [name for name in single_names if name not in names_with_step]
+    distinct_names = _differing_in_number(remaining_names)
+    for name in distinct_names:  # whatever the number is, they are no parts of each other
+        yield _of_files(view, (view.path / name,))
+    remaining_names = [name for name in remaining_names if name not in distinct_names]
     if any(name.startswith(_WEIGHTS) for name in remaining_names):
         remaining_names += [name for name in sorted(view.entries.files) if _OF_EXPORT.search(name)]
     if remaining_names:
         yield _of_files(view, tuple(view.path / name for name in remaining_names))
+
+
+def _differing_in_number(names: Sequence[str]) -> list[str]:
+    """Return the names that differ from another one by numbers alone, which are no ranks and no parts."""
+    by_series: dict[str, set[str]] = {}
+    for name in names:
+        by_series.setdefault(series(Path(without_parts(name))), set()).add(without_parts(name))
+    return [name for name in names if len(by_series[series(Path(without_parts(name)))]) > 1]
 
 
 def _counts_saves(view: View, by_number: dict[tuple[int, ...], list[str]]) -> bool:

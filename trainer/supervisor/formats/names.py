@@ -43,11 +43,16 @@ _PROCESSOR = r"[_.-](?:gpu|device|proc(?:ess)?|worker|[dtp]p)[=_-]?%s(?![A-Za-z\
 """`gpu1` and `tp1`: other words for a rank."""
 _PARTS = re.compile(
     r"[_.-]?(?:world_?size|mp_rank|ranks?|shard|part)[=_-]?\d+(?:[_-]?of[_-]?\d+)?|" + _PROCESSOR % r"\d+" +
-    r"|(?<=\d)[_.-]\d+[_-]?of[_-]?\d+|-\d+-of-\d+|[=_-]?-?\d+\.\d+(?:e-?\d+)?|-v\d+(?=\.|$)", re.I
+    r"|(?:(?<=\d)[_.-]\d+)?(?<=\d)[_-]?of[_-]?\d+|-\d+-of-\d+|[=_-]?-?\d+\.\d+(?:e-?\d+)?|-v\d+(?=\.|$)", re.I
 )  # fmt: skip
-"""Ranks, parts, figures such as a loss, and Lightning's version of a name: none is a step."""
+"""Ranks, parts, totals as in `30_of_80`, figures such as a loss, and Lightning's version of a name: none is a step."""
 _LAST = re.compile(rf"^(.*?)(?<!\.h)(?<!\.hdf)(?<!\.pt)(?<!\.bz)({_NUMERAL}){_ENDINGS}")
 """Without the figure in `.h5`, `.hdf5`, `.pt2` and `.bz2`."""
+_BEFORE_REMARK = re.compile(
+    r"(?<![A-Za-z])(?:ckpt|checkpoint|chkpt|snapshot|model|save|state|weights)s?"
+    rf"[=_-]?({_NUMERAL})(?=[_-](?!temp$)[A-Za-z])", re.I
+)  # fmt: skip
+"""`ckpt_30_final.pt`, `model_30_v2.pt`."""
 _FIRST_RANK = re.compile(rf"(?<=\d)[_-]0+(?={_ENDINGS})")
 """`ckpt_30_0.pt`: of the first rank, or the first epoch."""
 _FIRST_PROCESSOR = re.compile(_PROCESSOR % "0+", re.I)
@@ -100,7 +105,8 @@ def number_of(name: str) -> Number | None:
     match = _LAST.match(_FIRST_RANK.sub("", plain).rstrip("_-"))
     if match and not _DATE.match(match.group(2)) and not _RUN.search(match.group(1)):
         return Number(_digits(match.group(2)), PLAIN)
-    return None
+    match = _BEFORE_REMARK.search(plain)
+    return Number(_digits(match.group(1)), PLAIN) if match and not _DATE.match(match.group(1)) else None
 
 
 def first_rank_name(name: str, names: Container[str], ranks: int = _MOST_RANKS) -> str:
@@ -197,6 +203,11 @@ def other_numbers(name: str, value: int) -> list[int]:
     if value in numbers:
         numbers.remove(value)
     return numbers
+
+
+def without_parts(name: str) -> str:
+    """Return a name without its ranks, parts and figures: equal for the parts of one checkpoint."""
+    return _PARTS.sub("", name)
 
 
 @lru_cache(maxsize=_MOST)

@@ -169,6 +169,19 @@ def test_a_torn_file_of_a_job_that_starts_from_nothing_goes(job: WatchedJob) -> 
     assert [path.name for path in job.folder.iterdir()] == ["tokenizer.json"]
 
 
+def test_a_torn_file_takes_no_whole_one_of_another_unread_number_with_it(job: WatchedJob) -> None:
+    for step in (10, 20):
+        job.at(step)
+        saved(job.folder / f"model({step}).pt")
+        assert job.look() == [(step, f"model({step}).pt")]
+    half(saved(job.folder / "model(30).pt"))
+    for shard in (1, 2):
+        saved(job.folder / f"weights-0000{shard}-of-00002.bin")
+    half(job.folder / "weights-00001-of-00002.bin")
+    forget_later("auto", job.folder, Finished(20, job.folder / "model(20).pt"))
+    assert sorted(path.name for path in job.folder.iterdir()) == ["model(10).pt", "model(20).pt"]
+
+
 def test_whole_files_without_a_number_stay_when_a_job_starts_from_nothing(job: WatchedJob) -> None:
     """They may be the weights that it starts from; a later checkpoint they cannot be told to be."""
     safetensors(job.folder / "model.safetensors"), saved(job.folder / "model_10.pt")

@@ -19,6 +19,9 @@ from trainer.supervisor.formats.names import EPOCH, PLAIN, Number, family, numbe
         ("net3_3.pt", "net3_4.pt", 4),
         ("net3_3.pt", "net4_3.pt", None),
         ("10-save-10", "10-save-20", 20),
+        ("ckpt_30_final.pt", "ckpt_40_final.pt", 40),
+        ("ckpt_30_of_80.pt", "ckpt_40_of_80.pt", 40),
+        ("ckpt_30_of_30.pt", "ckpt_40_of_30.pt", 40),
     ],
 )
 def test_the_last_number_of_a_plain_name_is_the_one_that_rises(name: str, other: str, number: int | None) -> None:
@@ -156,6 +159,16 @@ def test_another_time_within_a_name_is_another_checkpoint(other: str, number: in
         ("model.pt2", None),
         ("state.tar.bz2", None),
         ("gpt_h5", (5, "plain")),
+        ("ckpt_30_final.pt", (30, "plain")),
+        ("model_30_v2.pt", (30, "plain")),
+        ("model_30_best", (30, "plain")),
+        ("model_20251125_best.pt", None),
+        ("model_v2_best.pt", None),
+        ("ckpt-2_temp", None),
+        ("ckpt_30_of_80.pt", (30, "plain")),
+        ("ckpt_30of80.pt", (30, "plain")),
+        ("ckpt_30_1_of_80.pt", (30, "plain")),
+        ("model-00001-of-00002.safetensors", None),
     ],
 )
 def test_what_counts_no_training_is_no_number(name: str, number: tuple[int, str] | None) -> None:
