@@ -35,10 +35,11 @@ from trainer.supervisor.formats.names import (
     STEP,
     first_rank_name,
     is_being_written,
+    name_of_parts,
+    names_rank,
     number_of,
     other_numbers,
     series,
-    without_parts,
 )  # fmt: skip
 from trainer.supervisor.formats.tree import listing
 
@@ -144,7 +145,7 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
         elif name in marks and "marker" in kinds:
             if number_of(name) or "folder" in kinds:
                 yield Candidate("marker", path, partial(all_are_whole, [path]), told_in=(path,))
-        elif name.endswith(".ckpt") and "lightning" in kinds and not marks:
+        elif name.endswith(".ckpt") and "lightning" in kinds and not marks and not (plain and names_rank(name)):
             yield Candidate("lightning", path, partial(each_rank, [path], 1), told_in=(path,))
         elif plain and holds_state(path) and not ENDED_BY_OTHERS.search(name) and not name.startswith(_RANDOM):
             numbered_as = _numbered_as(name, view)
@@ -171,22 +172,22 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     for name in names_with_step:
         yield _of_files(view, (view.path / name,))
     remaining_names = [name for name in single_names if name not in names_with_step]
-    distinct_names = _differing_in_number(remaining_names)
-    for name in distinct_names:  # whatever the number is, they are no parts of each other
-        yield _of_files(view, (view.path / name,))
-    remaining_names = [name for name in remaining_names if name not in distinct_names]
+    for names in _differing_in_number(remaining_names):
+        yield _of_files(view, tuple(view.path / name for name in names))
+        remaining_names = [name for name in remaining_names if name not in names]
     if any(name.startswith(_WEIGHTS) for name in remaining_names):
         remaining_names += [name for name in sorted(view.entries.files) if _OF_EXPORT.search(name)]
     if remaining_names:
         yield _of_files(view, tuple(view.path / name for name in remaining_names))
 
 
-def _differing_in_number(names: Sequence[str]) -> list[str]:
-    """Return the names that differ from another one by numbers alone, which are no ranks and no parts."""
-    by_series: dict[str, set[str]] = {}
+def _differing_in_number(names: Sequence[str]) -> list[list[str]]:
+    """Return the names of each checkpoint of those that differ from another one by numbers alone, such as a metric."""
+    by_series: dict[str, dict[str, list[str]]] = {}
     for name in names:
-        by_series.setdefault(series(Path(without_parts(name))), set()).add(without_parts(name))
-    return [name for name in names if len(by_series[series(Path(without_parts(name)))]) > 1]
+        common_name = name_of_parts(name, names)
+        by_series.setdefault(series(Path(common_name)), {}).setdefault(common_name, []).append(name)
+    return [names for groups in by_series.values() if len(groups) > 1 for names in groups.values()]
 
 
 def _counts_saves(view: View, by_number: dict[tuple[int, ...], list[str]]) -> bool:

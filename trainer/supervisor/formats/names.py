@@ -39,12 +39,15 @@ _WORDS = (
 """Words beside a number, and what they count: `checkpoint-30-epoch-0`, `s30_e0` and `e0_b30` have a step. `ba` are the
 batches of MosaicML's Composer, `lora-000005-state` is of kohya's scripts after an epoch, but `net-000050` is more often
 of a step; `5k` and `2B` in a file's name count steps or tokens, in units of which the step is not known."""
-_PROCESSOR = r"[_.-](?:gpu|device|proc(?:ess)?|worker|[dtp]p)[=_-]?%s(?![A-Za-z\d]|\.\d)"
-"""`gpu1` and `tp1`: other words for a rank."""
-_PARTS = re.compile(
+_PROCESSOR = r"(?:[_.-](?:gpu|device|proc(?:ess)?|worker|node|[dtpm]p)[=_-]?|(?<=\d)[_-][rp])%s(?![A-Za-z\d]|\.\d)"
+"""`gpu1`, `tp1` and `r1`: other words for a rank."""
+_OF_RANK = re.compile(rf"(?<![A-Za-z])rank[=_-]?\d+|{_PROCESSOR}" % r"\d+", re.I)
+_SHARD = (
     r"[_.-]?(?:world_?size|mp_rank|ranks?|shard|part)[=_-]?\d+(?:[_-]?of[_-]?\d+)?|" + _PROCESSOR % r"\d+" +
-    r"|(?:(?<=\d)[_.-]\d+)?(?<=\d)[_-]?of[_-]?\d+|-\d+-of-\d+|[=_-]?-?\d+\.\d+(?:e-?\d+)?|-v\d+(?=\.|$)", re.I
+    r"|(?:(?<=\d)[_.-]\d+)?(?<=\d)[_-]?of[_-]?\d+|-\d+-of-\d+"
 )  # fmt: skip
+_SHARDS = re.compile(_SHARD, re.I)
+_PARTS = re.compile(rf"{_SHARD}|[=_-]?-?\d+\.\d+(?:e-?\d+)?|-v\d+(?=\.|$)", re.I)
 """Ranks, parts, totals as in `30_of_80`, figures such as a loss, and Lightning's version of a name: none is a step."""
 _LAST = re.compile(rf"^(.*?)(?<!\.h)(?<!\.hdf)(?<!\.pt)(?<!\.bz)({_NUMERAL}){_ENDINGS}")
 """Without the figure in `.h5`, `.hdf5`, `.pt2` and `.bz2`."""
@@ -56,6 +59,7 @@ _BEFORE_REMARK = re.compile(
 _FIRST_RANK = re.compile(rf"(?<=\d)[_-]0+(?={_ENDINGS})")
 """`ckpt_30_0.pt`: of the first rank, or the first epoch."""
 _FIRST_PROCESSOR = re.compile(_PROCESSOR % "0+", re.I)
+_RANK_BEHIND_POINT = re.compile(rf"(?<=\d\.)\d{{1,3}}(?={_ENDINGS})")
 _RANK_AT_END = re.compile(rf"(?<=\d[_-])(\d+)(?={_ENDINGS})")
 _MOST_RANKS = 10_000
 _LAP = re.compile(r"(?<![A-Za-z])(?:epochs?|ep|e)[=_-]?(\d+)(?!\d*\.\d)", re.I)
@@ -107,6 +111,11 @@ def number_of(name: str) -> Number | None:
         return Number(_digits(match.group(2)), PLAIN)
     match = _BEFORE_REMARK.search(plain)
     return Number(_digits(match.group(1)), PLAIN) if match and not _DATE.match(match.group(1)) else None
+
+
+def names_rank(name: str) -> bool:
+    """Return whether a word of a name tells a rank."""
+    return bool(_OF_RANK.search(name))
 
 
 def first_rank_name(name: str, names: Container[str], ranks: int = _MOST_RANKS) -> str:
@@ -205,9 +214,11 @@ def other_numbers(name: str, value: int) -> list[int]:
     return numbers
 
 
-def without_parts(name: str) -> str:
-    """Return a name without its ranks, parts and figures: equal for the parts of one checkpoint."""
-    return _PARTS.sub("", name)
+def name_of_parts(name: str, names: Container[str]) -> str:
+    """Return what is equal for the parts of one checkpoint among `names`, whose numbers nothing reads, and differs for
+    another one: `ckpt_30.0.pt` also for `ckpt_30.1.pt` beside it."""
+    first_name = _RANK_BEHIND_POINT.sub(lambda match: "0" * len(match.group()), name)
+    return _SHARDS.sub("", first_name if first_name in names else name)
 
 
 @lru_cache(maxsize=_MOST)

@@ -58,7 +58,8 @@ def test_each_ranks_link_and_pointer_name_its_own_file_of_an_earlier_epoch(form:
     restored = tuple(saved(tmp_path / form.format(1, 30, rank)) for rank in (0, 1))
     for rank in (0, 1):
         gone = saved(tmp_path / form.format(2, 40, rank)).name
-        (tmp_path / f"newest-{rank}").symlink_to(gone), put(tmp_path / f"latest-{rank}.txt", gone)
+        (tmp_path / f"newest-{rank}").symlink_to(gone)
+        put(tmp_path / f"latest-{rank}.txt", gone)
     forget_later("auto", tmp_path, Finished(30, tmp_path, restored))
     for rank in (0, 1):
         assert (tmp_path / f"newest-{rank}").readlink() == Path(restored[rank].name)
@@ -125,7 +126,19 @@ def test_the_last_of_two_numbers_is_a_rank_only_if_there_are_so_many(
 
 @pytest.mark.parametrize(
     "name",
-    ["ckpt_30_gpu{}.pt", "ckpt_30-tp_{}.pt", "ckpt_30_{}_of_2.pt", "ckpt-30-rank{}of2.pt", "ckpt_30.worker{}.pt"],
+    [
+        "ckpt_30_gpu{}.pt",
+        "ckpt_30-tp_{}.pt",
+        "ckpt_30_mp{}.pt",
+        "ckpt_30_node{}.pt",
+        "ckpt_30.worker{}.pt",
+        "ckpt_30_p{}.pt",
+        "ckpt_s30_r{}.pt",
+        "ckpt_30_{}_of_2.pt",
+        "ckpt-30-rank{}of2.pt",
+        "step=30-rank={}.ckpt",
+        "ckpt_30_rank{}.ckpt",
+    ],
 )
 def test_files_with_other_words_for_a_rank_are_one_checkpoint(name: str, job: WatchedJob) -> None:
     for rank in (1, 2):
