@@ -117,10 +117,10 @@ def of_series(parts: Iterable[Path]) -> list[Path]:
 
 def of_step(paths: Iterable[Path], parts: Sequence[Path], step: int) -> list[Path]:
     """Return those of `paths` that have the number of `parts`, or where these have none, the step in their content."""
-    patterns = [same_step(part.name) for part in parts]
-    if all(pattern is None for pattern in patterns):
+    patterns = same_step(parts)
+    if not patterns:
         return [path for path in paths if content.step_in(path) == step]
-    return [path for path in paths if any(pattern and pattern.match(path.name) for pattern in patterns)]
+    return [path for path in paths if any(pattern.match(path.name) for pattern in patterns)]
 
 
 def have_ended(paths: Iterable[Path]) -> bool:

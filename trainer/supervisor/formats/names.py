@@ -162,15 +162,15 @@ def _general(text: str) -> str:
     )
 
 
-def same_step(name: str) -> re.Pattern[str] | None:
-    """Return the names of other ranks' files of the same step; None for a name without a number."""
-    pattern = family(name)
-    match = None if pattern is None else pattern.match(name)
-    if match is None:
-        return None
-    start, end = match.span(1)
-    prefix, suffix = (re.sub(r"\d+", r"\\d+", re.escape(text)) for text in (name[:start], name[end:]))
-    return re.compile(prefix + name[start:end] + suffix + r"\Z")
+def same_step(parts: Collection[Path]) -> list[re.Pattern[str]]:
+    """Return, for each part of a checkpoint that has a number, the names of other ranks' files of the same step."""
+    patterns: list[re.Pattern[str]] = []
+    for part, pattern in families(parts).items():
+        if match := pattern.match(part.name):
+            start, end = match.span(1)
+            prefix, suffix = (re.sub(r"\d+", r"\\d+", re.escape(text)) for text in (part.name[:start], part.name[end:]))
+            patterns.append(re.compile(prefix + re.escape(match.group(1)) + suffix + r"\Z"))
+    return patterns
 
 
 def may_be_first_rank(name: str) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.worlds.checkpoint_files import WatchedJob, half, saved
 from tests.worlds.supervisor_tier import JobNode, put
-from trainer.supervisor.formats import FORMATS, Finished, forget_later
+from trainer.supervisor.formats import FORMATS, Finished, find, forget_later
 from trainer.supervisor.formats.names import family, number_in_family, number_of
 
 ENDS = ["_{}.pt", "-00{}.pth", "_{}.pth.tar", "_000{}.pt", "_{}"]
@@ -164,3 +164,12 @@ def test_an_older_file_of_a_rank_beside_the_restored_one_is_accounted_for(tmp_pa
     node.job.sealing.recogniser.note_restored(checkpoint)
     node.job.sealing.committed = 30
     assert node.end().entries == ()
+
+
+@pytest.mark.parametrize("name", ["ckpt_{}_{}.pt", "epoch1_step{}_{}.pt", "ckpt_{}_rank{}.pt"])
+def test_another_nodes_files_of_a_step_are_none_of_an_older_step_whose_rank_is_the_same(
+    name: str, tmp_path: Path
+) -> None:
+    parts = [tmp_path / name.format(40, rank) for rank in (0, 1)]
+    others = [tmp_path / name.format(step, rank) for step in (30, 40) for rank in (1, 2, 3)]
+    assert find.of_step(others, parts, 40) == others[3:]
