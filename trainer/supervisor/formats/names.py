@@ -14,10 +14,12 @@ _STRETCH, _PAUSE_S = 5, 10.0
 STEP, EPOCH, TIME, UNIT, PLAIN = "step", "epoch", "time", "unit", "plain"
 _ENDINGS = r"(?:\.[A-Za-z]\w*)*$"
 """`.pt`, `.pth.tar`, or none."""
+_OF_STEP = r"(?:global_?)?step|iter(?:ation)?|epoch|ep|ckpt|checkpoint|chkpt|snapshot"
+_OF_CHECKPOINT = rf"(?<![A-Za-z])(?:{_OF_STEP}|save|state|model|weights)s?"
 _BEING_WRITTEN = re.compile(
     r"_temp_[0-9a-f]{32}$|\.orbax-checkpoint-tmp(?:-\d+)?$"
-    r"|\d(?:\.[A-Za-z]\w*)*[._-]?(?:tmp|incomplete|unfinished)(?:[._-]\w+)?$"
-    r"|^\.?tmp[._-]?(?:checkpoint|ckpt|chkpt|step|iter|epoch)s?[=._-]?\d", re.I
+    rf"|(?:^|{_OF_CHECKPOINT}[=._-]?)\d+(?:\.[A-Za-z]\w*)*[._-]?(?:tmp|incomplete|unfinished)(?:[._-]\w+)?$"
+    rf"|^\.?tmp[._-]?(?:{_OF_STEP})s?[=._-]?\d", re.I
 )  # fmt: skip
 """TensorFlow's and Orbax's, and those of scripts that rename what is finished: `step-40.tmp`, `tmp-checkpoint-40`."""
 _NUMERAL = r"(?:[1-9]\d{0,2}(?:,\d{3})+(?![\d,])|\d+)"
@@ -51,10 +53,7 @@ _PARTS = re.compile(rf"{_SHARD}|[=_-]?-?\d+\.\d+(?:e-?\d+)?|-v\d+(?=\.|$)", re.I
 """Ranks, parts, totals as in `30_of_80`, figures such as a loss, and Lightning's version of a name: none is a step."""
 _LAST = re.compile(rf"^(.*?)(?<!\.h)(?<!\.hdf)(?<!\.pt)(?<!\.bz)({_NUMERAL}){_ENDINGS}")
 """Without the figure in `.h5`, `.hdf5`, `.pt2` and `.bz2`."""
-_BEFORE_REMARK = re.compile(
-    r"(?<![A-Za-z])(?:ckpt|checkpoint|chkpt|snapshot|model|save|state|weights)s?"
-    rf"[=_-]?({_NUMERAL})(?=[_-](?!temp$)[A-Za-z])", re.I
-)  # fmt: skip
+_BEFORE_REMARK = re.compile(rf"{_OF_CHECKPOINT}[=_-]?({_NUMERAL})(?=[_-](?!temp$)[A-Za-z])", re.I)
 """`ckpt_30_final.pt`, `model_30_v2.pt`."""
 _FIRST_RANK = re.compile(rf"(?<=\d)[_-]0+(?={_ENDINGS})")
 """`ckpt_30_0.pt`: of the first rank, or the first epoch."""

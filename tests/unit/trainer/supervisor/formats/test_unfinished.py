@@ -43,7 +43,7 @@ def test_what_is_unfinished_goes_at_a_restart_and_at_a_start_from_nothing(form: 
         assert left == (set() if checkpoint is None else {"step-30"})
 
 
-@pytest.mark.parametrize("name", ["tmp_trainer", "tmp_7", "tmp"])
+@pytest.mark.parametrize("name", ["tmp_trainer", "tmp_7", "tmp_model_7", "tmp", "run1_tmp", "test-1-tmp", "exp3.tmp"])
 def test_checkpoints_below_a_folder_for_a_while_are_sealed(name: str, job: WatchedJob) -> None:
     job.at(40)
     saved(job.folder / name / "step-40.pt")
