@@ -40,8 +40,9 @@ _POINTER = re.compile(r"latest|last|newest|current|recent|resume|checkpoint", re
 _LONGEST_POINTER = 4096
 _OF_WEIGHTS = ("file", "folder", "tensorflow", "orbax")
 """Formats in which weights are also handed out."""
-_HALF = ("", ".tmp", ".part", ".done", ".DONE")
-"""What may follow the name of a file that is being written, or that is whole."""
+_HALF = re.compile(r"(?:\.part|[._-](?:tmp|incomplete)(?:[._-]\w+)?)$")
+"""Follows the name of a file that is being written: `ckpt_30.pt.tmp.1234`."""
+_DONE = re.compile(r"\.(?:done|DONE)$")
 
 
 class _Part(NamedTuple):
@@ -128,12 +129,14 @@ def _parts(paths: tuple[Path, ...]) -> list[_Part]:
 
 
 def _of_its_name(part: _Part, least_number: int) -> Iterator[Path]:
-    """Yield what has a part's name with such a number or a larger one: nothing may have ended it yet."""
+    """Yield what has a part's name with such a number or a larger one: nothing may have ended it yet. And what is
+    half-written under a name with the part's own number or a larger one."""
     entries = listing(part.path.parent)
     for name in entries.folders if part.path.is_dir() else entries.files:
-        stems = (name[: len(name) - len(end)] for end in _HALF if name.endswith(end))
-        numbers = [number_in_family(part.family, stem) for stem in stems]
-        if any(number is not None and number >= least_number for number in numbers):
+        number = number_in_family(part.family, _DONE.sub("", name))
+        half_number = number_in_family(part.family, _HALF.sub("", name)) if _HALF.search(name) else None
+        is_later = number is not None and number >= least_number
+        if is_later or (half_number is not None and half_number >= min(least_number, part.number)):
             yield part.path.parent / name
 
 

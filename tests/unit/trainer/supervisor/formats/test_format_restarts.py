@@ -56,6 +56,19 @@ def test_a_checkpoint_that_the_job_has_begun_from_stays_though_its_step_is_large
     assert left == ["base/checkpoint-50000", "out/checkpoint-30"]
 
 
+@pytest.mark.parametrize("end", [".tmp", ".part", ".tmp.1234", "_tmp_x7", ".incomplete"])
+def test_a_half_written_file_of_the_restored_step_or_a_later_one_goes(end: str, job: WatchedJob) -> None:
+    restored = saved(job.folder / "ckpt_30.pt")
+    for step in (20, 30, 40):
+        put(job.folder / f"ckpt_{step}.pt{end}")
+    put(job.folder / "ckpt_30.pt.done", ""), put(job.folder / "ckpt_40.pt.done", "")
+    forget_later("auto", job.folder, Finished(30, restored))
+    left = sorted(path.name for path in job.folder.iterdir())
+    assert left == sorted([f"ckpt_20.pt{end}", "ckpt_30.pt", "ckpt_30.pt.done"])
+    forget_later("auto", job.folder, None)
+    assert list(job.folder.iterdir()) == []
+
+
 def test_a_half_written_folder_goes_by_the_name_of_the_restored_one(job: WatchedJob) -> None:
     put(job.folder / "step-30/state"), put(job.folder / "step-30/DONE", ""), put(job.folder / "step-40/state")
     put(job.folder / "step-9/state")
