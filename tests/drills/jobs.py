@@ -29,7 +29,7 @@ from tests.drills.parts import jobs_oracle
 from tests.drills.parts.jobs_habits import draw
 from tests.results import results_of
 from tests.root import ROOT
-from tests.trainer.supervisor.histories import Case, History
+from tests.trainer.supervisor.histories import PATIENCE_S, Case, History
 
 RESULTS = results_of("drills", "jobs")
 SCRIPT = (ROOT / "tests/drills/parts/jobs_script.py").read_text()
@@ -76,7 +76,7 @@ def play(chance: random.Random, plan: dict[str, Any], folder: Path, patience_s: 
     for number, orders in enumerate(plan["attempts"], 1):
         dying = ("-m", "tests.drills.parts.jobs_dying", *map(str, orders["sealing"]))
         done = history.attempt(dying if orders["sealing"] else SUPERVISOR)
-        if set(done.codes) != _LOST:
+        if set(done.codes) != _LOST or number == len(plan["attempts"]):
             break
         if (rank := plan["attempts"][number]["new_disk"]) >= 0:
             shutil.rmtree(history.folders[rank].parent)
@@ -132,7 +132,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="run one case and keep its folder")
     parser.add_argument("--kind", default="", help="draw this kind of checkpoint only")
     parser.add_argument("--at-once", type=int, default=AT_ONCE)
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds that a script waits for a seal")
+    parser.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds that a script waits for a seal")
     options = parser.parse_args()
     memory = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
     work, started, rows = Path(tempfile.mkdtemp(prefix="bivouac-drill-jobs-", dir=memory)), time.monotonic(), []

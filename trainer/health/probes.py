@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,7 +96,7 @@ def measure(folder: Path, mib: int) -> Throughput:
                 return _write_and_read(pool, paths, shares, content, 0)
         finally:
             for path in paths:
-                with suppress(OSError):
+                with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)
 
 

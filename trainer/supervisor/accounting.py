@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Protocol
 
 from trainer.supervisor import ends, seal
-from trainer.supervisor.formats import KINDS, Recogniser, find, later, layouts, names, tree
+from trainer.supervisor.formats import KINDS, Finished, Recogniser, find, later, layouts, names, tree
 from trainer.supervisor.place import Place
 
 NAME, OWN = "unrecognised.json", "own"
@@ -67,9 +67,10 @@ def account(folder: Path, name: str, recogniser: Recogniser, sealed_step: int, c
     """Return what is unrecognised in `folder`. What has changed after `cutoff_at` (seconds since 1970) is being
     written. Raises `OSError`."""
     all_candidates = list(find.candidates(folder, 0, KINDS[name])) if KINDS[name] else []
-    recognised_paths = recogniser.sealed_paths(sealed_step)
+    sealed_checkpoints = recogniser.sealed_checkpoints(sealed_step)
     sealed_until = recogniser.sealed_until(sealed_step)
-    recognised_paths |= {path for path in _older(recognised_paths) if _written_at([path]) <= sealed_until}
+    recognised_paths = {path for checkpoint in sealed_checkpoints for path in checkpoint.tops}
+    recognised_paths |= {path for path in _older(sealed_checkpoints) if _written_at([path]) <= sealed_until}
     sealed_series = recogniser.sealed_series(sealed_step)
     unfinished_texts: list[str] = []
     for candidate in all_candidates:
@@ -114,17 +115,16 @@ def _written_at(paths: Iterable[Path]) -> float:
     return newest_at
 
 
-def _older(sealed_paths: set[Path]) -> Iterator[Path]:
-    """Yield what has the name of a sealed checkpoint with a smaller number."""
-    for root in sealed_paths:
-        pattern, number = names.family(root.name), names.number_of(root.name)
-        if pattern is None or number is None:
-            continue
-        listing = tree.listing(root.parent)
-        for name in listing.files | listing.folders:
-            other_number = names.number_in_family(pattern, name)
-            if other_number is not None and other_number < number.value:
-                yield root.parent / name
+def _older(sealed_checkpoints: Iterable[Finished]) -> Iterator[Path]:
+    """Yield what has the name of a sealed checkpoint's part with a smaller number."""
+    for checkpoint in sealed_checkpoints:
+        for part, pattern in names.families(checkpoint.tops).items():
+            number = names.number_in_family(pattern, part.name)
+            listing = tree.listing(part.parent)
+            for name in listing.files | listing.folders:
+                other_number = names.number_in_family(pattern, name)
+                if number is not None and other_number is not None and other_number < number:
+                    yield part.parent / name
 
 
 def _unrecognised_rows(

@@ -105,14 +105,14 @@ def failure_end(
     return End(INTERNAL, f"the job {end_text}{words}", PEER_LOST if lost_peer else "", rank)
 
 
-def rank_end(code: int, rank: int, dies: bool) -> End:
-    """Return the end of a rank of ours that failed first. `dies`: of a signal that its code does not send itself; what
-    else ends a rank may be the loss of a peer, unless its code says more."""
+def rank_end(code: int, rank: int, is_outside_signal: bool) -> End:
+    """Return the end of a rank of ours that failed first. `is_outside_signal`: it died of a signal that its code does
+    not send itself; what else ends a rank may be the loss of a peer, unless its code says more."""
     if code in _OWN:
         return End(code, f"exited with {code}", REASONS[code], rank)
     if code > 0:
         return End(INTERNAL, f"exited with {code}", PEER_LOST, rank)
-    return End(INTERNAL, f"died of {signal_name(-code)}", "signal" if dies else PEER_LOST, rank, -code)
+    return End(INTERNAL, f"died of {signal_name(-code)}", "signal" if is_outside_signal else PEER_LOST, rank, -code)
 
 
 def error_end(error: OSError, place: Path, before: str = "") -> End:

@@ -46,7 +46,8 @@ class RankCount:
         self.here, self._nodes = place.ranks_per_node, place.node_count
         self._is_local = config["checkpoints"].get("tier") == "local"
         self._restored: set[Path] = set()
-        """Folders with files of ranks that lie there before the job starts."""
+        """Folders of checkpoints on a node's own disk that were laid back before the job starts: they have the files of
+        all nodes' ranks. Empty on the shared tier."""
         self._is_known = False
         self._most, self._since = 0, 0.0
 
@@ -101,8 +102,10 @@ class Job(Running):
         super().__init__(config, place, run)
         self.tier = shared / place.campaign
         self.progress = Progress(
-            config, place, self.tier, self.emit, lambda step: self.sealing.recogniser.told_steps.note(step)
-        )
+            config, place, self.tier, self.emit,
+            lambda step: self.sealing.recogniser.told_steps.note(step),
+            lambda step: self.sealing.recogniser.doubt_of(step),
+        )  # fmt: skip
         self.generation = 0
         self.heard = time.monotonic()
         """When the job last used a processor."""

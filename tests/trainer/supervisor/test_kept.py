@@ -160,7 +160,7 @@ def kept(tier: Path, config: str = "a") -> Memory:
     assert memory.begin(-1) is None
     memory.hear_step(1, counted(1))
     assert not losses(memory, 1, 30)
-    memory.note_sealed(20, Laps(20, 0, 0))
+    memory.note_sealed(20, Laps(20, 0, 0), 0)
     memory.write(is_last=True)
     return memory
 
@@ -225,7 +225,7 @@ def test_a_line_every_ten_steps_may_begin_one_line_before(tmp_path: Path) -> Non
 
 def test_batches_within_an_epoch_begin_again_by_themselves(tmp_path: Path) -> None:
     memory = kept(tmp_path)
-    memory.note_sealed(5, Laps(50, 40, 10))
+    memory.note_sealed(5, Laps(50, 40, 10), 0)
     memory.write(is_last=True)
     memory = Memory(tmp_path, "a")
     assert memory.begin(5) == Laps(50, 40, 10)
@@ -245,11 +245,12 @@ def test_what_is_kept_stays_small(tmp_path: Path) -> None:
     memory.hear_step(1, counted(1))
     losses(memory, 1, 5000)
     for step in range(50):
-        memory.note_sealed(step, Laps(step))
+        memory.note_sealed(step, Laps(step), 1)
     memory.write(is_last=True)
     content = json.loads((tmp_path / "progress.json").read_text())
     assert content["format"] == 1
     assert [step for step, _ in content["losses"]] == list(range(4001, 5001)) and len(content["sealed"]) == 16
+    assert content["doubts"].keys() == content["sealed"].keys()
 
 
 @pytest.mark.parametrize(

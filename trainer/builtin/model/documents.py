@@ -51,10 +51,10 @@ def mask_of(document: Tensor | None, position: Tensor | None, tokens: Tensor, bl
     length = tokens.shape[1]
     if blockwise:
         return _block_mask(document, length, tokens.device)
-    causal = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
+    causal_mask = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
     if document is None:
-        return causal[None, None]
-    return ((document.unsqueeze(1) == document.unsqueeze(2)) & causal).unsqueeze(1)
+        return causal_mask[None, None]
+    return ((document.unsqueeze(1) == document.unsqueeze(2)) & causal_mask).unsqueeze(1)
 
 
 def _block_mask(document: Tensor | None, length: int, device: torch.device) -> Any:
@@ -70,13 +70,14 @@ def _block_mask(document: Tensor | None, length: int, device: torch.device) -> A
     first_places = torch.arange(0, length, SIZE, device=device)
     last_places = (first_places + SIZE - 1).clamp(max=length - 1)
     blocks = len(first_places)
-    causal = torch.ones(blocks, blocks, dtype=torch.bool, device=device).tril(-1)[None]
+    earlier_blocks = torch.ones(blocks, blocks, dtype=torch.bool, device=device).tril(-1)[None]
     # Torch masks each pair of a block that the length cuts.
     complete = (first_places + SIZE <= length)[None, :, None]
-    visible = full = causal
+    visible = full = earlier_blocks
     if document is not None:
         begin, end = document[:, first_places], document[:, last_places]
-        visible, full = causal & (end[:, None] == begin[..., None]), causal & (begin[:, None] == end[..., None])
+        visible = earlier_blocks & (end[:, None] == begin[..., None])
+        full = earlier_blocks & (begin[:, None] == end[..., None])
     full = full & complete
     partial = (visible & ~full) | torch.eye(blocks, dtype=torch.bool, device=device)
     tables = (*_ordered(partial.unsqueeze(1)), *_ordered(full.unsqueeze(1)))
@@ -93,7 +94,7 @@ def sees(document: Tensor | None) -> Any:
     """Return FlexAttention's rule: a token sees those before it of its own document, and itself."""
 
     def rule(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        causal = query >= key
-        return causal if document is None else causal & (document[batch, query] == document[batch, key])
+        is_earlier = query >= key
+        return is_earlier if document is None else is_earlier & (document[batch, query] == document[batch, key])
 
     return rule

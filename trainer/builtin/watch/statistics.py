@@ -54,7 +54,7 @@ class Window:
     @property
     def change(self) -> float:
         """Robust standard deviation of the change from one value to the next: a slow movement is no part of it."""
-        return _TO_SIGMA * _median(sorted([abs(second - previous) for previous, second in pairwise(self._values)]))
+        return _TO_SIGMA * _median(sorted([abs(value - previous) for previous, value in pairwise(self._values)]))
 
     def state(self) -> list[float]:
         return list(self._values)

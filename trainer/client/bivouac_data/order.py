@@ -28,7 +28,7 @@ _ROUNDS_KEPT = 4
 
 Values = NDArray[np.uint64]
 
-_ROUNDS = 5
+_CIPHER_ROUNDS = 5
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S27, _S31 = np.uint64(27), np.uint64(31)
 
@@ -36,13 +36,13 @@ _S27, _S31 = np.uint64(27), np.uint64(31)
 @lru_cache(maxsize=4096)
 def round_keys(label: str) -> tuple[np.uint64, ...]:
     """Return one key per round, and one more for `number_of`."""
-    digest = hashlib.blake2b(label.encode(), digest_size=8 * (_ROUNDS + 1)).digest()
+    digest = hashlib.blake2b(label.encode(), digest_size=8 * (_CIPHER_ROUNDS + 1)).digest()
     return tuple(np.frombuffer(digest, dtype="<u8"))
 
 
 def number_of(label: str, size: int) -> int:
-    """Return the label's number in `range(below)`."""
-    return int(round_keys(label)[_ROUNDS]) % size
+    """Return the label's number in `range(size)`."""
+    return int(round_keys(label)[_CIPHER_ROUNDS]) % size
 
 
 def permute(values: Values, size: int, label: str) -> Values:
@@ -66,7 +66,7 @@ def permute(values: Values, size: int, label: str) -> Values:
 def _feistel(values: Values, half: int, keys: tuple[np.uint64, ...]) -> Values:
     bits, mask, drop = np.uint64(half), np.uint64((1 << half) - 1), np.uint64(64 - half)
     left, right = values >> bits, values & mask
-    for key in keys[:_ROUNDS]:
+    for key in keys[:_CIPHER_ROUNDS]:
         mix = (right ^ key) * _FIRST
         mix ^= mix >> _S27
         mix *= _SECOND

@@ -48,9 +48,9 @@ def campaign_probes(look: Look, hosts: Mapping[str, str], one_leaf: bool = False
     sharers = Counter(hosts.values())
     unknown = [node for node, host in hosts.items() if not host or sharers[host] > 1]
     if unknown or not hosts:
-        finding = f"the adapters of {several(unknown) or 'no node'} do not say whose they are, or say the same"
+        reason = f"the adapters of {several(unknown) or 'no node'} do not say whose they are, or say the same"
         cure = "give each host a name of its own, and start rdma-ndd on it"
-        yield blind("infiniband_fabric", finding, "a look at the fabric between the nodes", cure)
+        yield blind("infiniband_fabric", reason, "a look at the fabric between the nodes", cure)
         return
     nodes = {host: node for node, host in hosts.items()}
     for probe in map(_limit_blame, map(_excuse, gang_probes(look, nodes, one_leaf, adapters))):
@@ -69,8 +69,8 @@ def _excuse(probe: Probe) -> Probe:
 
 def _limit_blame(probe: Probe) -> Probe:
     """Return the probe without blame where too many nodes have the fault: they share its cause."""
-    is_everybody = probe.blamed_nodes is not None and len(probe.blamed_nodes) > _MOST_BLAMED
-    return probe.model_copy(update={"blamed_nodes": ()}) if is_everybody else probe
+    is_shared_fault = probe.blamed_nodes is not None and len(probe.blamed_nodes) > _MOST_BLAMED
+    return probe.model_copy(update={"blamed_nodes": ()}) if is_shared_fault else probe
 
 
 def _judge(

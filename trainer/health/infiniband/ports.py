@@ -45,8 +45,8 @@ class Port:
 
     @property
     def waits_for_manager(self) -> bool:
-        has_lid = self.active and self.sm_lid != 0
-        return self.layer == INFINIBAND and self.state != "Down" and not has_lid
+        is_configured = self.active and self.sm_lid != 0
+        return self.layer == INFINIBAND and self.state != "Down" and not is_configured
 
 
 def parse_ibstat(text: str) -> tuple[Port, ...]:

@@ -33,30 +33,32 @@ def choose(ports: Sequence[Port], default_interface: str = "", expression: str =
     ports are of the gang's network.
     """
     left_out: dict[str, str] = {}
-    usable = list(ports)
+    remaining_ports = list(ports)
 
     def leave_out(reasons: Mapping[str, str]) -> None:
-        nonlocal usable
+        nonlocal remaining_ports
         left_out.update(reasons)
-        usable = [port for port in usable if port.name not in reasons]
+        remaining_ports = [port for port in remaining_ports if port.name not in reasons]
 
-    leave_out({port.name: f"its link layer {port.layer!r} is unknown" for port in usable
+    leave_out({port.name: f"its link layer {port.layer!r} is unknown" for port in remaining_ports
                if port.layer not in (INFINIBAND, ETHERNET)})  # fmt: skip
-    management = [port.name for port in usable if port.layer == ETHERNET and port.interface == default_interface != ""]
-    if len(management) < len(usable):
+    management = [
+        port.name for port in remaining_ports if port.layer == ETHERNET and port.interface == default_interface != ""
+    ]
+    if len(management) < len(remaining_ports):
         leave_out(dict.fromkeys(management, f"{default_interface} carries the default route"))
     if expression:
-        leave_out({port.name: f"NCCL_IB_HCA={expression}" for port in usable if not selects(expression, port)})
-    if any(port.layer == INFINIBAND for port in usable):
-        leave_out({port.name: "it is Ethernet beside InfiniBand" for port in usable if port.layer == ETHERNET})
+        leave_out({port.name: f"NCCL_IB_HCA={expression}" for port in remaining_ports if not selects(expression, port)})
+    if any(port.layer == INFINIBAND for port in remaining_ports):
+        leave_out({port.name: "it is Ethernet beside InfiniBand" for port in remaining_ports if port.layer == ETHERNET})
     # A slow port of the same model as a fast one is a fault, which another probe names.
-    fastest = max((port.rate_gbit_s for port in usable if port.active), default=0.0)
-    models = {port.model for port in usable if port.active and port.rate_gbit_s == fastest}
+    fastest = max((port.rate_gbit_s for port in remaining_ports if port.active), default=0.0)
+    models = {port.model for port in remaining_ports if port.active and port.rate_gbit_s == fastest}
     # A model of which no port is active may be the fabric's own, all of it down.
-    other_models = {port.model for port in usable if port.active} - models
+    other_models = {port.model for port in remaining_ports if port.active} - models
     leave_out({port.name: f"it is a {port.model or 'slower adapter'} beside {', '.join(sorted(models))}"
-               for port in usable if port.model in other_models})  # fmt: skip
-    return PortChoice(tuple(usable), left_out)
+               for port in remaining_ports if port.model in other_models})  # fmt: skip
+    return PortChoice(tuple(remaining_ports), left_out)
 
 
 def derive(

@@ -20,23 +20,37 @@ from trainer.supervisor.formats.layouts import (
     MEGATRON_TRACKER,
     NANOTRON_TRACKER,
     OF_STATE,
+    UNFINISHED,
     Candidate,
     View,
     all_are_whole,
     digit_files,
     each_rank,
     holds_state,
+    is_state,
     says_state,
 )  # fmt: skip
-from trainer.supervisor.formats.names import EPOCH, STEP, first_rank_name, number_of, other_numbers
+from trainer.supervisor.formats.names import (
+    EPOCH,
+    STEP,
+    first_rank_name,
+    is_being_written,
+    name_of_parts,
+    names_rank,
+    number_of,
+    other_numbers,
+    series,
+)  # fmt: skip
 from trainer.supervisor.formats.tree import listing
 
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
 _OF_EXPORT = re.compile(r"config.*\.json$|\.index\.json$|^tokenizer|^vocab|^special_tokens|^merges|^chat_template")
 """What belongs to weights that `save_pretrained` has written."""
-_OF_MERGE = re.compile(r"_temp(?:_[0-9a-f]{32})?$")
-"""A folder of TensorFlow's in which each device has written its part, as a checkpoint looks that is whole."""
+_OF_MERGE = "_temp"
+"""Ends the name of a folder in which each device has written its part of a TensorFlow checkpoint."""
 _RANDOM = ("random_states", "rng_state")
+_MOST_RANKS = 64
+"""Of a job whose ranks are not known: a larger number at the end of a name is more often a step within an epoch."""
 
 
 def tracker_candidates(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
@@ -99,7 +113,7 @@ def _index_lead_s(index: Path, data: Sequence[Path]) -> float:
 def tensorflow_candidates(view: View) -> Iterator[Candidate]:
     """`ckpt-3.index`, and the data files that its name counts. The number is more often that of the save. An index that
     is not younger than its data may be that of the last save under this name, or of a node with another clock."""
-    if not view.top and _OF_MERGE.search(view.path.name) and view.matching("part-?????-of-?????.*"):
+    if not view.top and view.path.name.endswith(_OF_MERGE) and view.matching("part-?????-of-?????.*"):
         yield Candidate("tensorflow", view.path, partial(bool, False))
         return
     for index in view.matching("*.index"):
@@ -125,19 +139,23 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     plain = "folder" in kinds and not any(map(number_of, marks))  # who marks files marks each of them
     for name in sorted(view.entries.files):
         path = view.path / name
-        if name in marks and "marker" in kinds:
+        if is_being_written(name):
+            if is_state(name):
+                yield Candidate(UNFINISHED, path, partial(bool, False))
+        elif name in marks and "marker" in kinds:
             if number_of(name) or "folder" in kinds:
                 yield Candidate("marker", path, partial(all_are_whole, [path]), told_in=(path,))
-        elif name.endswith(".ckpt") and "lightning" in kinds and not marks:
+        elif name.endswith(".ckpt") and "lightning" in kinds and not marks and not (plain and names_rank(name)):
             yield Candidate("lightning", path, partial(each_rank, [path], 1), told_in=(path,))
         elif plain and holds_state(path) and not ENDED_BY_OTHERS.search(name) and not name.startswith(_RANDOM):
-            number = number_of(_first_rank_name(name, view))
+            numbered_as = _numbered_as(name, view)
+            number = number_of(numbered_as)
             if number is not None:
                 is_named = number.kind in (STEP, EPOCH) or name in digit_names or says_state(name, view)
                 is_torn = not path.suffix and content.state(path) == content.PARTIAL  # `do_00000030` of HiFi-GAN
                 names_step = content.names_number(path, number.value)  # such as `G_1000.pth`
                 is_state_of_step = is_named or is_torn or names_step
-                key = (number.value, *other_numbers(_first_rank_name(name, view), number.value))
+                key = (number.value, *other_numbers(numbered_as, number.value))
                 (by_number if is_state_of_step else companions).setdefault(key, []).append(name)
             elif OF_STATE.search(name):
                 single_names.append(name)
@@ -146,17 +164,30 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
         value = key[0]
         names += companions.get(key, [])  # such as `opt000030.pt` beside `model000030.pt`
         if len(names) > 1:  # what else belongs to them, such as `meta_000030.json`
-            json_names = (name for name in view.entries.files if name.endswith(".json"))
-            names += [name for name in sorted(json_names) if (number := number_of(name)) and number.value == value]
+            json_names = {name: _numbered_as(name, view) for name in view.entries.files if name.endswith(".json")}
+            numbers = {name: number_of(numbered_as) for name, numbered_as in json_names.items()}
+            names += [name for name, number in sorted(numbers.items()) if number and number.value == value]
         yield _of_files(view, tuple(view.path / name for name in names))._replace(ordinal=counts_saves)
     names_with_step = [name for name in single_names if content.step_in(view.path / name) is not None]
     for name in names_with_step:
         yield _of_files(view, (view.path / name,))
     remaining_names = [name for name in single_names if name not in names_with_step]
+    for names in _differing_in_number(remaining_names):
+        yield _of_files(view, tuple(view.path / name for name in names))
+        remaining_names = [name for name in remaining_names if name not in names]
     if any(name.startswith(_WEIGHTS) for name in remaining_names):
         remaining_names += [name for name in sorted(view.entries.files) if _OF_EXPORT.search(name)]
     if remaining_names:
         yield _of_files(view, tuple(view.path / name for name in remaining_names))
+
+
+def _differing_in_number(names: Sequence[str]) -> list[list[str]]:
+    """Return the names of each checkpoint of those that differ from another one by numbers alone, such as a metric."""
+    by_series: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        common_name = name_of_parts(name, names)
+        by_series.setdefault(series(Path(common_name)), {}).setdefault(common_name, []).append(name)
+    return [names for groups in by_series.values() if len(groups) > 1 for names in groups.values()]
 
 
 def _counts_saves(view: View, by_number: dict[tuple[int, ...], list[str]]) -> bool:
@@ -169,10 +200,8 @@ def _counts_saves(view: View, by_number: dict[tuple[int, ...], list[str]]) -> bo
     return all(earlier_time < later_time for earlier_time, later_time in zip(times, times[1:]))
 
 
-def _first_rank_name(name: str, view: View) -> str:
-    """Return the name of the first rank's part, `ckpt_30_0.pt` for `ckpt_30_1.pt`, where that lies beside it."""
-    first_name, rank = first_rank_name(name)
-    return first_name if 0 < rank < (view.ranks or 64) and first_name in view.entries.files else name
+def _numbered_as(name: str, view: View) -> str:
+    return first_rank_name(name, view.entries.files, view.ranks or _MOST_RANKS)
 
 
 def _of_files(view: View, paths: tuple[Path, ...]) -> Candidate:

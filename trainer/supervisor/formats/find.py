@@ -12,8 +12,8 @@ from typing import AbstractSet, Callable, Iterable, Iterator, Sequence
 
 from trainer.supervisor.formats import content
 from trainer.supervisor.formats.files import files, tracker_candidates
-from trainer.supervisor.formats.layouts import EACH_RANK, FOLDERS, OF_STATE, Candidate, View, each_rank
-from trainer.supervisor.formats.names import PLAIN, number_of, same_step, series
+from trainer.supervisor.formats.layouts import EACH_RANK, FOLDERS, OF_STATE, UNFINISHED, Candidate, View, each_rank
+from trainer.supervisor.formats.names import PLAIN, is_being_written, number_of, same_step, series
 from trainer.supervisor.formats.parts import join_parts
 from trainer.supervisor.formats.tree import Finished, listing
 
@@ -37,9 +37,23 @@ KINDS["auto"] = frozenset().union(*KINDS.values()) | {"nanotron", "orbax", "tens
 def candidates(folder: Path, ranks: int, kinds: AbstractSet[str]) -> Iterator[Candidate]:
     """Yield what the formats `kinds` know as checkpoints below a job's folder. A checkpoint's own folders are not
     searched, nor what hides behind a dot or a link. Raises `OSError`."""
-    all_candidates = list(join_parts(_candidates(folder, ranks, kinds), folder))
+    marked_candidates = map(_without_marked, _candidates(folder, ranks, kinds))
+    all_candidates = list(join_parts(marked_candidates, folder))
     remaining = [candidate for candidate in all_candidates if not _is_output(candidate, folder)]
     return iter(remaining or all_candidates)
+
+
+def nemo_marker(root: Path) -> Path:
+    """Return the file that stands beside a checkpoint of NeMo while that is written or removed: at its next start NeMo
+    removes what still has one (`NeMoModelCheckpoint.format_checkpoint_unfinished_marker_path` at 01d03c17)."""
+    place = root.parent.parent if re.match(r"(?:mp|tp)_rank_", root.parent.name) else root.parent
+    return place / (re.sub(r"(?:-EMA)?(?:\.ckpt)?$", "", root.name) + "-unfinished")
+
+
+def _without_marked(candidate: Candidate) -> Candidate:
+    marker = nemo_marker(candidate.root)
+    is_marked = marker.name in listing(marker.parent).files
+    return candidate._replace(ready=partial(bool, False)) if is_marked else candidate
 
 
 def _is_output(candidate: Candidate, folder: Path) -> bool:
@@ -50,6 +64,9 @@ def _is_output(candidate: Candidate, folder: Path) -> bool:
 
 
 def _candidates(folder: Path, ranks: int, kinds: AbstractSet[str], depth: int = 0) -> Iterator[Candidate]:
+    if depth and is_being_written(folder.name):
+        yield Candidate(UNFINISHED, folder, partial(bool, False))
+        return
     try:
         view = View(folder, listing(folder), depth == 0, ranks, len(kinds) == 1)
     except PermissionError:  # the account says so
@@ -100,10 +117,10 @@ def of_series(parts: Iterable[Path]) -> list[Path]:
 
 def of_step(paths: Iterable[Path], parts: Sequence[Path], step: int) -> list[Path]:
     """Return those of `paths` that have the number of `parts`, or where these have none, the step in their content."""
-    patterns = [same_step(part.name) for part in parts]
-    if all(pattern is None for pattern in patterns):
+    patterns = same_step(parts)
+    if not patterns:
         return [path for path in paths if content.step_in(path) == step]
-    return [path for path in paths if any(pattern and pattern.match(path.name) for pattern in patterns)]
+    return [path for path in paths if any(pattern.match(path.name) for pattern in patterns)]
 
 
 def have_ended(paths: Iterable[Path]) -> bool:

@@ -11,10 +11,11 @@ import os
 import re
 import secrets
 import shutil
+from functools import lru_cache
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
-from trainer.supervisor.formats.find import KINDS, candidates
+from trainer.supervisor.formats.find import KINDS, candidates, nemo_marker
 from trainer.supervisor.formats.layouts import (
     DEEPSPEED_TRACKER,
     MEGATRON_TRACKER,
@@ -22,7 +23,7 @@ from trainer.supervisor.formats.layouts import (
     Candidate,
     is_state,
 )
-from trainer.supervisor.formats.names import family, first_rank_name, number_in_family, number_of
+from trainer.supervisor.formats.names import families, family, number_in_family, series
 from trainer.supervisor.formats.tree import Finished, is_ours, listing
 from trainer.supervisor.formats.versions import version_of, written_at
 from trainer.supervisor.sealing.copying import copy
@@ -39,8 +40,22 @@ _POINTER = re.compile(r"latest|last|newest|current|recent|resume|checkpoint", re
 _LONGEST_POINTER = 4096
 _OF_WEIGHTS = ("file", "folder", "tensorflow", "orbax")
 """Formats in which weights are also handed out."""
-_HALF = ("", ".tmp", ".part", ".done", ".DONE")
-"""What may follow the name of a file that is being written, or that is whole."""
+_HALF = re.compile(r"(?:\.part|[._-](?:tmp|incomplete)(?:[._-]\w+)?)$")
+"""Follows the name of a file that is being written: `ckpt_30.pt.tmp.1234`."""
+_DONE = re.compile(r"\.(?:done|DONE)$")
+
+
+class _Part(NamedTuple):
+    """A part of the chosen checkpoint, such as a rank's file."""
+
+    path: Path
+    family: re.Pattern[str]
+    number: int
+    """The checkpoint's: `ckpt_30_1.pt` of rank 1 has 30."""
+
+    def number_of(self, path: Path) -> int | None:
+        """Return the number that tells a path from this part's; None if it has not its folder and name but for that."""
+        return number_in_family(self.family, path.name) if path.parent == self.path.parent else None
 
 
 def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at: float = 0.0) -> None:
@@ -52,19 +67,16 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
     if not folder.is_dir():
         return
     all_candidates = list(candidates(folder, 0, KINDS[name])) if KINDS[name] else []
-    removed_paths: set[Path] = {
-        path for candidate in all_candidates if _is_later(candidate, checkpoint, sealed_at) for path in candidate.tops
-    }
+    later_candidates = [candidate for candidate in all_candidates if _is_later(candidate, checkpoint, sealed_at)]
+    removed_paths = {path for candidate in later_candidates for path in candidate.tops}
     places = {folder, *(path.parent for path in removed_paths)}
     if checkpoint is None:
-        removed_paths |= {path for removed_path in removed_paths for path in _of_its_name(removed_path, 0)}
+        parts = [part for candidate in later_candidates for part in _parts(candidate.tops)]
+        removed_paths |= {path for part in parts for path in _of_its_name(part, 0)}
     else:
         places |= {path.parent for path in checkpoint.tops}
-        for path in checkpoint.tops:
-            first_name = path.with_name(first_rank_name(path.name)[0])
-            numbered_as = first_name.name if first_name in checkpoint.tops else path.name
-            if (own_number := number_of(numbered_as)) is not None:
-                removed_paths |= set(_of_its_name(path, own_number.value + 1, numbered_as))
+        parts = _parts(checkpoint.tops)
+        removed_paths |= {path for part in parts for path in _of_its_name(part, part.number + 1)}
         folders_above = {folder_above for path in checkpoint.tops for folder_above in path.parents}
         removed_paths -= {checkpoint.root, *checkpoint.files, *folders_above}
     last_files = [
@@ -75,6 +87,7 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
     removed_paths |= {path for path in last_files if checkpoint is None or path != checkpoint.root}
     for path in removed_paths:
         _remove(path)
+        _remove(nemo_marker(path))
     for place in places:
         for left in listing(place).files | listing(place).folders:
             if is_ours(left):
@@ -97,27 +110,34 @@ def _is_later(candidate: Candidate, checkpoint: Finished | None, sealed_at: floa
     rival = candidate.checkpoint()
     if rival.face == checkpoint.face:
         return False
-    pattern, own_number = family(checkpoint.face.name), number_of(checkpoint.face.name)
-    of_its_name = None if pattern is None else number_in_family(pattern, rival.face.name)
-    if of_its_name is not None and own_number is not None and rival.face.parent == checkpoint.face.parent:
-        if of_its_name > own_number.value:
-            return True
-        return not _is_whole(candidate) and written_at(version_of(rival)) > sealed_at
+    for part in _parts(checkpoint.tops):
+        if (number := part.number_of(rival.face)) is not None:
+            is_torn = not _is_whole(candidate) and written_at(version_of(rival)) > sealed_at
+            return number > part.number or is_torn
     is_newer = rival.step > checkpoint.step or (
         rival.step < 0 and candidate.number is None and not _is_whole(candidate)
     )
     return is_newer and written_at(version_of(rival)) > sealed_at
 
 
-def _of_its_name(path: Path, least_number: int, numbered_as: str = "") -> Iterator[Path]:
-    """Yield what has a checkpoint's name with such a number or a larger one: nothing may have ended it yet.
-    `numbered_as`: as for `family`."""
-    pattern, entries = family(path.name, numbered_as), listing(path.parent)
-    for name in entries.folders if path.is_dir() else entries.files:
-        stems = (name[: len(name) - len(end)] for end in _HALF if name.endswith(end))
-        numbers = [number_in_family(pattern, stem) for stem in stems] if pattern is not None else []
-        if any(number is not None and number >= least_number for number in numbers):
-            yield path.parent / name
+@lru_cache(maxsize=64)
+def _parts(paths: tuple[Path, ...]) -> list[_Part]:
+    """Return the parts of one checkpoint that have a number."""
+    patterns = families(paths)
+    numbers = {path: number_in_family(pattern, path.name) for path, pattern in patterns.items()}
+    return [_Part(path, patterns[path], number) for path, number in numbers.items() if number is not None]
+
+
+def _of_its_name(part: _Part, least_number: int) -> Iterator[Path]:
+    """Yield what has a part's name with such a number or a larger one: nothing may have ended it yet. And what is
+    half-written under a name with the part's own number or a larger one."""
+    entries = listing(part.path.parent)
+    for name in entries.folders if part.path.is_dir() else entries.files:
+        number = number_in_family(part.family, _DONE.sub("", name))
+        half_number = number_in_family(part.family, _HALF.sub("", name)) if _HALF.search(name) else None
+        is_later = number is not None and number >= least_number
+        if is_later or (half_number is not None and half_number >= min(least_number, part.number)):
+            yield part.path.parent / name
 
 
 def _renew_links(place: Path, removed_paths: set[Path], checkpoint: Finished | None) -> None:
@@ -129,16 +149,23 @@ def _renew_links(place: Path, removed_paths: set[Path], checkpoint: Finished | N
         if target in removed_paths or (alike is not None and not target.exists()):
             if checkpoint is None:
                 _remove(link)
-            elif (offer := alike or checkpoint.face) != link:
+            elif (offer := alike.path if alike else _most_alike(target, checkpoint)) != link:
                 _link(link, offer, absolute=os.path.isabs(os.readlink(str(link))))
 
 
-def _alike(target: Path, checkpoint: Finished) -> Path | None:
+def _alike(target: Path, checkpoint: Finished) -> _Part | None:
     """Return the part of a checkpoint that has this path, or at least its name, with another number; None if none
     has."""
-    patterns = {path: family(path.name) for path in checkpoint.tops}
-    alike = [path for path, pattern in patterns.items() if pattern and pattern.match(target.name)]
-    return next((path for path in alike if path.parent == target.parent), alike[0] if alike else None)
+    alike = [part for part in _parts(checkpoint.tops) if part.family.match(target.name)]
+    return next((part for part in alike if part.path.parent == target.parent), alike[0] if alike else None)
+
+
+def _most_alike(target: Path, checkpoint: Finished) -> Path:
+    """Return the part of a checkpoint for a path that has no part's name with another number, since its epoch differs,
+    too: of those of its series the one with the most of its numbers, such as the rank's."""
+    numbers = re.findall(r"\d+", target.name)
+    kin = [path for path in checkpoint.tops if series(Path(path.name)) == series(Path(target.name))]
+    return max(kin or [checkpoint.face], key=lambda path: sum(map(str.__eq__, re.findall(r"\d+", path.name), numbers)))
 
 
 def _link(link: Path, target: Path, absolute: bool = False) -> None:
@@ -204,10 +231,11 @@ def _renew_pointers(place: Path, removed_paths: set[Path], checkpoint: Finished 
         if gone_path is not None and checkpoint is None:
             _remove(path)
         elif gone_path is not None and checkpoint is not None:
-            offer = _alike(gone_path, checkpoint) or checkpoint.face
-            number = number_of(offer.name)
+            part = _alike(gone_path, checkpoint)
+            offer = part.path if part else _most_alike(gone_path, checkpoint)
+            number = part.number if part else number_in_family(family(offer.name), offer.name)
             if text.isdecimal() and number is not None:
-                _write(path, f"{number.value:0{len(text) if text[0] == '0' else 1}d}")
+                _write(path, f"{number:0{len(text) if text[0] == '0' else 1}d}")
             elif offer.parent == gone_path.parent:
                 _write(path, str(Path(text).with_name(offer.name)))
 
@@ -215,20 +243,18 @@ def _renew_pointers(place: Path, removed_paths: set[Path], checkpoint: Finished 
 def _gone_path(text: str, place: Path, removed_paths: set[Path], checkpoint: Finished | None) -> Path | None:
     """Return the checkpoint that a pointer's text names if it was removed, or never came and is a later one."""
     if text.isdecimal():
-        numbers = {path: number_of(path.name) for path in removed_paths if path.parent == place}
-        return next((path for path, number in numbers.items() if number and number.value == int(text)), None)
+        beside = tuple(sorted(path for path in removed_paths if path.parent == place))
+        numbers = {part.path: part.number for part in _parts(beside)}
+        for own_part in () if checkpoint is None else _parts(checkpoint.tops):
+            numbers.update({path: number for path in beside if (number := own_part.number_of(path)) is not None})
+        return next((path for path, number in numbers.items() if number == int(text)), None)
     paths = (Path(os.path.normpath(str(place / text))), place / Path(text).name)
     for path in paths:
-        offer = None if checkpoint is None else _alike(path, checkpoint)
-        is_absent = offer is not None and offer.parent == path.parent and not os.path.lexists(str(path))
-        if path in removed_paths or (is_absent and offer is not None and _is_beyond(path, offer)):
+        part = None if checkpoint is None else _alike(path, checkpoint)
+        number = None if part is None or os.path.lexists(str(path)) else part.number_of(path)
+        if path in removed_paths or (part is not None and number is not None and number > part.number):
             return path
     return None
-
-
-def _is_beyond(path: Path, offer: Path) -> bool:
-    number, own_number = number_of(path.name), number_of(offer.name)
-    return number is not None and own_number is not None and number.value > own_number.value
 
 
 def _has_tracker(kind: str, root: Path) -> bool:
@@ -239,7 +265,9 @@ def _has_tracker(kind: str, root: Path) -> bool:
 
 
 def _make_findable(checkpoint: Finished, last_files: list[Path]) -> None:
-    """Put back what the job looks for beside a checkpoint: `last.ckpt`, or the marker of a file."""
+    """Put back what the job looks for beside a checkpoint: `last.ckpt`, or the marker of a file. Remove the mark by
+    which it would take it for unfinished."""
+    _remove(nemo_marker(checkpoint.root))
     for path in last_files:
         if path != checkpoint.root and path.parent == checkpoint.root.parent and path.name == "last.ckpt":
             _copy(path, checkpoint.root)

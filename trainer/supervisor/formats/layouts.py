@@ -33,20 +33,21 @@ from trainer.supervisor.formats.names import (
     are_saves,
     are_steps,
     family,
+    is_being_written,
     number_of,
 )  # fmt: skip
 from trainer.supervisor.formats.tree import Finished, FolderListing, listing
 
 MEGATRON_TRACKER, DEEPSPEED_TRACKER, NANOTRON_TRACKER = "latest_checkpointed_iteration.txt", "latest", "latest.txt"
 PATH_FILE = "last_checkpoint"
-DONE = "DONE"
+DONE, UNFINISHED = "DONE", "unfinished"
 EACH_RANK = {"huggingface": "rng_state_*.pth", "deepspeed": "*optim_states.pt", "accelerate": "random_states_*.pkl"}
 """Format -> files of which each rank writes one."""
 _INCOMPLETE = "checkpoint-is-incomplete.txt"
 """Stands in a checkpoint while Hugging Face's Trainer writes it because of a signal."""
 _STATE = (
     ".pt", ".pth", ".ckpt", ".bin", ".pkl", ".safetensors", ".npz", ".tar", ".distcp", ".msgpack", ".h5", ".eqx",
-    ".zip", ".state",
+    ".keras", ".hdf5", ".zip", ".state",
 )  # fmt: skip
 OF_STATE = re.compile(
     r"ckpt|checkpoint|chkpt|snapshot|state|model|weights?|params|optim|last|latest|final|best|save|resume", re.I
@@ -275,9 +276,10 @@ def _orbax(view: View) -> Candidate | None:
     """Orbax writes into a folder of another name, and renames it; not on every file system, so it also has to rest."""
     item_names = [name for name in view.entries.folders if number_of(name) is None]  # `resnet50/10` is of a run
     items = [view.path, *(view.path / name for name in item_names if view.number is not None)]
-    if view.top or not any(map(_is_of_orbax, items)) or ".orbax-checkpoint-tmp" in str(view.path):
+    if view.top or not any(map(_is_of_orbax, items)):
         return None
-    return Candidate("orbax", view.path, partial(bool, True), settles=True)
+    is_whole = not any(map(is_being_written, view.entries.folders))
+    return Candidate("orbax", view.path, partial(bool, is_whole), settles=True)
 
 
 def _is_of_orbax(folder: Path) -> bool:

@@ -54,6 +54,8 @@ class Recogniser:
         self._sights: dict[Path, _Sight] = {}
         self._steps: dict[Path, tuple[Version, int]] = {}
         """Root -> the version that was given a step last, and the step."""
+        self._doubts: dict[int, int] = {}
+        """Step that the job's lines have given -> by how much it may be too large."""
         self._sealed: dict[Path, Finished] = {}
         self._unions: dict[tuple[Path, ...], tuple[Finished, ...]] = {}
         """Files of a checkpoint that was found in parts -> the parts."""
@@ -268,6 +270,11 @@ class Recogniser:
         ):
             self._ordinals[place[0]] = (place[1], checkpoint.step)
 
+    def doubt_of(self, step: int) -> int:
+        """Return by how much a step may be larger than the one that its checkpoint holds: 0 for one that a name or
+        content tells."""
+        return self._doubts.get(step, 0)
+
     def stands(self, checkpoint: Finished) -> bool:
         """Return whether a checkpoint is still as it was when it was found finished."""
         parts = self._unions.get(checkpoint.files, (checkpoint,))
@@ -279,11 +286,10 @@ class Recogniser:
         """Return whether a file was written since this attempt began. Raises `OSError`."""
         return path.stat().st_mtime >= self._begun
 
-    def sealed_paths(self, sealed_step: int) -> set[Path]:
-        """Return the files and folders that are sealed as they stand."""
+    def sealed_checkpoints(self, sealed_step: int) -> list[Finished]:
+        """Return the checkpoints that are sealed as they stand."""
         of_steps = (checkpoint for checkpoint in self._sealed.values() if checkpoint.step <= sealed_step)
-        standing = (checkpoint for checkpoint in of_steps if self._steps[checkpoint.face][0] == version_of(checkpoint))
-        return {path for checkpoint in standing for path in checkpoint.tops}
+        return [checkpoint for checkpoint in of_steps if self._steps[checkpoint.face][0] == version_of(checkpoint)]
 
     def sealed_until(self, sealed_step: int, of_framework: bool = False) -> float:
         """Return when the newest of what is sealed was written, in seconds since 1970; infinite where nothing is.
@@ -317,6 +323,7 @@ class Recogniser:
         ordinal = checkpoint.ordinal if is_count else -1
         step = max(self.told_steps.before(written_at(sight.version), ordinal), newest_step + 1, 0)
         self._steps[checkpoint.face] = (sight.version, step)
+        self._doubts[step] = self.told_steps.doubtful_steps(written_at(sight.version))
         if (place := family_place(checkpoint.face)) is not None and not self.told_steps.are_passed_by(
             place[1], self.planned_steps
         ):

@@ -53,9 +53,18 @@ class ToldSteps:
 
     def before(self, time_s: float, default: int) -> int:
         """Return the step that the job had told last when something was written, `default` for none."""
-        printed_at = time_s + _LINES_LATE_S
+        return self._last_until(time_s + _LINES_LATE_S, default)
+
+    def doubtful_steps(self, time_s: float) -> int:
+        """Return how many steps fewer than `before` says the job may have told when something was written: those of
+        the lines that were read just after it."""
+        step = self.before(time_s, 0)
+        first_step = self.heard[0][1] if self.heard else 0
+        return step - min(step, self._last_until(time_s, first_step))
+
+    def _last_until(self, time_s: float, default: int) -> int:
         lines = tuple(self.heard)  # at once: another thread hears lines meanwhile
-        return next((step for heard_at, step in reversed(lines) if heard_at <= printed_at), default)
+        return next((step for heard_at, step in reversed(lines) if heard_at <= time_s), default)
 
     def are_passed_by(self, step: int, planned_steps: int) -> bool:
         """Return whether a step is far beyond that which the job has reached by now, or before it tells any, beyond

@@ -33,9 +33,12 @@ class Progress:
         tier: Path,
         emit: Callable[..., None],
         hear: Callable[[int], None],
+        doubt_of: Callable[[int], int],
     ) -> None:
-        """`emit` says an event; `hear` takes each step."""
+        """`emit` says an event; `hear` takes each step; `doubt_of` returns by how many steps a sealed one may be too
+        large."""
         self._place, self._tier, self._emit, self._hear = place, tier, emit, hear
+        self._doubt_of = doubt_of
         self.steps = int(config.get("steps") or 0)
         self.by_client = config.get("progress") == "client"
         self._is_exact = config.get("ends") == "exact"
@@ -186,7 +189,7 @@ class Progress:
         if self._outbox is None:
             if sealed_step > self._noted:
                 self._noted = sealed_step
-                self._memory.note_sealed(sealed_step, self._counter.laps)
+                self._memory.note_sealed(sealed_step, self._counter.laps, self._doubt_of(sealed_step))
             self._memory.write(is_last)
 
     def last_messages(self, well: bool) -> Iterator[Mapping[str, Any]]:

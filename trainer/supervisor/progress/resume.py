@@ -1,9 +1,10 @@
 """Does a resumed job go on from where it was offered? What was known of its steps and losses, kept beside them.
 
 A resumed job begins elsewhere if the first step that it tells lies below the offered one by the steps between two of
-its lines, at least 2, and the second one not beyond it. A loss has jumped if, at one step, it differs from the earlier
-one by more than ten times the median difference between neighbouring losses (the last 200), and by more than 1 % of
-itself.
+its lines, at least 2, and the second one not beyond it. An offered step that lines alone have told may be a few steps
+too large for a job of quick steps: it counts as the smallest that it may be. A loss has jumped if, at one step, it
+differs from the earlier one by more than ten times the median difference between neighbouring losses (the last 200),
+and by more than 1 % of itself.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Memory:
         """Losses of earlier starts by their steps."""
         self._now: dict[int, float] = {}
         self._sealed: dict[int, Laps] = {}
+        self._doubts: dict[int, int] = {}
+        """Sealed step -> by how much it may be too large, where that is not 0."""
         self._interval = 1
         self._scale: float | None = None
         """Median difference between neighbouring losses; None where too few are known."""
@@ -61,7 +64,8 @@ class Memory:
         if len(self._first) < 2:
             self._first.append(step)
             first_step, second = self._first[0], self._first[-1]
-            is_elsewhere = second <= self._offered and first_step <= self._offered - max(2, self._interval)
+            least = self._offered - self._doubts.get(self._offered, 0)
+            is_elsewhere = second <= least and first_step <= least - max(2, self._interval)
             if len(self._first) == 2 and is_elsewhere and not self._counts_batches(steps):
                 return self._event("resumed_elsewhere", offered=self._offered, first=first_step)
         return {}
@@ -76,11 +80,14 @@ class Memory:
             return self._event("loss_jumped", step=step, before=earlier_loss, now=loss)
         return {}
 
-    def note_sealed(self, step: int, laps: Laps) -> None:
+    def note_sealed(self, step: int, laps: Laps, doubt: int) -> None:
+        """Note a sealed step, how the job's numbers became steps then, and by how much it may be too large."""
         self._sealed[step], self._changed = laps, True
+        self._doubts[step] = doubt
         self._written = 0.0  # the next attempt may come from it
         for old in sorted(self._sealed)[:-_SEALED]:
             del self._sealed[old]
+        self._doubts = {step: doubt for step, doubt in self._doubts.items() if doubt and step in self._sealed}
 
     def write(self, is_last: bool = False) -> None:
         """Keep what is known for the next attempt, now and then."""
@@ -90,7 +97,7 @@ class Memory:
         losses = sorted({**self._before, **dict(self._now)}.items())[-_KEPT:]
         content = {
             "format": 1, "config": self._config, "interval": self._interval, "losses": losses,
-            "sealed": {str(step): laps for step, laps in self._sealed.items()},
+            "sealed": {str(step): laps for step, laps in self._sealed.items()}, "doubts": self._doubts,
         }  # fmt: skip
         with contextlib.suppress(OSError):  # a full tier
             seal.publish(self._file, json.dumps(content).encode())
@@ -113,5 +120,6 @@ class Memory:
                 self._before = {int(step): float(loss) for step, loss in content["losses"]}
             self._interval = int(content["interval"])
             self._sealed = {int(step): Laps(*map(int, laps)) for step, laps in content["sealed"].items()}
+            self._doubts = {int(step): int(doubt) for step, doubt in content.get("doubts", {}).items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass  # nothing is known: no step and no loss is held against it

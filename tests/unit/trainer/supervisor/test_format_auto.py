@@ -169,17 +169,27 @@ def test_what_the_job_tells_itself_and_numbered_files_of_one_folder_are_each_the
     assert job.look() == [(10, "model/ckpt_10.pt"), (30, "model/ckpt_30.pt")]
 
 
+@pytest.mark.parametrize(("name", "step", "doubt"), [("ckpt.pt", 13, 3), ("ckpt_11.pt", 11, 0)])
+def test_a_step_that_lines_told_is_in_doubt_and_one_that_a_name_tells_is_not(
+    name: str, step: int, doubt: int, job: WatchedJob
+) -> None:
+    written_s = saved(job.folder / name).stat().st_mtime
+    for later_ms, number in enumerate(range(10, 14)):
+        job.recogniser.told_steps.note(number, written_s + later_ms / 1000)
+    assert [found_step for found_step, _ in job.look()] == [step] and job.recogniser.doubt_of(step) == doubt
+
+
 def test_what_is_sealed_counts_as_it_was_when_it_was_found(job: WatchedJob) -> None:
     for name in ("ckpt_10.pt", "model_20.pt"):
         saved(job.folder / name)
     checkpoints = list(job.recogniser.finished_checkpoints("auto", job.folder, 1, -1))
     for checkpoint in checkpoints:
         job.recogniser.note_sealed(checkpoint)
-    assert job.recogniser.sealed_paths(20) == {job.folder / "ckpt_10.pt", job.folder / "model_20.pt"}
-    assert job.recogniser.sealed_paths(19) == {job.folder / "ckpt_10.pt"}
+    assert job.recogniser.sealed_checkpoints(20) == checkpoints
+    assert job.recogniser.sealed_checkpoints(19) == checkpoints[:1]
     saved(job.folder / "model_20.pt", more=1)
     job.recogniser.note_sealed(checkpoints[-1])
-    assert job.recogniser.sealed_paths(20) == {job.folder / "ckpt_10.pt"}, "what was sealed is the version before"
+    assert job.recogniser.sealed_checkpoints(20) == checkpoints[:1], "what was sealed is the version before"
 
 
 @pytest.mark.parametrize(("took", "rests"), [(0.01, 0.0), (0.02, 2.0), (0.5, 50.0), (9.0, 60.0)])

@@ -212,6 +212,21 @@ def test_a_program_that_is_not_there_is_the_users(tmp_path: Path) -> None:
     assert end.code == ExitCode.USER and "No such file" in end.detail
 
 
+def test_a_restored_checkpoint_on_a_nodes_own_disk_shows_no_further_ranks_of_this_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = JobNode(tmp_path, "huggingface", "local", nodes=2)
+    job = running(node, launcher="none", command=["false"])
+
+    def resume() -> str:
+        for rank in (0, 1):
+            put(node.own / f"checkpoint-10/rng_state_{rank}.pth")
+        return str(node.own / "checkpoint-10")
+
+    monkeypatch.setattr(job.sealing, "resume", resume)
+    assert job.run().code != ExitCode.DONE and job.sealing.ranks_here == 1
+
+
 def test_a_look_asks_node_0_and_a_question_for_the_disk_is_the_sealings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

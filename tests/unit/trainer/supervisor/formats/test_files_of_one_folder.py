@@ -135,3 +135,19 @@ def test_files_that_are_numbered_from_0_have_the_steps_that_the_job_has_told(job
         _written(job.folder / f"weights/net_{epoch}.pt", -100 * epoch)
         sealed += job.look()
     assert [step for step, _ in sealed] == [0, 1, 300, 400, 500], "two names may take turns"
+
+
+@pytest.mark.parametrize("form", ["model_0.{}3.pt", "best_loss_1.{}.pth", "best-v{}.pt", "acc_{}1.5_model.pt"])
+def test_files_that_differ_by_a_metric_or_a_version_are_a_checkpoint_each(form: str, job: WatchedJob) -> None:
+    for step in (10, 20, 30):
+        job.at(step)
+        path = saved(job.folder / form.format(step // 10))
+        assert job.look() == [(step, path.name)]
+
+
+def test_files_of_ranks_behind_a_point_are_one_checkpoint_of_each_step(job: WatchedJob) -> None:
+    for step in (10, 20):
+        job.at(step)
+        tops = [saved(job.folder / f"ckpt_{step}.{rank}.pt") for rank in (0, 1)]
+        assert job.look(ranks=2) == [(step, ".")]
+        assert job.recogniser.sealed_checkpoints(step)[-1].tops == tuple(tops)

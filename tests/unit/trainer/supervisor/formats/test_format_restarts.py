@@ -56,6 +56,19 @@ def test_a_checkpoint_that_the_job_has_begun_from_stays_though_its_step_is_large
     assert left == ["base/checkpoint-50000", "out/checkpoint-30"]
 
 
+@pytest.mark.parametrize("end", [".tmp", ".part", ".tmp.1234", "_tmp_x7", ".incomplete"])
+def test_a_half_written_file_of_the_restored_step_or_a_later_one_goes(end: str, job: WatchedJob) -> None:
+    restored = saved(job.folder / "ckpt_30.pt")
+    for step in (20, 30, 40):
+        put(job.folder / f"ckpt_{step}.pt{end}")
+    put(job.folder / "ckpt_30.pt.done", ""), put(job.folder / "ckpt_40.pt.done", "")
+    forget_later("auto", job.folder, Finished(30, restored))
+    left = sorted(path.name for path in job.folder.iterdir())
+    assert left == sorted([f"ckpt_20.pt{end}", "ckpt_30.pt", "ckpt_30.pt.done"])
+    forget_later("auto", job.folder, None)
+    assert list(job.folder.iterdir()) == []
+
+
 def test_a_half_written_folder_goes_by_the_name_of_the_restored_one(job: WatchedJob) -> None:
     put(job.folder / "step-30/state"), put(job.folder / "step-30/DONE", ""), put(job.folder / "step-40/state")
     put(job.folder / "step-9/state")
@@ -169,6 +182,19 @@ def test_a_torn_file_of_a_job_that_starts_from_nothing_goes(job: WatchedJob) -> 
     assert [path.name for path in job.folder.iterdir()] == ["tokenizer.json"]
 
 
+def test_a_torn_file_takes_no_whole_one_of_another_unread_number_with_it(job: WatchedJob) -> None:
+    for step in (10, 20):
+        job.at(step)
+        saved(job.folder / f"model({step}).pt")
+        assert job.look() == [(step, f"model({step}).pt")]
+    half(saved(job.folder / "model(30).pt"))
+    for shard in (1, 2):
+        saved(job.folder / f"weights-0000{shard}-of-00002.bin")
+    half(job.folder / "weights-00001-of-00002.bin")
+    forget_later("auto", job.folder, Finished(20, job.folder / "model(20).pt"))
+    assert sorted(path.name for path in job.folder.iterdir()) == ["model(10).pt", "model(20).pt"]
+
+
 def test_whole_files_without_a_number_stay_when_a_job_starts_from_nothing(job: WatchedJob) -> None:
     """They may be the weights that it starts from; a later checkpoint they cannot be told to be."""
     safetensors(job.folder / "model.safetensors"), saved(job.folder / "model_10.pt")
@@ -216,15 +242,3 @@ def test_what_nothing_has_ended_goes_with_its_series_when_a_job_starts_from_noth
     (job.folder / "latest").symlink_to("step-40")
     forget_later(form, job.folder, None)
     assert [path.name for path in job.folder.iterdir()] == ["tokenizer-32000"]
-
-
-@pytest.mark.parametrize("end", ["_{}.pt", "-00{}.pth"])
-def test_a_rank_finds_no_later_file_of_its_own_on_its_nodes_disk(end: str, tmp_path: Path) -> None:
-    def path(step: int, rank: int) -> Path:
-        return tmp_path / f"ckpt_{step}{end.format(rank)}"
-
-    for step in (20, 30, 40):
-        saved(path(step, 1))
-    restored, older = (saved(path(30, 0)), path(30, 1)), path(20, 1)
-    forget_later("auto", tmp_path, Finished(30, tmp_path, restored))
-    assert sorted(tmp_path.iterdir()) == sorted((*restored, older))

@@ -19,6 +19,9 @@ from trainer.supervisor.formats.names import EPOCH, PLAIN, Number, family, numbe
         ("net3_3.pt", "net3_4.pt", 4),
         ("net3_3.pt", "net4_3.pt", None),
         ("10-save-10", "10-save-20", 20),
+        ("ckpt_30_final.pt", "ckpt_40_final.pt", 40),
+        ("ckpt_30_of_80.pt", "ckpt_40_of_80.pt", 40),
+        ("ckpt_30_of_30.pt", "ckpt_40_of_30.pt", 40),
     ],
 )
 def test_the_last_number_of_a_plain_name_is_the_one_that_rises(name: str, other: str, number: int | None) -> None:
@@ -78,13 +81,18 @@ def test_another_rank_or_part_of_a_step_is_no_later_step_whose_number_it_equals(
         ("step-00010", "step-000020", None),
         ("step-00010", "step-20", None),
         ("step-05", "step-10", 10),
-        ("step-05", "step-100", None),
+        ("step-05", "step-100", 100),
+        ("step-05", "step-9", None),
         ("step-10", "step-100", 100),
         ("step-9", "step-10", 10),
         ("step-0", "step-10", 10),
+        ("step-900", "step-1,000", 1000),
+        ("ckpt_1,000.pt", "ckpt_12,345,678.pt", 12345678),
+        ("ckpt_1,000.pt", "ckpt_900.pt", 900),
+        ("1,000_steps", "900_steps", 900),
     ],
 )
-def test_a_number_that_is_filled_up_with_zeros_has_as_many_digits_in_each(
+def test_a_number_that_is_filled_up_with_zeros_has_at_least_as_many_digits_in_each(
     name: str, other: str, number: int | None
 ) -> None:
     assert _number(name, other) == number
@@ -141,6 +149,26 @@ def test_another_time_within_a_name_is_another_checkpoint(other: str, number: in
         ("ckpt_7", (7, "plain")),
         ("global_step7", (7, "step")),
         ("epoch7", (7, "epoch")),
+        ("step_1,000", (1000, "step")),
+        ("ckpt_1,000.pt", (1000, "plain")),
+        ("ckpt_1,00.pt", (0, "plain")),
+        ("model.h5", None),
+        ("model.weights.h5", None),
+        ("cp-0030.weights.h5", (30, "plain")),
+        ("model.hdf5", None),
+        ("model.pt2", None),
+        ("state.tar.bz2", None),
+        ("gpt_h5", (5, "plain")),
+        ("ckpt_30_final.pt", (30, "plain")),
+        ("model_30_v2.pt", (30, "plain")),
+        ("model_30_best", (30, "plain")),
+        ("model_20251125_best.pt", None),
+        ("model_v2_best.pt", None),
+        ("ckpt-2_temp", None),
+        ("ckpt_30_of_80.pt", (30, "plain")),
+        ("ckpt_30of80.pt", (30, "plain")),
+        ("ckpt_30_1_of_80.pt", (30, "plain")),
+        ("model-00001-of-00002.safetensors", None),
     ],
 )
 def test_what_counts_no_training_is_no_number(name: str, number: tuple[int, str] | None) -> None:

@@ -12,7 +12,9 @@ from tests.unit.trainer.supervisor.formats.test_other_frameworks import END_OF_T
 from tests.worlds.checkpoint_files import WatchedJob, half
 from tests.worlds.supervisor_tier import put
 from trainer.supervisor.formats import forget_later
-from trainer.supervisor.formats.tree import Finished
+from trainer.supervisor.formats.files import tensorflow_candidates
+from trainer.supervisor.formats.layouts import View
+from trainer.supervisor.formats.tree import Finished, listing
 
 
 def test_a_checkpoint_of_tensorflow_waits_for_all_of_its_files_and_the_end_of_its_index(job: WatchedJob) -> None:
@@ -28,7 +30,15 @@ def test_a_checkpoint_of_tensorflow_waits_for_all_of_its_files_and_the_end_of_it
     assert [root for _, root in job.look()] == ["."]
 
 
-@pytest.mark.parametrize("folder", ["ckpt-2_temp", "ckpt-2_temp_0123456789abcdef0123456789abcdef"])
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "ckpt-2_temp",
+        "ckpt-2_temp_0123456789abcdef0123456789abcdef",
+        "ckpt-2_temp_0123456789abcdef0123456789abcd05",
+        "step-2_temp_0123456789abcdef0123456789abcdef",
+    ],
+)
 def test_a_devices_part_of_tensorflows_save_is_no_checkpoint_and_goes_at_a_restart(
     folder: str, job: WatchedJob
 ) -> None:
@@ -102,11 +112,22 @@ def test_tensorflows_second_save_under_one_name_within_a_second_is_sealed_as_its
     assert job.look() == [(11, ".")]
 
 
-def test_an_index_of_a_node_whose_clock_is_behind_has_to_rest(job: WatchedJob) -> None:
+@pytest.mark.parametrize("lead_ns", [0, -500_000_000])
+def test_an_index_that_is_no_younger_than_its_data_has_to_rest(lead_ns: int, job: WatchedJob) -> None:
+    """It may be that of the save before, or of a node whose clock is behind."""
     job.recogniser.settles_at_once = False
     tensorflow(job.folder, 10, 1)
     index = job.folder / "ckpt-1.index"
-    os.utime(index, (index.stat().st_mtime - 0.5,) * 2)
+    data_ns = max(path.stat().st_mtime_ns for path in job.folder.glob("ckpt-1.data-*"))
+    os.utime(index, ns=(data_ns + lead_ns,) * 2)
     assert job.look() == []
     job.recogniser.settles_at_once = True
     assert [root for _, root in job.look()] == ["."]
+
+
+@pytest.mark.parametrize("gone", ["ckpt-1.index", "ckpt-1.data-00001-of-00002"])
+def test_a_checkpoint_of_tensorflow_that_is_removed_during_a_look_is_not_whole(gone: str, job: WatchedJob) -> None:
+    tensorflow(job.folder, 10, 1)
+    view = View(job.folder, listing(job.folder), True, 1, False)
+    (job.folder / gone).unlink()
+    assert [candidate.ready() for candidate in tensorflow_candidates(view)] == [False]

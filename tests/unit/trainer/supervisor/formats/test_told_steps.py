@@ -28,6 +28,12 @@ def test_what_is_written_is_of_the_last_line_before_it_which_may_be_read_a_momen
     assert told((1.0 + 0.02, 5)).before(1.0, -1) == 5
 
 
+@pytest.mark.parametrize(("at", "steps"), [(99.0, 0), (99.995, 1), (100.001, 2), (100.011, 1), (100.1, 0)])
+def test_lines_that_are_read_just_after_a_file_was_written_are_in_doubt(at: float, steps: int) -> None:
+    lines = told((100.0, 10), (100.01, 11), (100.02, 12), (100.125, 13))
+    assert lines.doubtful_steps(at) == steps and ToldSteps().doubtful_steps(at) == 0
+
+
 def test_a_line_follows_only_what_was_written_before_it() -> None:
     steps = told((100.0, 1))
     assert steps.follow(99.9) and not steps.follow(100.0) and not ToldSteps().follow(0.0)

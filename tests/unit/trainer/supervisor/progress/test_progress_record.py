@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ class Node:
         self.events, self.heard = list[dict[str, Any]](), list[int]()
         place = Place("tiny", attempt, f"n{rank}", "127.0.0.1", rank, nodes, 2, "127.0.0.1:29500")
         told = {"steps": 40, "config_digest": "c", "checkpoints": {"format": "marker"}, **config}
-        self.progress = Progress(told, place, tier, self._emit, self.heard.append)
+        self.doubts = Counter[int]()
+        doubt_of = self.doubts.__getitem__
+        self.progress = Progress(told, place, tier, self._emit, self.heard.append, doubt_of)
 
     def _emit(self, event: str, **fields: Any) -> None:
         self.events.append({"event": event, **fields})
@@ -203,6 +206,22 @@ def test_a_job_that_begins_again_at_1_where_30_was_offered_is_told_at_its_second
         node.line(step=step, loss=0.5)
     events = [event for event in node.events if event["event"] != "step"]
     assert events == [{"event": "resumed_elsewhere", "offered": 30, "first": 1}]
+
+
+@pytest.mark.parametrize(("doubt", "first_step", "is_elsewhere"), [(0, 27, True), (4, 27, False), (4, 24, True)])
+def test_a_step_that_quick_lines_told_may_be_a_few_too_large_at_the_next_attempt(
+    doubt: int, first_step: int, is_elsewhere: bool, tmp_path: Path
+) -> None:
+    """The file holds step 26, and lines up to step 30 were read just after it was written."""
+    first, second = Node(tmp_path), Node(tmp_path, attempt=2)
+    for step in range(1, 31):
+        first.line(step=step, loss=0.5)
+    first.doubts[30] = doubt
+    first.progress.keep(30, is_last=True)
+    second.progress.begin(0, 30)
+    for step in (first_step, first_step + 1):
+        second.line(step=step, loss=0.5)
+    assert any(event["event"] == "resumed_elsewhere" for event in second.events) == is_elsewhere
 
 
 def test_losses_are_known_to_the_next_attempt_and_a_jump_is_told(tmp_path: Path) -> None:

@@ -66,18 +66,24 @@ def test_another_ranks_file_is_found_by_the_number_of_the_step(pair: TwoNodes) -
     assert _names(pair, step) == {"ckpt_2560_rank0.pt", "ckpt_2560_rank1.pt"}
 
 
-def test_a_rank_that_no_word_names_is_known_by_the_step_beside_it(tmp_path: Path, pair: TwoNodes) -> None:
+@pytest.mark.parametrize(
+    "name", ["ckpt_{number}_{rank}.pt", "ckpt_{number}_{rank}.pth.tar", "ckpt_{number}_gpu{rank}.pt"]
+)
+def test_a_rank_that_is_named_otherwise_is_known_by_the_step_beside_it(
+    name: str, tmp_path: Path, pair: TwoNodes
+) -> None:
     for number in (10, 20):
-        _save(pair, number, "ckpt_{number}_{rank}.pt", (number, number))
-        half(pair.nodes[1].folder / f"ckpt_{number}_1.pt")
+        of_ranks = [name.format(number=number, rank=rank) for rank in (0, 1)]
+        _save(pair, number, name, (number, number))
+        half(pair.nodes[1].folder / of_ranks[1])
         assert number not in pair.look(0, 1, 0, 1, 0), "it is being written"
-        saved(pair.nodes[1].folder / f"ckpt_{number}_1.pt")
+        saved(pair.nodes[1].folder / of_ranks[1])
         assert pair.look(0, 1, 0, 1, 0)[0] == number
-        assert _names(pair, number) == {f"ckpt_{number}_0.pt", f"ckpt_{number}_1.pt"}
+        assert _names(pair, number) == set(of_ranks)
     again = TwoNodes(tmp_path, "auto", 2)
     again.resume()
     for node in again.nodes:
-        assert {path.name for path in node.folder.glob("ckpt_20_*")} == {"ckpt_20_0.pt", "ckpt_20_1.pt"}
+        assert {path.name for path in node.folder.glob("ckpt_20_*")} == set(of_ranks)
 
 
 def test_a_file_with_an_epoch_of_0_is_a_step_alone_where_only_node_0_writes(pair: TwoNodes) -> None:
