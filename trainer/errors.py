@@ -139,6 +139,11 @@ def lasting(error: OSError) -> bool:
     return isinstance(error, (*_FILES_SAY, PermissionError)) or error.errno in _FILES_SAY_ALSO
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's words; the name of its class where it has none, as a `MemoryError`."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
 def limit_error(error: BaseException, finding: object) -> TrainerError | None:
     """Return the error of a process that was refused memory, a file or a process; None for any other error."""
     reason = limit_of(error)
@@ -154,8 +159,9 @@ def storage_error(error: BaseException, message: str, finding: object, cure: str
     return limit_error(error, finding) or StorageError(message, finding, cure)
 
 
-def unread(error: OSError, refusal: TrainerError) -> TrainerError:
-    """Return the error for a failed read: `refusal`, which is never retried, if it is `lasting`, else a storage error.
+def unread(error: Exception, refusal: TrainerError) -> TrainerError:
+    """Return the error for a failed read: `refusal`, which is never retried, where the content or what is `lasting`
+    failed it, else a storage error.
 
     Missing permissions are a refusal: a person grants them while the warm cluster is held. Retries would only use up
     the attempts.
@@ -163,6 +169,8 @@ def unread(error: OSError, refusal: TrainerError) -> TrainerError:
     if isinstance(error, PermissionError):
         cure = "let the pods' user read it: mode and owner, the mount's options, or the bucket's policy"
         return type(refusal)("no permission to read", refusal.seen, cure)
+    if not isinstance(error, OSError):
+        return limit_error(error, refusal.seen) or refusal
     if lasting(error):
         return refusal
     return storage_error(error, "storage failed during a read", refusal.seen, "look at the mount of this path")

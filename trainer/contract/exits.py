@@ -109,7 +109,8 @@ def limit_of(error: BaseException) -> str:
     reason = "" if isinstance(error, ValueError) else cause_in(str(error))  # a `ValueError` quotes what it refuses
     if reason in LIMITS:
         return reason
-    return limit_of(error.__cause__) if error.__cause__ is not None else ""
+    cause = error.__cause__
+    return "" if cause is None or cause is error else limit_of(cause)
 
 
 def fitting(texts: Iterable[str]) -> str:

@@ -73,6 +73,12 @@ REPORTS = (
     Report("pytorch/tensorpipe#460", "RuntimeError",
            'In connectFromLoop at tensorpipe/transport/uv/uv.h:297 "rv < 0: too many open files"', OPEN_FILES),
     Report("horovod/horovod#540", "OSError", "[Errno 24] Too many open files", OPEN_FILES),
+    Report("gloo of torch 2.13, of a process with no descriptor left", "RuntimeError",
+           "[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/socket.cc:24] rv != -1. -1 vs -1. socket: "
+           "Too many open files", OPEN_FILES),
+    Report("gloo of torch 2.13, of a process with one descriptor left", "RuntimeError",
+           "[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/loop.cc:105] fd_ != -1. -1 vs -1. "
+           "epoll_create: Too many open files", OPEN_FILES),
     # Processes.
     Report("Lightning-AI/litData#280", "RuntimeError", "can't start new thread", PROCESSES),
     Report("jayleicn/ClipBERT#41", "BlockingIOError", "[Errno 11] Resource temporarily unavailable", PROCESSES),

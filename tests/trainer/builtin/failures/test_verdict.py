@@ -173,3 +173,5 @@ def test_what_the_kernel_refuses_a_process_is_no_disks_fault_and_restarts_in_pla
     assert classify(OSError(errno.EIO, "Input/output error")).reason == "storage"
     assert classify(OSError(errno.EAGAIN, "Resource temporarily unavailable", "/a/lock")).reason == "storage"
     assert classify(ValueError("no such file: 'out of memory.txt'")).reason == "internal"
+    own_cause = RuntimeError("a worker failed")
+    assert classify(raised_from(own_cause, own_cause)).reason == "internal", "`raise error from error`"
