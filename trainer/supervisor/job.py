@@ -278,6 +278,12 @@ class Job(Running):
 
     def _look(self) -> None:
         """Note that the job works, take the ends of its orphans, and learn the step where it is not printed."""
+        with contextlib.suppress(OSError):  # processes that cannot be seen now are looked for again
+            self._look_at_processes()
+        self._hear()
+        self.progress.ask_first_node()
+
+    def _look_at_processes(self) -> None:
         by_pid, launcher_pid = family.processes(), None if self.process is None else self.process.pid
         family.bury(by_pid, launcher_pid)
         processor_s = 0.0 if launcher_pid is None else activity.processor_seconds(launcher_pid, by_pid)
@@ -287,8 +293,6 @@ class Job(Running):
             self.sealing.ranks_here = self._ranks.look(
                 {launcher_pid} | family.descendants_of(launcher_pid, by_pid), self.sealing.folder
             )
-        self._hear()
-        self.progress.ask_first_node()
 
     def _hear(self) -> None:
         """Take what the job tells by the client, here and on other nodes: steps, finished checkpoints."""

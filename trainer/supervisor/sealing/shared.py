@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import time
 from pathlib import Path
@@ -136,7 +137,10 @@ class Sealing:
         sealed_at = (tier / f"step-{step:08d}" / seal.MANIFEST).stat().st_mtime
         try:
             seal.lay_back(tier, step, path)
-        except OSError:  # what goes now may be what takes the room
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # What goes now may be what takes the room.
             formats.forget_later(self.format, self.folder, checkpoint, sealed_at)
             seal.lay_back(tier, step, path)
         formats.forget_later(self.format, self.folder, checkpoint, sealed_at)
