@@ -8,7 +8,6 @@ import os
 import re
 import threading
 import time
-import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any, Iterable, Mapping
@@ -327,8 +326,8 @@ class Job(Running):
                 self._seal_finished()
                 self.progress.keep(self.committed_step)
             except Exception as error:  # a look that fails must not be the last one
-                traceback.print_exc()
-                self.emit("not_sealed", step=self.committed_step, why=f"{type(error).__name__}: {error}"[:500])
+                self.print_error(error)
+                self.sealing.tell_failed_look(f"{type(error).__name__}: {error}")
                 self._over.wait(AGAIN_S)
 
     def _seal_finished(self) -> None:

@@ -118,8 +118,12 @@ class Running:
         """Return the end that an error of the supervisor's own means."""
         if isinstance(error, OSError):
             return ends.error_end(error, self.tier)
-        print(self.secrets.text("".join(traceback.format_exception(None, error, error.__traceback__))), file=sys.stderr)
+        self.print_error(error)
         return ends.End(ends.INTERNAL, repr(error), limit_of(error))
+
+    def print_error(self, error: BaseException) -> None:
+        """Print an error with its stack, whose words may hold secrets."""
+        print(self.secrets.text("".join(traceback.format_exception(None, error, error.__traceback__))), file=sys.stderr)
 
     def termination(self, end: ends.End) -> dict[str, Any]:
         """Return `trainer.contract.Termination`."""
