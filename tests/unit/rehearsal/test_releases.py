@@ -1,4 +1,4 @@
-"""The controller of Helm releases: it learns of each by a watch, and says what it runs, whatever goes wrong meanwhile."""
+"""The controller of Helm releases: it learns of each by a watch, and says what it runs, whatever goes wrong."""
 
 from __future__ import annotations
 
