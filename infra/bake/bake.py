@@ -30,7 +30,7 @@ from infra.errors import PermanentError, UserError
 from infra.folders import CODE, asset
 from infra.inventory import certify
 from infra.record.payloads.outputs import BakedNodes, BakeOutput
-from infra.session.context import Context, side_by_side
+from infra.session.context import Context, run_both
 from infra.spec.image_reference import repository_url
 from infra.spec.names import REPOSITORY, STEWARD_REPOSITORY
 from infra.stack.outputs import FoundationOutputs
@@ -155,7 +155,7 @@ def images(context: Context, own_image: node_image.NodeImage | None = None, forc
     with packing(context, bases, force) as package:
         place = foundation(context)
         clear_leftovers(context)
-        (nodes, fresh), trainer = side_by_side(
+        (nodes, fresh), trainer = run_both(
             context,
             lambda work: node_image.ensure(work, place, own_image, force),
             lambda work: our_images(work, place, bases, package, force),
