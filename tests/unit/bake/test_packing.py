@@ -97,11 +97,12 @@ def test_what_a_killed_driver_left_is_cleared_before_the_first_builder_of_a_bake
     monkeypatch.setattr(bake, "Bases", lambda *_: BASES)
     monkeypatch.setattr(bake, "foundation", lambda _: place)
     monkeypatch.setattr(bake, "clear_leftovers", lambda _: cleared.append(True))
-    monkeypatch.setattr(bake.node_image, "ensure", lambda *_: build((nodes, True)))
-    trainer = BakeOutput(manifest="m", image="i", steward_image="s", code="c", baked=False)
+    monkeypatch.setattr(bake.node_image, "ensure", lambda *_: build((nodes, 900.0)))
+    trainer = BakeOutput(manifest="m", image="i", steward_image="s", code="c", baked=True, builder_s=600.0)
     monkeypatch.setattr(bake, "our_images", lambda *_: build(trainer))
     progress: Any = SimpleNamespace(step=lambda text: None)
     store: Any = context(None).store
     output = bake.images(Context(NONE, NONE, NONE, "", NONE, store, NONE, progress, Path(), datetime.now(UTC)))
     assert output.baked and output.node_image is not None and output.node_image.ami == "ami-1"
+    assert output.builder_s == 1500.0, "of both, though they stood beside each other"
     assert cleared == [True]

@@ -181,3 +181,16 @@ def test_a_node_image_that_is_not_baked_takes_no_time_of_the_bake() -> None:
     assert "node image" in formula
     for nodes in ("eks", "ami-0123456789abcdef0"):
         assert bake(nodes) == (baked - 20 * 60, "trainer image; nothing where the inputs were baked before")
+
+
+@pytest.mark.parametrize(("nodes", "words"), [("bake", "2 x m7i.large, each for half of it"), ("eks", "1 x m7i.large")])
+def test_builders_are_of_their_own_type_whatever_the_system_nodes_are(nodes: str, words: str) -> None:
+    def builder(system: str) -> tuple[Decimal, str]:
+        spec = example_spec(image={"base": "bivouac/base:cuda", "nodes": nodes})
+        spec = spec.model_copy(update={"nodes": spec.nodes.model_copy(update={"system_instance_type": system})})
+        (line,) = [one for one in make_plan(spec, survey(spec)).cost if one.name == "builder"]
+        return line.usd_per_hour, line.formula
+
+    rate, formula = builder("m7i.large")
+    assert rate > 0 and words in formula
+    assert builder("m7i.4xlarge") == (rate, formula)
