@@ -40,10 +40,14 @@ def test_a_plan_reads_back_from_json_unchanged(campaigns: Path, name: str) -> No
 
 
 def test_every_figure_shows_its_formula(campaigns: Path) -> None:
-    plan = _plan(campaigns, "p5en-capacity-block")
-    totals = [getattr(plan.totals, name) for name in type(plan.totals).model_fields]
-    for item in (*plan.work, *plan.cadence, *plan.clock, *plan.cost, *plan.tiers, *totals):
-        assert item.formula
+    for name, bound in (("p5en-capacity-block", None), ("rehearsal", "1h17m x 14.36 USD/h")):
+        plan = _plan(campaigns, name)
+        totals = [total for name in type(plan.totals).model_fields if (total := getattr(plan.totals, name)) is not None]
+        for item in (*plan.work, *plan.cadence, *plan.clock, *plan.cost, *plan.tiers, *totals):
+            assert item.formula
+        launch = plan.totals.usd_of_dead_launch
+        assert (launch is None) is (bound is None), "reserved places bill in any case"
+        assert launch is None or str(bound) in launch.formula
 
 
 def test_the_spec_s_own_checkpoint_section_wins(spec_file: Any) -> None:
