@@ -70,5 +70,5 @@ def _change(context: Context, names: Iterable[str], changes: dict[str, str]) -> 
     """Change the schedules; a campaign that is older than them has none."""
     client = context.account.client("scheduler")
     for name in names:
-        if change_schedule(client, name, changes, context.guard) is None:
+        if not change_schedule(client, name, changes, lambda _: context.guard()):
             return
