@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pulumi import automation as auto
 from pulumi.automation._stack import StackInitMode
 
@@ -79,8 +80,8 @@ class EngineWorkspace(auto.LocalWorkspace):
         """Write the configuration, of which nothing is secret, into the stack's file, as the CLI does."""
         try:
             settings = self.stack_settings(stack_name)
-        except FileNotFoundError:
-            settings = auto.StackSettings()
+        except (FileNotFoundError, AttributeError, TypeError, yaml.YAMLError):
+            settings = auto.StackSettings()  # none, or half a file of a killed driver: the state has what counts
         settings.config = {key: item.value for key, item in config.items()}
         self.save_stack_settings(stack_name, settings)
 
@@ -189,10 +190,12 @@ class Engine:
         """Store the deployment that `change` returns, unless None. Raises `EngineFailed`. It is an operation with
         leases and unlocking: the CLI stores nothing in a stack that a dead engine left locked."""
         with self._operation("a change of the state", stack):
-            new = change(self._deployment(stack))
+            export = self._export(stack)
+            new = change(export.deployment or {})
             if new is not None:
                 self.context.guard()
-                stack.import_stack(auto.Deployment(version=FORMAT_VERSION, deployment=new))
+                export.deployment = new
+                stack.import_stack(export)
 
     def resources(self, stack: auto.Stack) -> int:
         """Return the number of resources in the state. Raises `EngineFailed`."""
@@ -200,15 +203,21 @@ class Engine:
             return len(self._deployment(stack).get("resources", ()))
 
     def _deployment(self, stack: auto.Stack) -> Mapping[str, Any]:
-        """Return the stored deployment with its secrets encrypted: S3 answers it without a start of the engine."""
+        return self._export(stack).deployment or {}
+
+    def _export(self, stack: auto.Stack) -> auto.Deployment:
+        """Return the stored deployment with its secrets encrypted: S3 answers it without a start of the engine. Of a
+        later format the engine itself says what belongs to it."""
         document = stored_state(self.context.store, stack.name)
-        return (stack.export_stack().deployment or {}) if document is None else deployment_of(document)
+        if document is None or document.get("version") != FORMAT_VERSION:
+            return stack.export_stack()
+        return auto.Deployment(version=FORMAT_VERSION, deployment=dict(deployment_of(document)))
 
     def _unprotect(self, stack: auto.Stack) -> None:
         """Lift the protection: the caller has seen that nothing is lost with what holds state."""
-        deployment = self._deployment(stack)
-        if unprotect(deployment.get("resources", ())):
-            stack.import_stack(auto.Deployment(version=FORMAT_VERSION, deployment=deployment))
+        export = self._export(stack)
+        if unprotect((export.deployment or {}).get("resources", ())):
+            stack.import_stack(export)
 
     def _resolve(self, stack: auto.Stack, on_failure: Failed = refuse) -> None:
         """Resolve what a killed engine left pending: adopt what AWS carried out, and refresh it. `on_failure` is called

@@ -25,7 +25,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _HOUR = 3_600_000_000
 """Microseconds."""
 _BUILDERS = Fraction(2)
-"""Builders of a bake, which stand beside each other."""
+"""The most builders that stand while a bake runs; its outputs say for how long each has."""
 _WITHOUT_STACK = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.CERTIFY, Stage.REPORT)
 
 
@@ -127,9 +127,23 @@ def _windows(record: tuple[Event, ...], end: datetime) -> tuple[dict[Billing, tu
             break
         bills = bills_now
         outputs = event.payload.outputs if isinstance(event.payload, StageFinished) else None
-        if isinstance(outputs, BakeOutput) and outputs.baked is False:
-            windows[Billing.BUILDER] = ()  # the inputs were baked before: there was no builder
+        if isinstance(outputs, BakeOutput):
+            windows[Billing.BUILDER] = _builder_windows(windows[Billing.BUILDER], time, outputs)
     return windows, bills
+
+
+def _builder_windows(windows: tuple[Up, ...], end: datetime, outputs: BakeOutput) -> tuple[Up, ...]:
+    """Return the windows, with what builders stood in the bake that has ended just now: none where the inputs were
+    baked before. Earlier versions had one after the other, and noted no time."""
+    if not windows or windows[-1].ended != end:
+        return windows
+    *others, last = windows
+    share = Fraction(1)
+    if outputs.builder_s is not None:
+        share = Fraction(round(outputs.builder_s * 1_000_000), _micros(last))
+    elif outputs.baked is False:
+        share = Fraction(0)
+    return (*others, last._replace(share=share)) if share else tuple(others)
 
 
 def _moment(event: Event) -> datetime:

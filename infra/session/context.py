@@ -62,7 +62,7 @@ class Context:
     outputs: dict[Stage, StageOutput] = field(default_factory=dict)
     """Stage -> outputs, for stages that have finished."""
     halt: threading.Event = field(default_factory=threading.Event)
-    """Set for the works of `side_by_side` that are to end: one of them has failed, or the driver was interrupted."""
+    """Set for the works of `run_both` that are to end: one of them has failed, or the driver was interrupted."""
 
     @property
     def names(self) -> Names:
@@ -87,7 +87,7 @@ class Context:
             yield
 
 
-def side_by_side(
+def run_both(
     context: Context, first: Callable[[Context], First], second: Callable[[Context], Second]
 ) -> tuple[First, Second]:
     """Run two works, each on a thread; return both results.

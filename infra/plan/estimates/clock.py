@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 
 from infra.plan.estimates import storage, work
@@ -44,6 +45,15 @@ BORROWED_MINUTES = {
 _SLOW = ("p", "trn")
 """Beginnings of the types that boot as slowly as bare metal."""
 WITHOUT_NODE_IMAGE = (10, "trainer image; nothing where the inputs were baked before")
+
+
+_LAUNCH_MARGIN = timedelta(minutes=30)
+"""For the health check, and for EC2 to take back nodes that are replaced."""
+
+
+def launch_wait(spec: Spec) -> timedelta:
+    """Return the longest time between two steps of the driver: nodes come, their pods start, the nodes are judged."""
+    return spec.capacity_timeout + spec.recovery.startup_timeout + _LAUNCH_MARGIN
 
 
 class StageTime(Frozen):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,11 @@ import pytest
 
 from infra.bake import bake
 from infra.errors import PermanentError
+from infra.record.payloads.outputs import BakeOutput
+from infra.session.context import Context
+from tests.waiting import HUNG_S
 
+NONE: Any = None
 IMAGE: Any = SimpleNamespace(digest="sha256:0")
 BASES = bake.Bases(IMAGE, IMAGE)
 
@@ -71,3 +77,32 @@ def test_a_wheel_that_cannot_be_built_ends_the_bake_when_it_is_asked_for(
     monkeypatch.setattr(bake, "_pack", refuse)
     with bake.packing(context(None), BASES) as package, pytest.raises(PermanentError, match="could not be built"):
         package()
+
+
+def test_what_a_killed_driver_left_is_cleared_before_the_first_builder_of_a_bake(
+    packed: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later it would end the builders of this bake: they have the same name."""
+    begun, cleared = threading.Barrier(2), list[bool]()
+    nodes = SimpleNamespace(ami="ami-1", key="images/nodes/1.json", inputs_digest="1")
+
+    def build(answer: Any) -> Any:
+        assert cleared == [True], "it is cleared, once, before either begins"
+        begun.wait(HUNG_S)
+        return answer
+
+    place = SimpleNamespace(model_dump=lambda: {})
+    for name in ("find_base", "find_steward_base", "_job_image"):
+        monkeypatch.setattr(bake, name, lambda *_: None)
+    monkeypatch.setattr(bake, "Bases", lambda *_: BASES)
+    monkeypatch.setattr(bake, "foundation", lambda _: place)
+    monkeypatch.setattr(bake, "clear_leftovers", lambda _: cleared.append(True))
+    monkeypatch.setattr(bake.node_image, "ensure", lambda *_: build((nodes, 900.0)))
+    trainer = BakeOutput(manifest="m", image="i", steward_image="s", code="c", baked=True, builder_s=600.0)
+    monkeypatch.setattr(bake, "our_images", lambda *_: build(trainer))
+    progress: Any = SimpleNamespace(step=lambda text: None)
+    store: Any = context(None).store
+    output = bake.images(Context(NONE, NONE, NONE, "", NONE, store, NONE, progress, Path(), datetime.now(UTC)))
+    assert output.baked and output.node_image is not None and output.node_image.ami == "ami-1"
+    assert output.builder_s == 1500.0, "of both, though they stood beside each other"
+    assert cleared == [True]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import yaml
 from pulumi import automation as auto
 from pulumi.automation._stack import StackInitMode
 
-from infra.engine.engine import EngineStack, EngineWorkspace
+from infra.engine.engine import Engine, EngineStack, EngineWorkspace
 
 
 class NoCommand(auto.PulumiCommand):
@@ -48,3 +51,44 @@ def test_a_configuration_replaces_an_older_one_and_leaves_what_opens_the_secrets
     stored.set_all_config("campaign-train", {"bivouac:account": auto.ConfigValue("012345678901")})
     assert yaml.safe_load(file.read_text()) == {"config": {"bivouac:account": "012345678901"}}
     assert command.starts == []
+
+
+@pytest.mark.parametrize("rest", ["", "encryptionsalt", "config: {bivouac:a: 1}", "a: [b"])
+def test_a_configuration_that_a_killed_driver_left_half_written_is_written_anew(tmp_path: Path, rest: str) -> None:
+    file = tmp_path / "Pulumi.campaign-train.yaml"
+    file.write_text(rest)
+    stored, _ = workspace(tmp_path, exists=True)
+    stored.set_all_config("campaign-train", {"bivouac:account": auto.ConfigValue("012345678901")})
+    assert yaml.safe_load(file.read_text()) == {"config": {"bivouac:account": "012345678901"}}
+
+
+class StoredStack:
+    """A stack whose exports by the CLI are counted, and whose imports are kept."""
+
+    name = "campaign-train"
+
+    def __init__(self) -> None:
+        self.exports, self.imports = 0, list[auto.Deployment]()
+
+    def export_stack(self) -> auto.Deployment:
+        self.exports += 1
+        return auto.Deployment(version=4, deployment={"resources": [{"urn": "a", "protect": True}]})
+
+    def import_stack(self, state: auto.Deployment) -> None:
+        self.imports.append(state)
+
+
+@pytest.mark.parametrize(("version", "exports"), [(3, 0), (4, 1), (None, 1)])
+def test_a_state_of_a_format_that_is_not_ours_is_exported_by_the_engine(
+    tmp_path: Path, version: int | None, exports: int
+) -> None:
+    state = {"version": version, "checkpoint": {"latest": {"resources": [{"urn": "a", "protect": True}]}}}
+    store = SimpleNamespace(get=lambda key: json.dumps(state).encode() if version else None)
+    context: Any = SimpleNamespace(
+        store=store, lease=None, buckets=SimpleNamespace(state="s"), account=SimpleNamespace(region="r")
+    )
+    stack: Any = StoredStack()
+    Engine(context, tmp_path)._unprotect(stack)
+    (stored,) = stack.imports
+    assert stack.exports == exports and stored.version == (version or 4)
+    assert stored.deployment == {"resources": [{"urn": "a"}]}

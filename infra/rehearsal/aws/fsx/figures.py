@@ -1,7 +1,7 @@
 """What FSx for Lustre tells CloudWatch, which answers `GetMetricData` of nothing else.
 
-Room is the capacity less what lies in the folder. Of the traffic only growth shows: who reads or writes a folder of
-this machine is counted by nobody.
+Of a minute that is not over only some targets have told yet, so that sums are too small. Room is the capacity less what
+lies in the folder. Of the traffic only growth shows: who reads or writes a folder of this machine is counted by nobody.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -51,14 +51,20 @@ class Figures:
 
     def get_metric_data(self, params: Parameters) -> dict[str, Any]:
         looks = dict[str, dict[tuple[str, str], float]]()
-        rows, now = list[dict[str, Any]](), datetime.now(UTC).replace(second=0, microsecond=0)
+        rows, now = list[dict[str, Any]](), datetime.now(UTC)
+        begin, end = (params[name].replace(tzinfo=UTC) for name in ("StartTime", "EndTime"))
+        minute = min(_minute(now), _minute(end - timedelta(microseconds=1)))
+        part = 1.0 if minute < _minute(now) else now.second / 60
         for query in params["MetricDataQueries"]:
             metric = query["MetricStat"]["Metric"]
             id = next((row["Value"] for row in metric.get("Dimensions", ()) if row["Name"] == "FileSystemId"), "")
             if id not in looks:
                 looks[id] = self._look(id) if metric["Namespace"] == "AWS/FSx" else {}
-            value = looks[id].get((metric["MetricName"], query["MetricStat"]["Stat"]))
-            points = {"Timestamps": [], "Values": []} if value is None else {"Timestamps": [now], "Values": [value]}
+            statistic = query["MetricStat"]["Stat"]
+            value = looks[id].get((metric["MetricName"], statistic))
+            is_told = value is not None and minute >= begin
+            values = [(value or 0.0) * (part if statistic == "Sum" else 1.0)] if is_told else []
+            points = {"Timestamps": [minute] * len(values), "Values": values}
             rows.append({"Id": query["Id"], "Label": metric["MetricName"], "StatusCode": "Complete", **points})
         return {"MetricDataResults": rows, "Messages": []}
 
@@ -80,6 +86,10 @@ class Figures:
             ("FreeDataStorageCapacity", "Sum"): float(free_bytes),
             ("FreeDataStorageCapacity", "Minimum"): min(target_bytes, self._fullest.get(id, target_bytes)),
         }
+
+
+def _minute(moment: datetime) -> datetime:
+    return moment.replace(second=0, microsecond=0)
 
 
 def _sizes(folder: Path) -> Iterator[int]:
