@@ -128,7 +128,9 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
     )
     stands_by = _STANDBY if systems > 1 else _NO_STANDBY
     yield system_line.model_copy(update={"formula": f"{system_line.formula} ({stands_by})"})
-    builders = f"2 x {spec.nodes.system_instance_type}, each for half of it"
+    builders = f"1 x {spec.nodes.system_instance_type}"
+    if spec.image.nodes == "bake":  # while EC2 makes the node image, its builder is stopped
+        builders = f"2 x {spec.nodes.system_instance_type}, each for half of it"
     yield _hourly_line("builder", system, bake_hours, builders)
     if (preparing := preparing_time(spec, facts)) is not None and spec.data is not None:
         prepare = spec.data.prepare
