@@ -23,10 +23,14 @@ hypothesis.settings.load_profile("bivouac")
 botocore.session.create_loader = functools.cache(botocore.session.create_loader)  # type: ignore[attr-defined]
 
 
+# Imports and 11,000 items leave little behind, and the collector would look through all of them time and again.
+gc.disable()
+
+
 @pytest.hookimpl
 def pytest_collection_finish() -> None:
     """Look through what a test made only: with all of Pulumi's and torch's modules the collector took a third of the
     processor time of `tests/graph` (60.6 and 40.3 s)."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(100_000, 50, 100)

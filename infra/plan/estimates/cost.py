@@ -130,8 +130,9 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
     stands_by = _STANDBY if systems > 1 else _NO_STANDBY
     yield system_line.model_copy(update={"formula": f"{system_line.formula} ({stands_by})"})
     builder = prices.system_node_usd_per_hour.get(BUILDER_TYPE)
-    two = spec.image.nodes == "bake"
-    builders = f"2 x {BUILDER_TYPE}, each for half of it" if two else f"1 x {BUILDER_TYPE}"
+    builders = f"1 x {BUILDER_TYPE}"
+    if spec.image.nodes == "bake":  # while EC2 makes the node image, its builder is stopped
+        builders = f"2 x {BUILDER_TYPE}, each for half of it"
     yield _hourly_line("builder", builder, bake_hours, builders)
     if (preparing := preparing_time(spec, facts)) is not None and spec.data is not None:
         prepare = spec.data.prepare

@@ -178,13 +178,16 @@ def test_a_blocks_end_leaves_forty_minutes_an_interval_and_the_archive(spec_file
 def test_a_node_image_that_is_not_baked_takes_no_time_of_the_bake() -> None:
     def bake(nodes: str) -> tuple[int, str]:
         spec = example_spec(image={"base": "bivouac/base:cuda", "nodes": nodes})
-        (stage,) = [one for one in make_plan(spec, survey(spec)).clock if one.stage == "bake"]
+        plan = make_plan(spec, survey(spec))
+        (stage,) = [one for one in plan.clock if one.stage == "bake"]
+        (builders,) = [line.formula for line in plan.cost if line.name == "builder"]
+        assert builders.startswith("2 x" if nodes == "bake" else "1 x"), "the trainer image has a builder of its own"
         return int(stage.seconds), stage.formula
 
     baked, formula = bake("bake")
     assert "node image" in formula
     for nodes in ("eks", "ami-0123456789abcdef0"):
-        assert bake(nodes) == (baked - 20 * 60, "trainer image; nothing where the inputs were baked before")
+        assert bake(nodes) == (baked - 10 * 60, "trainer image; nothing where the inputs were baked before")
 
 
 @pytest.mark.parametrize(("nodes", "words"), [("bake", "2 x m7i.large, each for half of it"), ("eks", "1 x m7i.large")])
