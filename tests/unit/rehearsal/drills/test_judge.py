@@ -22,7 +22,7 @@ NOON = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 NODE = Scenario(
     what="a node dies",
     expect=Expectation(
-        attempts=1, failure="node", alert="PodSilent", absent=("held",), seen_within_s=10, committed_within_s=60
+        attempts=1, failure="node", alerts=("PodSilent",), absent=("held",), seen_within_s=10, committed_within_s=60
     ),
 )
 ROWS: list[tuple[float, str, dict[str, Any]]] = [
