@@ -56,6 +56,12 @@ def test_a_checkpoint_that_the_job_has_begun_from_stays_though_its_step_is_large
     assert left == ["base/checkpoint-50000", "out/checkpoint-30"]
 
 
+def test_what_else_has_the_restored_steps_number_stays(job: WatchedJob) -> None:
+    restored, other = saved(job.folder / "model_30.pt"), saved(job.folder / "optim_30.pt")
+    forget_later("auto", job.folder, Finished(30, restored))
+    assert sorted(job.folder.iterdir()) == [restored, other]
+
+
 @pytest.mark.parametrize("end", [".tmp", ".part", ".tmp.1234", "_tmp_x7", ".incomplete"])
 def test_a_half_written_file_of_the_restored_step_or_a_later_one_goes(end: str, job: WatchedJob) -> None:
     restored = saved(job.folder / "ckpt_30.pt")
