@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
     """A kernel that answers for files whose path has `part` in it with an error, `times` times."""
 
-    def fail(number: int, part: str, times: int = 1_000) -> list[str]:
+    def fail(number: int, part: str, times: int = 1_000, calls: Sequence[str] = ("open", "lstat", "stat")) -> list[str]:
         failed: list[str] = []
 
         def instead(real: Any) -> Any:
@@ -44,7 +44,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
 
             return answer
 
-        for name in ("open", "lstat", "stat"):
+        for name in calls:
             monkeypatch.setattr(os, name, instead(getattr(os, name)))
         return failed
 
@@ -93,13 +93,29 @@ def test_a_file_that_is_gone_or_stays_unreadable_is_as_before(tmp_path: Path, re
     assert sha256_of(tmp_path / "a") is None and not has_size(tmp_path / "a", 3)
 
 
+def test_a_step_is_verified_and_sent_once_its_storage_answers_again(
+    tmp_path: Path, refuse: Refuse, pauses: list[float]
+) -> None:
+    s3, content = S3(), os.urandom(3 * MIB)
+    bucket, (path, item) = bucket_of(s3, Wire(s3), []), a_file(tmp_path, content)
+    shard = Shard(file="attempt-0001/a", size_bytes=len(content), sha256=item.sha256, rank=0)
+    (tmp_path / "step-00000005/attempt-0001").mkdir(parents=True)
+    (tmp_path / "step-00000005/attempt-0001/a").write_bytes(content)
+    refuse(errno.EIO, "attempt-0001/a", 2)
+    assert FolderPlace(tmp_path).fault(5, shard) is None and pauses == [1.0, 5.0]
+    failed = refuse(errno.ESHUTDOWN, str(path), 3, ["open"])
+    bucket.place("golden/large", item)
+    assert len(failed) == 3 and bucket.read_back(bucket.place("golden/large", item), None) is None
+
+
 @pytest.mark.parametrize("size", [8, 3 * MIB])
+@pytest.mark.parametrize("calls", [["open"], ["open", "lstat"]])
 @pytest.mark.parametrize(("number", "error"), [(errno.EMFILE, OSError), (errno.EIO, Altered)])
 def test_an_upload_that_a_limit_stops_is_of_no_altered_file(
-    size: int, number: int, error: type[Exception], tmp_path: Path, refuse: Refuse
+    size: int, calls: list[str], number: int, error: type[Exception], tmp_path: Path, refuse: Refuse
 ) -> None:
     s3 = S3()
     bucket, (path, content) = bucket_of(s3, Wire(s3), []), a_file(tmp_path, os.urandom(size))
-    refuse(number, str(path))
+    refuse(number, str(path), calls=calls)
     with pytest.raises(error):
         bucket.place("golden/large", content)
