@@ -149,6 +149,11 @@ def test_a_file_of_a_process_that_a_limit_hides_is_no_ended_process(monkeypatch:
         raise OSError(errno.ENFILE, "Too many open files in system", path)
 
     monkeypatch.setattr(leash, "open", refuse, raising=False)
-    for look in (leash.marked_processes, lambda: leash.mark_of(1), lambda: leash._zombie(1)):
+    for look in (
+        leash.marked_processes,
+        lambda: leash.mark_of(1),
+        lambda: leash._zombie(1),
+        lambda: leash._is_engine(1),
+    ):
         with pytest.raises(OSError, match="Too many open files"):
             look()
