@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -88,7 +89,12 @@ def test_a_plain_file_that_a_limit_hides_has_no_other_size_and_no_other_digest(t
 
 def test_a_file_that_is_gone_or_stays_unreadable_is_as_before(tmp_path: Path, refuse: Refuse) -> None:
     (tmp_path / "a").write_bytes(b"abc")
-    assert sha256_of(tmp_path / "b") is None and not has_size(tmp_path / "b", 3) and not has_size(tmp_path, 3)
+    assert sha256_of(tmp_path / "a") == hashlib.sha256(b"abc").hexdigest() and plain_bytes(tmp_path / "a") == b"abc"
+    assert has_size(tmp_path / "a", 3) and not has_size(tmp_path / "a", 4)
+    assert sha256_of(tmp_path / "b") is None and not has_size(tmp_path / "b", 3)
+    assert not has_size(tmp_path, tmp_path.lstat().st_size), "a folder"
+    with pytest.raises(ValueError, match="null"):
+        sha256_of(tmp_path / "\0")
     refuse(errno.EIO, str(tmp_path / "a"))
     assert sha256_of(tmp_path / "a") is None and not has_size(tmp_path / "a", 3)
 
