@@ -14,7 +14,7 @@ import pytest
 from infra.aws.parts import Altered
 from infra.aws.transfer import MIB
 from infra.checkpoints.place import FolderPlace
-from infra.plain_files import has_size, plain_bytes, sha256_of
+from infra.plain_files import has_size, open_plain, plain_bytes, sha256_of
 from tests.unit.archive.archive_story import S3, Wire, a_file, archiver, bucket_of, commit, site_at
 from trainer.contract import Shard
 from trainer.contract import sealed as sealed_rules
@@ -125,3 +125,15 @@ def test_an_upload_that_a_limit_stops_is_of_no_altered_file(
     refuse(number, str(path), calls=calls)
     with pytest.raises(error):
         bucket.place("golden/large", content)
+
+
+def test_only_a_plain_file_is_opened_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    (tmp_path / "link").symlink_to("a")
+    os.mkfifo(tmp_path / "pipe")
+    opened = len(os.listdir("/proc/self/fd"))
+    for name in ("link", "pipe", "."):
+        with pytest.raises(OSError):
+            open_plain(tmp_path / name)
+        assert sha256_of(tmp_path / name) is None
+    assert len(os.listdir("/proc/self/fd")) == opened
