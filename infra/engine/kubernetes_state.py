@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from infra.session.context import Context
 from infra.spec import waits
+from trainer.contract.exits import limit_of
 
 PATIENCE_S = waits.SILENCE.seconds
 _ANSWER_S = 5.0
@@ -87,7 +88,9 @@ def _answers(endpoint: str) -> bool:
     try:
         connection.request("GET", "/readyz")
         connection.getresponse().read()
-    except (OSError, http.client.HTTPException):
+    except (OSError, http.client.HTTPException) as error:
+        if limit_of(error):
+            raise  # this machine could not ask
         return False
     finally:
         connection.close()

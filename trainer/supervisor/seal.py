@@ -21,9 +21,9 @@ from typing import Any, Callable, Collection, Sequence
 from trainer.contract.exits import limit_of
 from trainer.contract.sealed import MANIFEST as MANIFEST
 from trainer.contract.sealed import Identity as Identity
-from trainer.contract.sealed import read_manifest, removable, serialize, step_folder, step_of_folder
+from trainer.contract.sealed import patient, read_manifest, removable, serialize, step_folder, step_of_folder
 from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, shard_name, tree_name, tree_of
-from trainer.supervisor.sealing.copying import copy, patient, side_by_side
+from trainer.supervisor.sealing.copying import copy, side_by_side
 from trainer.supervisor.sealing.copying import digest_of as digest_of
 from trainer.supervisor.sealing.survey import DIGESTS as DIGESTS
 from trainer.supervisor.sealing.survey import Survey, is_within, survey, take, with_links

@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import mmap
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Tuple, TypeVar
@@ -19,25 +18,8 @@ SizeAndDigest = Tuple[int, str]
 Watch = Callable[[os.stat_result], None]
 _CHUNK = 2 * 2**20
 """Bytes read at a time: each file takes two such chunks of memory."""
-PAUSES_S = (1.0, 5.0, 15.0)
-_LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
-_LASTING_NUMBERS = (errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO, errno.ENOSPC, errno.EDQUOT)
-"""What the files themselves say, and a full disk: it stays so. ENXIO: a pipe or socket in the place of a file."""
 _CLONE = 0x40049409
 """FICLONE of <linux/fs.h>: both files have the same blocks until one of them is written."""
-
-
-def patient(read: Callable[[], _Made]) -> _Made:
-    """Return what `read` gives; try again after an error of storage that may pass, for 21 seconds: an evicted Lustre
-    client is back within some."""
-    for pause_s in PAUSES_S:
-        try:
-            return read()
-        except OSError as error:
-            if isinstance(error, _LASTING) or error.errno in _LASTING_NUMBERS:
-                raise
-        time.sleep(pause_s)
-    return read()
 
 
 def side_by_side(work: Callable[[_Thing], _Made], things: Iterable[_Thing]) -> Iterator[_Made]:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 from trainer.contract.exits import limit_of
-from trainer.contract.sealed import step_folder
+from trainer.contract.sealed import patient, step_folder
 from trainer.supervisor import seal
 from trainer.supervisor.place import Place
-from trainer.supervisor.sealing.copying import copy, patient
+from trainer.supervisor.sealing.copying import copy
 
 Wanted = Tuple[int, str]
 """Size and SHA-256 of a file."""

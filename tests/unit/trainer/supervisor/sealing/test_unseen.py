@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.worlds.supervisor_tier import JobDisk, TwoNodes, put
+from trainer.contract import sealed as sealed_rules
 from trainer.contract.exits import limit_of
 from trainer.contract.rows import rows_of
 from trainer.supervisor import seal
-from trainer.supervisor.sealing import copying, listing, shared, survey
+from trainer.supervisor.sealing import listing, shared, survey
 from trainer.supervisor.sealing.far import SharedFolder
 
 LIMITS = (errno.ENOMEM, errno.EMFILE)
@@ -24,7 +25,7 @@ Refuse = Callable[..., list[str]]
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
-    monkeypatch.setattr(copying.time, "sleep", waited.append)
+    monkeypatch.setattr(sealed_rules.time, "sleep", waited.append)
     return waited
 
 
