@@ -258,7 +258,7 @@ def test_borrowed_nodes_have_no_schedule_and_aws_is_not_asked(story: StewardRun)
     assert borrowed.troubles() == ()
 
 
-def test_of_nodes_that_were_asked_for_again_since_it_fired_nothing_is_recorded_then_or_later(
+def test_of_nodes_that_were_asked_for_again_since_it_fired_nothing_is_recorded(
     guarded: StewardRun,
 ) -> None:
     """A driver has asked for them in between: what went is long back, and what goes later went later."""
