@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,3 +108,31 @@ def test_what_a_killed_driver_left_is_cleared_before_the_first_builder_of_a_bake
     assert output.baked and output.node_image is not None and output.node_image.ami == "ami-1"
     assert output.builder_s == 1500.0, "of both, though they stood beside each other"
     assert cleared == [True]
+
+
+@pytest.mark.parametrize(("end", "removals"), [(KeyboardInterrupt(), 2), (PermanentError("a", seen="b", cure="c"), 1)])
+def test_a_bake_that_is_halted_removes_the_image_that_nobody_will_record(
+    monkeypatch: pytest.MonkeyPatch, end: BaseException, removals: int
+) -> None:
+    """Before the bake too, for a driver that was killed; and after one that failed, by the next bake."""
+    removed = list[str]()
+
+    @contextmanager
+    def builder(*_: object) -> Iterator[None]:
+        yield
+
+    def fail(*_: object) -> None:
+        raise end
+
+    module = bake.node_image
+    monkeypatch.setattr(module, "builder", builder)
+    monkeypatch.setattr(module, "_bake", fail)
+    monkeypatch.setattr(module, "find_base", lambda _: ("ami-0", "base"))
+    monkeypatch.setattr(module, "inputs_digest", lambda *_: "d" * 64)
+    monkeypatch.setattr(module, "stored_image", lambda *_: None)
+    monkeypatch.setattr(module, "_forget_unfinished", lambda _, inputs: removed.append(inputs))
+    spec, names = SimpleNamespace(image=SimpleNamespace(nodes="bake")), SimpleNamespace(builder_schedules=("a", "b"))
+    site: Any = SimpleNamespace(spec=spec, names=names, store=None)
+    with pytest.raises(type(end)):
+        module.ensure(site, NONE)
+    assert removed == ["d" * 64] * removals

@@ -250,6 +250,21 @@ def test_a_lease_that_is_given_back_lets_nobody_change_or_renew_anything(leases:
     assert stored is not None and stored.record.released
 
 
+def test_a_renewal_that_is_under_way_takes_no_lease_again_that_is_given_back(
+    leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked already, and not written yet."""
+    ours = leases.of("a", patient=False)
+    ours.acquire()
+    monkeypatch.setattr(ours, "check", ours.release)
+    assert ours.renew() is None
+    stored = ours.current()
+    assert stored is not None and stored.record.released
+    monkeypatch.undo()
+    with pytest.raises(LeaseLost, match="it was given back"):
+        ours.check()
+
+
 def test_a_lease_that_is_longer_than_the_engines_stays_so(leases: Leases, time: Time) -> None:
     ours = leases.of("a")
     ours.acquire()

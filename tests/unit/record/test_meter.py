@@ -54,6 +54,8 @@ UP = (began(0, Stage.PROVISION), ended(15, Stage.PROVISION), began(30, Stage.PRE
         ((began(0, Stage.BAKE), ended(30, Stage.BAKE, outputs={"builder_s": 3300.0})), Decimal("5.5"), 0),
         ((began(0, Stage.BAKE), ended(30, Stage.BAKE, outputs={"baked": False, "builder_s": 0.0})), 0, 0),
         ((began(30, Stage.BAKE),), 6, 12),
+        ((began(0, Stage.PROVISION), (30, "relaunched", {"version": 2, "bake": {"builder_s": 600.0}})), 2 + 1, 2),
+        ((began(0, Stage.PROVISION), (30, "relaunched", {"version": 2, "bake": {"builder_s": 0.0}})), 2, 2),
         ((began(0, Stage.BAKE), (30, "driver.took-over", {})), 6, 0),
         ((began(0, Stage.BAKE), (30, "stage.failed", {"stage": "bake"})), 6, 0),
         (

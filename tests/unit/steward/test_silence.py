@@ -256,3 +256,22 @@ def test_borrowed_nodes_have_no_schedule_and_aws_is_not_asked(story: StewardRun)
     borrowed.postpone()
     borrowed.switch_off()
     assert borrowed.troubles() == ()
+
+
+def test_of_nodes_that_were_asked_for_again_since_it_fired_nothing_is_recorded(
+    guarded: StewardRun,
+) -> None:
+    """A driver has asked for them in between: what went is long back, and what goes later went later."""
+    assert not guarded.run(5)
+    went = guarded.time.wall() - timedelta(minutes=3)
+    for name in (NODES, NOTICE):
+        guarded.aws.schedules[name] |= {"State": "ENABLED", "ScheduleExpression": f"at({went:%Y-%m-%dT%H:%M:%S})"}
+    start = guarded.time()
+
+    def turn() -> None:
+        if guarded.time() > start + MINUTE:
+            guarded.aws.desired = 0
+
+    guarded.run(3, turn)
+    assert guarded.aws.desired == 0
+    assert "nodes.at-zero" not in [event.kind for event in guarded.store().events()]
