@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import boto3
@@ -26,17 +26,18 @@ hypothesis.settings.load_profile("bivouac")
 botocore.session.create_loader = functools.cache(botocore.session.create_loader)  # type: ignore[attr-defined]
 
 
-# Imports and 11,000 items leave little behind, and the collector would look through all of them time and again.
-gc.disable()
-
-
-@pytest.hookimpl
-def pytest_collection_finish() -> None:
-    """Look through what a test made only: with all of Pulumi's and torch's modules the collector took a third of the
-    processor time of `tests/graph` (60.6 and 40.3 s)."""
-    gc.freeze()
-    gc.enable()
-    gc.set_threshold(100_000, 50, 100)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Collect no garbage while tests are collected, which leaves little, and then look through what a test made only:
+    with all of Pulumi's and torch's modules the collector took a third of the processor time of `tests/graph` (60.6 and
+    40.3 s)."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(100_000, 50, 100)
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
