@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from tests.trainer.builtin.checkpoint.saved_steps import MODEL, Told, flip, saved
-from trainer.builtin.checkpoint import room, search
+from trainer.builtin.checkpoint import search
 from trainer.builtin.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.builtin.checkpoint.search import NOTHING_NEEDED, Search, identity_of, needed_shards, unsound_shards
-from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
+from trainer.builtin.checkpoint.tiers import Tiers
 from trainer.contract import Shard
 from trainer.errors import OutOfFiles, StorageError
 
 Events = list[dict[str, Any]]
+pytestmark = pytest.mark.usefixtures("events")
 
 
 @dataclass(frozen=True)
@@ -47,20 +48,6 @@ class ImageInventory(ShardAddress):
 
 def inventory(node: int, folder: Path = Path(), **how: Any) -> ImageInventory:
     return ImageInventory(node, (node,), "there", 1, "word", folder, **how)
-
-
-@pytest.fixture
-def tiers(tmp_path: Path) -> Tiers:
-    return campaign_tiers(tmp_path / "local", tmp_path / "shared", "tiny")
-
-
-@pytest.fixture(autouse=True)
-def events(monkeypatch: pytest.MonkeyPatch) -> Events:
-    told: Events = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power fails here, and a busy disk takes its time
-    for module in (search, room):
-        monkeypatch.setattr(module, "emit", lambda event, **fields: told.append({"event": event, **fields}))
-    return told
 
 
 @pytest.fixture(autouse=True)
