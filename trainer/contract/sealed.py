@@ -28,6 +28,7 @@ _LARGEST = 1e15
 
 _Answer = TypeVar("_Answer")
 PAUSES_S = (1.0, 5.0, 15.0)
+_EXHAUSTED_S = 60.0
 _LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 _LASTING_NUMBERS = (errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO, errno.ENOSPC, errno.EDQUOT, None)
 """What the files themselves say, and a full disk: it stays so. ENXIO: a pipe or socket in the place of a file; None: an
@@ -156,10 +157,32 @@ def patient(read: Callable[[], _Answer]) -> _Answer:
         try:
             return read()
         except OSError as error:
-            if isinstance(error, _LASTING) or error.errno in _LASTING_NUMBERS:
+            if _lasts(error):
                 raise
         time.sleep(pause_s)
     return read()
+
+
+def _lasts(error: OSError) -> bool:
+    return isinstance(error, _LASTING) or error.errno in _LASTING_NUMBERS
+
+
+class Patience:
+    """`patient` for many files of one storage: once one has stayed unreadable, no other is waited for in the next
+    minute, or a checkpoint of a thousand files on a dead disk would be waited for by the hour."""
+
+    def __init__(self) -> None:
+        self._exhausted_until = 0.0
+
+    def read(self, read: Callable[[], _Answer]) -> _Answer:
+        if time.monotonic() < self._exhausted_until:
+            return read()
+        try:
+            return patient(read)
+        except OSError as error:
+            if not _lasts(error):
+                self._exhausted_until = time.monotonic() + _EXHAUSTED_S
+            raise
 
 
 def newest_sound(committed_steps: Iterable[int], sound: Callable[[int], bool]) -> int | None:

@@ -21,7 +21,7 @@ from typing import Any, Callable, Collection, Sequence
 from trainer.contract.exits import limit_of
 from trainer.contract.sealed import MANIFEST as MANIFEST
 from trainer.contract.sealed import Identity as Identity
-from trainer.contract.sealed import patient, read_manifest, removable, serialize, step_folder, step_of_folder
+from trainer.contract.sealed import Patience, read_manifest, removable, serialize, step_folder, step_of_folder
 from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, shard_name, tree_name, tree_of
 from trainer.supervisor.sealing.copying import copy, side_by_side
 from trainer.supervisor.sealing.copying import digest_of as digest_of
@@ -191,15 +191,17 @@ def started_steps(tier: Path) -> list[int]:
 def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
     """Return why a committed step may not be used, empty if every byte of it is as its manifest says. What may pass is
     waited for. Raises the `OSError` of a limit, which says nothing of the step."""
-    place = tier / step_folder(step)
+    place, patience = tier / step_folder(step), Patience()
     try:
-        manifest = read_manifest(patient((place / MANIFEST).read_bytes), step, campaign, identity)
+        manifest = read_manifest(patience.read((place / MANIFEST).read_bytes), step, campaign, identity)
         shards = manifest["shards"]
         paths = [place / shard["file"] for shard in shards]
-        for shard, (size, digest) in zip(shards, side_by_side(lambda path: patient(partial(digest_of, path)), paths)):
+        for shard, (size, digest) in zip(
+            shards, side_by_side(lambda path: patience.read(partial(digest_of, path)), paths)
+        ):
             if (size, digest) != (shard["size_bytes"], shard["sha256"]):
                 return "{}: {} of {} bytes, SHA-256 {}".format(shard["file"], size, shard["size_bytes"], digest)
-        patient(lambda: tree(tier, step))
+        patience.read(lambda: tree(tier, step))
     except FileNotFoundError as error:
         return f"{Path(str(error.filename)).name} is missing"
     except ValueError as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 from trainer.contract.exits import limit_of
-from trainer.contract.sealed import patient, step_folder
+from trainer.contract.sealed import Patience, step_folder
 from trainer.supervisor import seal
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing.copying import copy
@@ -34,7 +34,7 @@ class SharedFolder:
     """A campaign's folder on a file system that all nodes mount. Names are relative to it."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root, self._patience = root, Patience()
 
     def write_note(self, name: str, content: bytes) -> None:
         """Write a note, in place of an older one."""
@@ -61,7 +61,7 @@ class SharedFolder:
     def digest(self, name: str) -> Wanted | None:
         """Return size and SHA-256 of a file there, None if it cannot be read. Raises the `OSError` of a limit."""
         try:
-            return patient(partial(seal.digest_of, self.root / name))
+            return self._patience.read(partial(seal.digest_of, self.root / name))
         except OSError as error:
             if limit_of(error):
                 raise
@@ -85,7 +85,7 @@ class SharedFolder:
         seal.make(target.parent)
         try:
             with _fresh(target) as fresh:
-                copy_digest = patient(partial(_copied, self.root / name, fresh))
+                copy_digest = self._patience.read(partial(_copied, self.root / name, fresh))
                 if copy_digest != expected:
                     raise ValueError(f"{name}: {_words(copy_digest)}, wanted {_words(expected)}")
         except FileNotFoundError:

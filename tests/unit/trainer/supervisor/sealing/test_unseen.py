@@ -72,6 +72,17 @@ def test_a_limit_is_waited_for_and_says_nothing_of_a_step(
     assert raised.value.errno == number and limit_of(raised.value) and pauses == [1.0, 5.0, 15.0]
 
 
+def test_a_dead_disk_is_waited_for_once_and_not_for_each_file(
+    disk: JobDisk, refuse: Refuse, pauses: list[float]
+) -> None:
+    for number in range(40):
+        put(disk.own / f"step-10/{number}-state", str(number))
+    disk.seal("step-10", 10)
+    refuse(errno.EIO, "-state")
+    assert "Input/output error" in disk.fault()
+    assert 3 <= len(pauses) <= 3 * 4, "by each of the threads that read side by side"
+
+
 @pytest.mark.parametrize(("times", "fault"), [(2, ""), (4, "Input/output error")])
 def test_a_storage_that_answers_again_has_lost_no_step(
     times: int, fault: str, sealed: JobDisk, refuse: Refuse, pauses: list[float]
