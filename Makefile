@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SPEC   ?= infra/campaigns/rehearsal.yaml
 # A file's tests share a world, so a file stays with one worker; whole campaigns, the longest, come first as they stand.
-# Tests wait a third of their time for what they started, so there are two workers for a core of two.
+# Tests wait a third of their time for what they started, so there are four workers for two cores.
 WORKERS ?= -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup venv lock tools rehearsal open-mpi test test-all test-aws test-unit drills mutants docs gpu-wheels bench-gpu lint \

@@ -16,10 +16,14 @@ def results_of(kind: Literal["drills", "bench"], name: str) -> Path:
     return Path(os.environ.get("BIVOUAC_RESULTS", ROOT / "results")).absolute() / kind / f"{name}.json"
 
 
+def keep(results: Path, document: Any) -> None:
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.write_text(json.dumps(document, indent=1))
+
+
 def conclude(results: Path, document: Any, cases: int, failed: int, begun: float) -> int:
     """Keep what a drill saw, print the line that `tests.drills.all` reads, and return the exit code. `begun`: when it
     began, of the monotonic clock."""
-    results.parent.mkdir(parents=True, exist_ok=True)
-    results.write_text(json.dumps(document, indent=1))
+    keep(results, document)
     print(f"drill {results.stem}: {cases} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
     return 1 if failed else 0

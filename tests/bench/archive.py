@@ -26,7 +26,7 @@ import boto3
 from botocore.config import Config
 
 from tests.bench.parts.verdict import Verdict, judge
-from tests.results import results_of
+from tests.results import keep, results_of
 
 RESULTS = results_of("bench", "archive")
 
@@ -148,9 +148,8 @@ def main() -> int:
         versus = "" if kind == "ours" else f"{ratio(rows, kind, 'up_s'):15.2f}{ratio(rows, kind, 'back_s'):7.2f}"
         print(f"{kind:18}{up:10.0f}{back:12.0f}{peak:10.0f}{cpu:8.2f}{versus}")
     ratios = {f"{kind} {field}": ratio(rows, kind, field) for kind in KINDS[1:] for field in ("up_s", "back_s")}
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     told = {"size_mib": options.size_mib, "bound_mib": bound, "ratios": ratios, "rows": rows}
-    RESULTS.write_text(json.dumps(told, indent=1))
+    keep(RESULTS, told)
     bounded = max(row["peak_mib"] for row in rows if row["kind"] == "ours") < bound
     verdicts = [Verdict(way, *_sides(rows, field)) for way, field in (("up to S3", "up_s"), ("back from S3", "back_s"))]
     return judge(*verdicts) or int(not bounded)

@@ -6,7 +6,6 @@ The machine's own speed is in the same table: a bare start of the interpreter. `
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from rich.table import Table
 
 from tests.bench.parts.verdict import Verdict, judge
 from tests.campaign.rehearsal import BIVOUAC, Rehearsal, until
-from tests.results import results_of
+from tests.results import keep, results_of
 from tests.root import ROOT
 
 RESULTS = results_of("bench", "commands")
@@ -65,8 +64,7 @@ def main() -> int:
             name, str(len(took)), f"{statistics.median(took):.2f}", f"{max(took):.2f}", f"{limit}" if limit else ""
         )
     Console(highlight=False).print(table)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(rows, indent=1))
+    keep(RESULTS, rows)
     return judge(*(Verdict(name, tuple(rows[name]), limit) for name, limit in LIMITS_S.items()))
 
 

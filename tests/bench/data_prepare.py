@@ -8,7 +8,6 @@ Prepare: both passes, deduplication, filters, digests, shards and manifest on di
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -24,7 +23,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from tokenizers import Tokenizer
 
 from tests.bench.parts.verdict import Verdict, judge
-from tests.results import results_of
+from tests.results import keep, results_of
 from trainer.builtin.data.prepare.encode import BATCH_CHARACTERS
 from trainer.builtin.data.prepare.prepare import make
 from trainer.builtin.data.prepare.vocabulary import load_tokenizer, train_tokenizer
@@ -108,8 +107,7 @@ def measure() -> int:
     print(f"{'data prepare':<22}{wall[1]:>12,.0f}{cpu[1]:>18,.0f}")
     ratio = cpu[1] / cpu[0]
     print(f"{'ratio of medians':<22}{wall[1] / wall[0]:>12.2f}{ratio:>18.2f}   floor {FLOOR}")
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"pairs": rows, "wall": wall, "cpu": cpu, "ratio": ratio, "floor": FLOOR}, indent=1))
+    keep(RESULTS, {"pairs": rows, "wall": wall, "cpu": cpu, "ratio": ratio, "floor": FLOOR})
     alone_rate, ours = (tuple(row[side][1] for row in rows) for side in (0, 1))
     return judge(Verdict("data prepare", ours, FLOOR, "tokenizers", alone_rate, at_least=True, unit="tokens/s of CPU"))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import random
 import statistics
 import sys
@@ -22,7 +21,7 @@ import numpy as np
 import yaml
 
 from tests.bench.parts.verdict import Verdict, judge
-from tests.results import results_of
+from tests.results import keep, results_of
 from tests.root import ROOT
 from tests.trainer.data_sets import open_data
 from trainer.builtin.data.prepare.assemble import index_bytes
@@ -190,9 +189,8 @@ def main() -> int:
         Verdict(what, reading, 1 / TIMES_TRAINED, peer_name, training),
         Verdict("first batch at position 10^12, with manifest and maps", first, FIRST_BATCH_MS, unit="ms"),
     ]
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     answer = {"rows": rows, "trained": trained, "read": read, "first_batch_ms": first}
-    RESULTS.write_text(json.dumps(answer, indent=1))
+    keep(RESULTS, answer)
     return judge(*verdicts)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -25,7 +24,7 @@ import boto3
 import numpy as np
 
 from tests.bench.parts.verdict import Verdict, judge
-from tests.results import results_of
+from tests.results import keep, results_of
 from tests.trainer.data_sets import used_bytes
 from trainer.buckets.sources import BucketSource
 from trainer.builtin.data.cache import Cache
@@ -156,8 +155,7 @@ def main() -> int:
         finally:
             server.kill()
     print(f"{SHARDS} shards of a quarter MiB over {options.mib_per_s:.0f} MiB/s, cache of {limit / 2**20:.0f} MiB")
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"rows": rows, "limit_mib": limit / 2**20}, indent=1))
+    keep(RESULTS, {"rows": rows, "limit_mib": limit / 2**20})
     # No peer streams the same shards: the limits are a thousandth of the training's time, and the cache's size.
     shares, caches = (tuple(row[name] for row in rows) for name in ("share", "cache_mib"))
     waits = Verdict(

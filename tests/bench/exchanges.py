@@ -10,7 +10,6 @@ longest as torch does, and unpickled. The peer gathers whole manifests, as until
 from __future__ import annotations
 
 import argparse
-import json
 import pickle
 import statistics
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 
 from tests.bench.parts.verdict import Verdict, judge
 from tests.manifests import manifest_of
-from tests.results import results_of
+from tests.results import keep, results_of
 from trainer.builtin.checkpoint import restore
 from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
 from trainer.builtin.checkpoint.writing import merge
@@ -126,8 +125,7 @@ def main() -> int:
     for name, row in rows.items():
         seconds, sizes = statistics.median(row["seconds"]), (row["bytes"] / 1e6, row["peak_bytes"] / 1e6)
         print(f"{name:26}{seconds:8.2f} s{sizes[0]:10.1f} MB gathered{sizes[1]:10.1f} MB")
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(rows, indent=1))
+    keep(RESULTS, rows)
     ours, peer = (tuple(rows[name]["seconds"]) for name in ("restore: seals", "restore: whole manifests"))
     verdicts = [Verdict("restore: seals", ours, 1.0, "whole manifests", peer)]
     for name in ("restore: seals", "save: digests"):

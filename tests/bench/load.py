@@ -11,7 +11,6 @@ page cache and once without; ratios are medians of pairs. Exit code 1 when ours 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -30,7 +29,7 @@ os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR":
 import torch
 
 from tests.bench.parts.verdict import Verdict, judge
-from tests.results import results_of
+from tests.results import keep, results_of
 from trainer.builtin.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
 from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.builtin.checkpoint.restore import choose_start, load_start
@@ -136,8 +135,7 @@ def main() -> int:
         verdicts.append(Verdict(f"load from the {name}", ours, 1.0, "DeepSpeed", theirs))
         seconds = [statistics.median(row[side] for row in mine) for side in ("ours", "theirs")]
         print(f"{name:16}{seconds[0]:>14.2f} s{seconds[1]:>10.2f} s{ratios[name]:>16.2f}")
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"bytes": size, "stage": options.stage, "ratios": ratios, "rows": rows}, indent=1))
+    keep(RESULTS, {"bytes": size, "stage": options.stage, "ratios": ratios, "rows": rows})
     return judge(*verdicts)
 
 

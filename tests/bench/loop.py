@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import gc
 import io
-import json
 import random
 import statistics
 import sys
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tests.bench.parts.verdict import Verdict, judge
-from tests.results import results_of
+from tests.results import keep, results_of
 from tests.trainer.test_loop_pace import alone
 from trainer.builtin.heartbeat import Heartbeat
 from trainer.builtin.loop import Loop
@@ -148,8 +147,7 @@ def main() -> int:
         print(f"{name:10} {row['median_s'] * 1e3:7.3f} ms  p99 {row['p99_s'] * 1e3:7.3f} ms  {part:.3%} of 200 ms")
     stopped = pauses()
     print("garbage    " + ", ".join(f"{name} pause {seconds * 1e3:.2f} ms" for name, seconds in stopped.items()))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(rows | {"garbage": stopped}, indent=1))
+    keep(RESULTS, rows | {"garbage": stopped})
     return judge(*verdicts)
 
 

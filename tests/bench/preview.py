@@ -36,7 +36,7 @@ from infra.spec.names import PROJECT
 from infra.stack.program import program
 from tests.bench.parts import preview_scale
 from tests.bench.parts.verdict import Verdict, judge, spread
-from tests.results import results_of
+from tests.results import keep, results_of
 from tests.worlds.campaign_site import CampaignSite, camp
 
 RESULTS = results_of("bench", "preview")
@@ -146,8 +146,7 @@ def told(rows: dict[str, list[float]], counts: dict[str, int]) -> int:
         "rows": rows, "cpu_s": CPU, "medians": medians, "resources": counts, "equal": equal, "cores": os.cpu_count(),
         "load": os.getloadavg(),
     }  # fmt: skip
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(facts, indent=1))
+    keep(RESULTS, facts)
     verdicts = [Verdict(name, tuple(each), LIMIT_S) for name, each in rows.items() if name.startswith("preview")]
     verdicts.append(Verdict(many, tuple(rows[many]), preview_scale.MOST, few, tuple(rows[few])))
     print(f"{BARE}: spread {spread(rows[BARE]):.2g} s; no limit against it: it sees one stack, without a refresh")

@@ -7,7 +7,6 @@ dies: first with no data prepared, then warm. The parts are the stages' own time
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -20,7 +19,7 @@ from rich.table import Table
 
 from tests.bench.parts.verdict import Verdict, judge
 from tests.campaign.rehearsal import Rehearsal
-from tests.results import results_of
+from tests.results import keep, results_of
 from tests.root import ROOT
 
 RESULTS = results_of("bench", "rehearse")
@@ -59,9 +58,8 @@ def main() -> int:
         limit = f"{LIMIT_S:.0f}" if name == WHOLE else ""
         table.add_row(name, f"{first[name]:.1f}", f"{statistics.median(row[name] for row in warm):.1f}", limit)
     Console(highlight=False).print(table)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     facts = {"first": first, "warm": warm, "cores": os.cpu_count(), "load": os.getloadavg()}
-    RESULTS.write_text(json.dumps(facts, indent=1))
+    keep(RESULTS, facts)
     return judge(Verdict("warm rehearsal", tuple(row[WHOLE] for row in warm), LIMIT_S))
 
 

@@ -29,7 +29,7 @@ from rich.table import Table
 
 from tests.bench.parts.verdict import Verdict, judge
 from tests.campaign.rehearsal import Rehearsal, until
-from tests.results import results_of
+from tests.results import keep, results_of
 from tests.root import ROOT
 
 RESULTS = results_of("bench", "relaunch")
@@ -123,8 +123,7 @@ def told(rows: dict[str, list[float]]) -> int:
         limit = f"{LIMIT_S:.0f}" if name == STEPS[-1] else ""
         table.add_row(name, str(len(took)), f"{medians[name]:.1f}", f"{max(took):.1f}", limit)
     Console(highlight=False).print(table)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"rows": rows, "cores": os.cpu_count(), "load": os.getloadavg()}, indent=1))
+    keep(RESULTS, {"rows": rows, "cores": os.cpu_count(), "load": os.getloadavg()})
     return judge(Verdict("relaunch to a step", tuple(rows[STEPS[-1]]), LIMIT_S))
 
 

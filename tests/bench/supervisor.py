@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.parts.verdict import Verdict, judge
-from tests.results import results_of
+from tests.results import keep, results_of
 from tests.root import ROOT
 from tests.unit.trainer.supervised import MARK, Supervisors, events
 from tests.waiting import until
@@ -341,8 +341,7 @@ def main() -> int:
             print(
                 f"sealing: {statistics.median(row['sealing s']):.2f} s; a step after one left alone: {left_ms:.3g} ms"
             )
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(told | {"verdicts": [verdict.words for verdict in verdicts]}, indent=1))
+    keep(RESULTS, told | {"verdicts": [verdict.words for verdict in verdicts]})
     return judge(*verdicts)
 
 

@@ -34,7 +34,7 @@ from rich.table import Table
 from tests.bench.parts import watch_drifts
 from tests.bench.parts.verdict import Verdict, judge
 from tests.bench.parts.watch_faults import STEPS, times, train, wrong_rank
-from tests.results import results_of
+from tests.results import keep, results_of
 from trainer.builtin.watch.detectors import Seen
 from trainer.builtin.watch.watch import Watch
 from trainer.contract import WatchConfig
@@ -281,8 +281,7 @@ def _tell(scores: dict[tuple[str, str], Score], seconds: float) -> int:
         table.add_row(rule, *cells, *shown, f"{row['false_per_1000']:.2f}")
     console.print(table)
     console.print(f"found / injected, in brackets the median of steps after the fault; {seconds:.0f} s")
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(rows, indent=1))
+    keep(RESULTS, rows)
     ours, best = rows["watch"], max(RULES[1:], key=lambda rule: rows[rule]["recall"])
     recall, peer = (rows[rule]["recall"] for rule in ("watch", best))
     verdicts = (

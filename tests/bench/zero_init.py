@@ -27,7 +27,7 @@ import torch
 from torch import multiprocessing
 
 from tests.bench.parts.verdict import Verdict, judge
-from tests.results import results_of
+from tests.results import keep, results_of
 from trainer.builtin.engine import build_engine, import_deepspeed, initialize_distributed
 from trainer.builtin.model import Transformer, parameter_count
 from trainer.contract import ModelConfig, TrainConfig
@@ -95,8 +95,7 @@ def main() -> int:
     sides = (("zero.Init", True), ("whole", False))
     parts = {name: tuple(each / weights for each in grown(options, spread)) for name, spread in sides}
     print(f"{weights / MIB:.0f} MiB of float32 weights, {options.ranks} ranks; growth of a rank's peak / weights")
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"weights": weights, "ranks": options.ranks, "parts": parts}, indent=1))
+    keep(RESULTS, {"weights": weights, "ranks": options.ranks, "parts": parts})
     return judge(Verdict("zero.Init", parts["zero.Init"], 1.0, "whole", parts["whole"], unit="of the weights"))
 
 

@@ -7,7 +7,6 @@ The promise is the same: nothing is left that the certificate does not name, no 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -29,7 +28,7 @@ from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.session.context import Context
 from tests.drills import teardown as drill
 from tests.drills.parts.teardown_faults import Fault, Mend, rule
-from tests.results import results_of
+from tests.results import keep, results_of
 from tests.worlds.campaign_site import CampaignSite, camp
 
 RESULTS = results_of("drills", "consistency")
@@ -121,8 +120,7 @@ def main() -> int:
             rows.append(row)
             how = "ok" if row["ok"] else f"FAILED {row['error'][:600]}"
             print(f"{number:>3} {before.name:<18} {after.name:<38} {row['seconds']:>6} s  {how}", flush=True)
-            RESULTS.parent.mkdir(parents=True, exist_ok=True)
-            RESULTS.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1))
+            keep(RESULTS, {"seed": options.seed, "rows": rows})
     failed = sum(not row["ok"] for row in rows)
     print(f"drill consistency: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
     return 1 if failed else 0

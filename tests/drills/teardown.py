@@ -7,7 +7,6 @@ engine, the plugins and the program are real, AWS is emulated in this process, m
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -34,7 +33,7 @@ from infra.record.events import Stage
 from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.session.context import Context
 from tests.drills.parts.teardown_faults import Fault, at_provision, at_teardown
-from tests.results import results_of
+from tests.results import keep, results_of
 from tests.worlds.campaign_site import CampaignSite, camp
 
 RESULTS = results_of("drills", "teardown")
@@ -200,8 +199,7 @@ def main() -> int:
             rows.append(row)
             how = "ok" if row["ok"] else f"FAILED {row['error'][:600]}"
             print(f"{number:>3} {before.name:<32} {after.name:<34} {row['seconds']:>6} s  {how}", flush=True)
-            RESULTS.parent.mkdir(parents=True, exist_ok=True)
-            RESULTS.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1))
+            keep(RESULTS, {"seed": options.seed, "rows": rows})
     seconds = time.monotonic() - begun
     print(f"drill teardown: {len(rows)} cases, {failed} failed, {seconds:.0f} s")
     return 1 if failed else 0

@@ -25,7 +25,7 @@ import numpy as np
 
 from tests.bench.parts.verdict import Verdict, judge
 from tests.bench.steward.__main__ import STEWARD
-from tests.results import results_of
+from tests.results import keep, results_of
 from tests.root import ROOT
 from trainer.builtin.watch.times import Straggler
 
@@ -109,8 +109,7 @@ def main() -> int:
         verdicts.append(Verdict("a rank 20 % slower", tuple(rows["steps"]), MOST_STEPS, unit="steps"))
         quiet = (float(rows["false alarms"]),)
         verdicts.append(Verdict(f"false alarms in {QUIET_STEPS} steps of noise", quiet, 0.5, unit="alarms"))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(rows, indent=1))
+    keep(RESULTS, rows)
     return judge(*verdicts)
 
 

@@ -34,7 +34,7 @@ from infra.monitoring.exporters import GPU_CHART, with_counters
 from infra.plan import catalogue
 from tests.bench.parts.verdict import Verdict, judge
 from tests.bench.steward.__main__ import Figures
-from tests.results import results_of
+from tests.results import keep, results_of
 from tests.root import ROOT
 from trainer.contract.metrics import METRICS, STEWARD, SUPERVISOR, exposition
 from trainer.supervisor import serving
@@ -241,8 +241,7 @@ def main() -> int:
         memory = prometheus_memory(options.nodes, options.seconds, options.interval, Path(folder))
     row = {"series_of_a_node": by_exporter, "scrape_ms": round(1000 * cost_s, 3), **memory}
     print(json.dumps(row), flush=True)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(row, indent=1))
+    keep(RESULTS, row)
     assert memory["answered"] == memory["targets"], "a target that did not answer costs no memory"
     return judge(
         Verdict("series of a node", (sum(by_exporter.values()),), MOST_SERIES, unit="series"),

@@ -10,7 +10,6 @@ else may run meanwhile.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -24,7 +23,7 @@ from rich.table import Table
 
 from tests.bench.parts.verdict import Verdict, judge
 from tests.campaign.rehearsal import Rehearsal
-from tests.results import results_of
+from tests.results import keep, results_of
 
 RESULTS = results_of("bench", "monitoring-rehearsed")
 LIMIT = 1.1
@@ -73,9 +72,8 @@ def main() -> int:
         medians = [statistics.median(getattr(cost, name) for cost in costs[which]) for which in (True, False)]
         table.add_row(name, *(f"{median:.1f}" for median in medians), f"{medians[0] / medians[1]:.3f}")
     Console(highlight=False).print(table)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     facts = {"with": costs[True], "without": costs[False], "cores": os.cpu_count(), "load": os.getloadavg()}
-    RESULTS.write_text(json.dumps(facts, indent=1))
+    keep(RESULTS, facts)
     clocks = {which: tuple(cost.clock_s for cost in costs[which]) for which in costs}
     return judge(Verdict("rehearsal with monitoring", clocks[True], LIMIT, "without", clocks[False]))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import os
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from typing import Any
 
 from tests.bench.data_prepare import documents
 from tests.bench.parts.verdict import Verdict, judge
-from tests.results import results_of
+from tests.results import keep, results_of
 from trainer.builtin.data.prepare.prepare import list_files, prepare
 from trainer.builtin.data.prepare.workers import Stage, Workers
 from trainer.contract import Parameters
@@ -92,7 +91,6 @@ def compare() -> int:
             print(f"pool {seen[False][0]:.1f} s, Ray {seen[True][0]:.1f} s, of which its start {seen[True][1]:.1f} s")
         same = len({side[2] for row in rows for side in row}) == 1
     print("the same bytes" if same else "OTHER BYTES")
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"pairs": rows, "same": same}, indent=1))
+    keep(RESULTS, {"pairs": rows, "same": same})
     pool, on_ray = (tuple(row[side][0] for row in rows) for side in (0, 1))
     return judge(Verdict("pool of processes", pool, 1.0, "Ray Data", on_ray)) or int(not same)

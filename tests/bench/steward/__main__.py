@@ -21,7 +21,7 @@ from typing import IO, Any, cast
 
 from infra.cluster.steward_config import StewardConfig
 from tests.bench.parts.verdict import Verdict, judge
-from tests.results import results_of
+from tests.results import keep, results_of
 from tests.root import ROOT
 
 RESULTS = results_of("bench", "steward")
@@ -113,8 +113,7 @@ def main() -> int:
     for nodes in options.nodes:
         rows.append(measure(nodes, options.seconds, folder / str(nodes)))
         print(json.dumps(rows[-1]), flush=True)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(rows, indent=1))
+    keep(RESULTS, rows)
     verdicts = []
     for row in rows:
         if row["nodes"] == 2:

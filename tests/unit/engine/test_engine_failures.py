@@ -58,7 +58,7 @@ def test_a_resource_leaves_the_state_with_every_mention_of_it() -> None:
     assert [operation["resource"]["urn"] for operation in resources["pending_operations"]] == ["d"]
 
 
-def test_a_whole_deletion_forgets_what_goes_with_the_cluster_and_a_provider_that_nothing_else_needs() -> None:
+def test_a_whole_deletion_forgets_what_goes_with_the_cluster_and_its_idle_provider() -> None:
     def resource(urn: str, type: str, **more: Any) -> dict[str, Any]:
         return {"urn": urn, "type": type, **more}
 
