@@ -56,8 +56,11 @@ def test_a_checkpoint_that_the_job_has_begun_from_stays_though_its_step_is_large
     assert left == ["base/checkpoint-50000", "out/checkpoint-30"]
 
 
-def test_what_else_has_the_restored_steps_number_stays(job: WatchedJob) -> None:
-    restored, other = saved(job.folder / "model_30.pt"), saved(job.folder / "optim_30.pt")
+@pytest.mark.parametrize(
+    "names", [("model_30.pt", "optim_30.pt"), ("epoch=2-val_loss=0.40.ckpt", "epoch=2-val_loss=0.50.ckpt")]
+)
+def test_what_else_has_the_restored_steps_number_stays(names: tuple[str, str], job: WatchedJob) -> None:
+    restored, other = (saved(job.folder / name) for name in names)
     forget_later("auto", job.folder, Finished(30, restored))
     assert sorted(job.folder.iterdir()) == [restored, other]
 
