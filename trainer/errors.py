@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import re
 
 from trainer.contract import NOTHING_SOUND, ExitCode
-from trainer.contract.exits import MEMORY, OF_LIMITS, OPEN_FILES, PEER_LOST
+from trainer.contract.exits import GPU, MEMORY, OPEN_FILES, PEER_LOST, PROCESSES, cause_in, limit_of
 
-_NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "out of memory")
-_LOST_PEER = ("gloo", "Connection closed by peer", "Connection reset", "NCCL", "ncclRemoteError", "Timed out waiting")
+_LOST_PEER = re.compile(
+    r"gloo|Connection closed by peer|Connection reset|NCCL|ncclRemoteError|Timed out (?:waiting|after .* waiting)"
+    r"|socket has timed out|Socket Timeout|wait timeout after"
+)
 
 
 class TrainerError(Exception):
@@ -95,12 +98,34 @@ class OutOfFiles(TrainerError):
     reason = OPEN_FILES
 
 
+class OutOfProcesses(TrainerError):
+    """The process, its container or its machine may start no more processes and threads."""
+
+    reason = PROCESSES
+
+
+class GpuFailed(TrainerError):
+    """A call to this rank's own GPU failed, also one of NCCL's: no peer is lost by that."""
+
+    reason = GPU
+
+
 class Diverged(TrainerError):
     """Ranks that must hold equal weights do not."""
 
     reason = "diverged"
 
 
+_REFUSALS: dict[str, tuple[type[TrainerError], str, str]] = {
+    MEMORY: (
+        OutOfMemory,
+        "no memory is left",
+        "look at what uses the node's memory; a smaller micro-batch needs less, on the GPU too",
+    ),
+    OPEN_FILES: (OutOfFiles, "no more files can be opened", "look at their limit, and at what opens them"),
+    PROCESSES: (OutOfProcesses, "no more processes can be started", "look at their limit, and at what starts them"),
+}
+"""Reason -> its error, message and cure."""
 _FILES_SAY = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _FILES_SAY_ALSO = (errno.ELOOP, errno.ENAMETOOLONG)
 
@@ -114,20 +139,29 @@ def lasting(error: OSError) -> bool:
     return isinstance(error, (*_FILES_SAY, PermissionError)) or error.errno in _FILES_SAY_ALSO
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's words; the name of its class where it has none, as a `MemoryError`."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
 def limit_error(error: BaseException, finding: object) -> TrainerError | None:
-    """Return the error of a process that was refused memory or another open file; None for any other error."""
-    reason = OF_LIMITS.get(error.errno or 0) if isinstance(error, OSError) else None
-    is_refused = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _NO_MEMORY)
-    if reason == MEMORY or isinstance(error, MemoryError) or is_refused:
-        cure = "look at what uses the node's memory; a smaller micro-batch needs less, on the GPU too"
-        return OutOfMemory("no memory is left", finding, cure)
-    if reason == OPEN_FILES:
-        return OutOfFiles("no more files can be opened", finding, "look at their limit, and at what opens them")
-    return None
+    """Return the error of a process that was refused memory, a file or a process; None for any other error."""
+    reason = limit_of(error)
+    if not reason:
+        return None
+    kind, message, cure = _REFUSALS[reason]
+    return kind(message, finding, cure)
 
 
-def unread(error: OSError, refusal: TrainerError) -> TrainerError:
-    """Return the error for a failed read: `refusal`, which is never retried, if it is `lasting`, else a storage error.
+def storage_error(error: BaseException, message: str, finding: object, cure: str | None = None) -> TrainerError:
+    """Return the error for an operation on storage that failed by `error`: the limit's that refused it, else the
+    storage's."""
+    return limit_error(error, finding) or StorageError(message, finding, cure)
+
+
+def unread(error: Exception, refusal: TrainerError) -> TrainerError:
+    """Return the error for a failed read: `refusal`, which is never retried, where the content or what is `lasting`
+    failed it, else a storage error.
 
     Missing permissions are a refusal: a person grants them while the warm cluster is held. Retries would only use up
     the attempts.
@@ -135,29 +169,26 @@ def unread(error: OSError, refusal: TrainerError) -> TrainerError:
     if isinstance(error, PermissionError):
         cure = "let the pods' user read it: mode and owner, the mount's options, or the bucket's policy"
         return type(refusal)("no permission to read", refusal.seen, cure)
+    if not isinstance(error, OSError):
+        return limit_error(error, refusal.seen) or refusal
     if lasting(error):
         return refusal
-    if (refused := limit_error(error, refusal.seen)) is not None:
-        return refused
-    return StorageError("storage failed during a read", refusal.seen, "look at the mount of this path")
-
-
-def _of_own_gpu(text: str) -> bool:
-    """NCCL also reports a failed call to this rank's own GPU: no peer is lost by that."""
-    return any(
-        sign in text for sign in ("ncclUnhandledCudaError", "unhandled cuda error", "CUDA error", "out of memory")
-    )
+    return storage_error(error, "storage failed during a read", refusal.seen, "look at the mount of this path")
 
 
 def classify(error: BaseException) -> TrainerError:
-    """Convert any error to a `TrainerError`, by its text where torch raises only `RuntimeError`."""
+    """Convert any error to a `TrainerError`, by its text where torch raises only `RuntimeError`. A limit comes first:
+    NCCL and gloo tell of a call that the kernel refused this rank in the words of a lost connection."""
     if isinstance(error, TrainerError):
         return error
     text = f"{type(error).__name__}: {error}"
-    if isinstance(error, RuntimeError) and any(sign in text for sign in _LOST_PEER) and not _of_own_gpu(text):
-        return PeerLost("a collective failed", text.splitlines()[0][:500], "look at the other nodes first")
     if (refused := limit_error(error, text[:800])) is not None:
         return refused
+    if isinstance(error, RuntimeError):
+        if cause_in(str(error)) == GPU:
+            return GpuFailed("this rank's GPU failed", text[:800], "look at that GPU: `nvidia-smi`, the kernel's log")
+        if _LOST_PEER.search(text):
+            return PeerLost("a collective failed", text.splitlines()[0][:500], "look at the other nodes first")
     if isinstance(error, OSError):
         return StorageError("an operation on a file failed", text, "look at the mount of this path")
     return TrainerError("unexpected error", text[:800])

@@ -23,6 +23,7 @@ from infra.aws.transfer import Transfer
 from infra.plain_files import open_plain, plain_bytes
 from infra.record.objects import delete_objects, is_missing, is_precondition_failure, keys_below, object_or_none
 from trainer.contract import COMMITTED_NAME, step_folder, step_of_folder
+from trainer.contract.exits import limit_of
 from trainer.contract.frozen import Frozen
 
 DIGEST = "sha256"
@@ -243,6 +244,8 @@ def _small(source: Path, content: Content) -> bytes:
     try:
         body = plain_bytes(source)
     except OSError as error:
+        if limit_of(error):
+            raise
         raise Altered(f"{source.name} cannot be read: {error.strerror or error}") from error
     if (digest := hashlib.sha256(body).hexdigest()) != content.sha256:
         raise Altered(f"{source.name}: {digest}, not {content.sha256}")

@@ -10,6 +10,7 @@ from infra.errors import PermanentError
 from infra.plain_files import has_size, plain_bytes
 from trainer.contract import COMMITTED_NAME, Manifest, parse_manifest, step_folder, step_of_folder
 from trainer.contract.checkpoint import BANS, Ban, distrust, parse_bans
+from trainer.contract.exits import limit_of
 
 
 class Source:
@@ -42,6 +43,8 @@ class Source:
                 # It was never committed, so it is no checkpoint.
                 continue
             except (OSError, ValueError) as error:
+                if limit_of(error):
+                    raise  # it says nothing of the step
                 self.refuse(folder, f"{COMMITTED_NAME}: {error}")
                 continue
             if reason := distrust(bans, manifest):

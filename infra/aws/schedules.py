@@ -39,17 +39,18 @@ def firing_before(schedule: Schedule, now: datetime) -> datetime | None:
     return time if time <= now else None
 
 
-def change_schedule(client: Any, name: str, changes: dict[str, str], guard: Callable[[], None]) -> Schedule | None:
-    """Change fields of a schedule and keep all others; return it as it was, None if there is none of this name.
+def change_schedule(client: Any, name: str, changes: dict[str, str], guard: Callable[[Schedule], None]) -> bool:
+    """Change fields of a schedule and keep all others; return False if there is none of this name.
 
-    `guard` raises if we may change nothing any more. Raises what AWS answers.
+    `guard` gets it as it is, which no answer of AWS's shows later, and raises if we may change nothing any more. Raises
+    what AWS answers.
     """
     schedule = _schedule(client, name)
     if schedule is None:
-        return None
-    guard()
+        return False
+    guard(schedule)
     client.update_schedule(**{key: schedule[key] for key in schedule if key not in _ANSWER_ONLY} | changes)
-    return schedule
+    return True
 
 
 def _schedule(client: Any, name: str) -> Schedule | None:

@@ -12,12 +12,12 @@ import contextlib
 import hashlib
 import io
 import mmap
-import os
 import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -25,6 +25,8 @@ from botocore.exceptions import ClientError
 
 from infra.aws.parts import Altered, PartTransfers
 from infra.plain_files import open_plain
+from trainer.contract.exits import limit_of
+from trainer.contract.sealed import patient
 
 MIB = 2**20
 LARGEST_COUNT = 10_000
@@ -99,21 +101,22 @@ class Transfer:
         """Yield the parts of a file, each read once a slot is free; the consumer gives the slot back."""
         step = self.part_size(size)
         try:
-            with open_plain(source) as file:
-                if (actual_size := os.fstat(file.fileno()).st_size) != size:
-                    raise Altered(f"{source.name}: {actual_size} bytes, not {size}")
-                for offset in range(0, size, step):
-                    self._slots.acquire()
-                    try:
-                        content = file.read(min(step, size - offset))
-                        if len(content) != min(step, size - offset):
-                            raise Altered(f"{source.name} ended at byte {offset + len(content)}")
-                    except BaseException:
-                        self._slots.release()
-                        raise
-                    digest.update(content)
-                    yield content
+            if (actual_size := patient(source.lstat).st_size) != size:
+                raise Altered(f"{source.name}: {actual_size} bytes, not {size}")
+            for offset in range(0, size, step):
+                self._slots.acquire()
+                try:
+                    content = patient(partial(_piece, source, offset, min(step, size - offset)))
+                    if len(content) != min(step, size - offset):
+                        raise Altered(f"{source.name} ended at byte {offset + len(content)}")
+                except BaseException:
+                    self._slots.release()
+                    raise
+                digest.update(content)
+                yield content
         except OSError as error:
+            if limit_of(error):
+                raise
             raise Altered(f"{source.name} cannot be read: {error.strerror or error}") from error
 
     def download(self, source: dict[str, str], size: int, file: BinaryIO | None, start: int, digest: Any) -> None:
@@ -239,6 +242,13 @@ class Transfer:
         self.s3.complete_multipart_upload(
             Bucket=self.bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
         )
+
+
+def _piece(source: Path, offset: int, size: int) -> bytes:
+    """Return a part of a plain file. It is opened for each: what an evicted client has open stays unreadable."""
+    with open_plain(source) as file:
+        file.seek(offset)
+        return file.read(size)
 
 
 def _is(stored_part: UploadPart, content: bytes, checksum: str) -> bool:

@@ -30,7 +30,7 @@ from infra.errors import PermanentError, UserError
 from infra.folders import CODE, asset
 from infra.inventory import certify
 from infra.record.payloads.outputs import BakedNodes, BakeOutput
-from infra.session.context import Context, side_by_side
+from infra.session.context import Context, run_both
 from infra.spec.image_reference import repository_url
 from infra.spec.names import REPOSITORY, STEWARD_REPOSITORY
 from infra.stack.outputs import FoundationOutputs
@@ -155,14 +155,16 @@ def images(context: Context, own_image: node_image.NodeImage | None = None, forc
     with packing(context, bases, force) as package:
         place = foundation(context)
         clear_leftovers(context)
-        (nodes, fresh), trainer = side_by_side(
+        (nodes, nodes_s), trainer = run_both(
             context,
             lambda work: node_image.ensure(work, place, own_image, force),
             lambda work: our_images(work, place, bases, package, force),
         )
+    fresh = nodes_s is not None
     return trainer.model_copy(
         update={
             "baked": trainer.baked or fresh,
+            "builder_s": round((trainer.builder_s or 0.0) + (nodes_s or 0.0), 3),
             "job_image": job,
             "node_image": BakedNodes(ami=nodes.ami, manifest=nodes.key, baked=fresh, ours=bool(nodes.inputs_digest)),
             "foundation": place.model_dump(),
@@ -247,7 +249,7 @@ def our_images(
     context.progress.note(f"trainer image {manifest.image}")
     size = digests[STEWARD_REPOSITORY]["bytes"] / 10**6
     context.progress.note(f"steward image {_of_steward(manifest)}, {size:.0f} MB packed")
-    return _outputs_of(key, manifest, is_baked=True)
+    return _outputs_of(key, manifest, is_baked=True).model_copy(update={"builder_s": machine_builder.stood_s})
 
 
 def layers(bases: Bases) -> list[dict[str, Any]]:

@@ -27,11 +27,10 @@ from infra.plan.checks.finding import Level
 from infra.session.context import Context
 from infra.spec import waits
 from infra.spec.campaign import Spec
-from infra.spec.names import BUILDER, ROLE_TAG, Names
+from infra.spec.names import BUILDER, BUILDER_TYPE, ROLE_TAG, Names
 from infra.stack.outputs import FoundationOutputs
 from infra.stack.tags import tags
 
-INSTANCE_TYPE = "m7i.large"
 ROOT_GIB = 50
 """Root disk of a builder: EKS's image of 20 GiB and what a bake adds. No more than a node's own disk, since nodes start
 from the image of this one. AWS bills a snapshot by the blocks that are written."""
@@ -48,13 +47,15 @@ _YOUNG = ("ValidationException", "InvalidParameterValue")
 _GONE = ("InvalidInstanceID.NotFound", "ResourceNotFoundException")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Builder:
     """A builder whose agent answers."""
 
     id: str
     ends_at: datetime
     """Time at which AWS ends it without the driver."""
+    stood_s: float = 0.0
+    """Time from its launch to its end; 0 before its end."""
 
 
 @contextmanager
@@ -65,14 +66,15 @@ def builder(
     has. Raises `PermanentError` when EC2 refuses it or its agent does not answer; it is ended then too."""
     refuse_place(context.account, context.spec)
     context.guard()
-    ends_at = datetime.now(UTC) + life
-    instance = _launch(context, place, image, ends_at)
+    launched_at = datetime.now(UTC)
+    machine = Builder(_launch(context, place, image, launched_at + life), launched_at + life)
     try:
-        _arm(context, place, instance, schedule, ends_at)
-        _await_agent(context, instance, image)
-        yield Builder(instance, ends_at)
+        _arm(context, place, machine.id, schedule, machine.ends_at)
+        _await_agent(context, machine.id, image)
+        yield machine
     finally:
-        _end(context, instance, schedule, ends_at)
+        _end(context, machine.id, schedule, machine.ends_at)
+        machine.stood_s = max(0.0, (datetime.now(UTC) - launched_at).total_seconds())
 
 
 def living_builders(account: Account, names: Names) -> list[str]:
@@ -106,7 +108,7 @@ def _launch(context: Context, place: FoundationOutputs, image: str, ends_at: dat
     marks = [{"Key": key, "Value": value} for key, value in tag_values.items()]
     request: dict[str, Any] = dict(
         ImageId=image,
-        InstanceType=INSTANCE_TYPE,
+        InstanceType=BUILDER_TYPE,
         MinCount=1,
         MaxCount=1,
         **_place(context.spec, place),
@@ -127,7 +129,7 @@ def _launch(context: Context, place: FoundationOutputs, image: str, ends_at: dat
             raise
         words = f"{refusal['Code']}: {refusal['Message']}"
         raise PermanentError(
-            f"the builder ({INSTANCE_TYPE} from {image}) could not be started",
+            f"the builder ({BUILDER_TYPE} from {image}) could not be started",
             seen=words,
             cure=f"{cure_for(cause_of(words))}; the same command goes on",
         ) from error

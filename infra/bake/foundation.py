@@ -15,7 +15,6 @@ from infra.aws.given.file_systems import given_file_systems
 from infra.aws.keys import try_key
 from infra.aws.zones import zones_of, zones_selling
 from infra.bake import node_image
-from infra.bake.builder import INSTANCE_TYPE
 from infra.bake.sources import code_of
 from infra.bake.trial_build import try_closer
 from infra.engine.engine import Engine
@@ -28,7 +27,7 @@ from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.session.session import FOUNDATION, STACK_CONFIG, foundation_lease
 from infra.spec.campaign import Spec
-from infra.spec.names import BUILD_NETWORK, FOUNDATION_STACK, KEY_ALIAS, PROJECT
+from infra.spec.names import BUILD_NETWORK, BUILDER_TYPE, FOUNDATION_STACK, KEY_ALIAS, PROJECT
 from infra.stack.outputs import FoundationOutputs
 from infra.stack.settings import CampaignSettings, FoundationSettings, Keeping, StorageClass
 
@@ -71,8 +70,8 @@ def with_zone(account: Account, settings: FoundationSettings) -> FoundationSetti
     if not settings.build_network and now is None:
         return settings
     settings = settings.model_copy(update={"build_network": True})
-    sold = zones_selling(account, INSTANCE_TYPE)
-    zone = build_network_zone(INSTANCE_TYPE, sold, zones_of(account), now)
+    sold = zones_selling(account, BUILDER_TYPE)
+    zone = build_network_zone(BUILDER_TYPE, sold, zones_of(account), now)
     return settings if zone == now else settings.model_copy(update={"build_network_zone": zone})
 
 

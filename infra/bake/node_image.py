@@ -68,18 +68,19 @@ def manifest_key(inputs: str, ami: str = "") -> str:
 
 def ensure(
     context: Context, place: FoundationOutputs, own_image: NodeImage | None = None, force: bool = False
-) -> tuple[NodeImage, bool]:
-    """Return the node image of this spec, and whether it was baked now; `own_image` is used whatever the inputs are."""
+) -> tuple[NodeImage, float | None]:
+    """Return the node image of this spec, and the seconds for which its builder stood, None if it was not baked now;
+    `own_image` is used whatever the inputs are."""
     if own_image is not None and not force and _available(context, own_image.ami):
-        return own_image, False
+        return own_image, None
     if context.spec.image.nodes != "bake":
-        return _as_given(context), False
+        return _as_given(context), None
     base_ami, base = find_base(context)
     inputs = inputs_digest(CODE, base_ami, context.spec)
     old_image = stored_image(context.store, inputs)
     if old_image is not None and not force and _available(context, old_image.ami):
         context.progress.note(f"node image of the same inputs exists, {inputs[:12]}: {old_image.ami}")
-        return old_image, False
+        return old_image, None
     _forget_unfinished(context, inputs)
     schedule, _ = context.names.builder_schedules
     try:
@@ -95,7 +96,7 @@ def ensure(
     for reason in dict.fromkeys(image.not_applied.values()):
         roles = ", ".join(role for role, cause in image.not_applied.items() if cause == reason)
         context.progress.note(f"not applied, {reason}: {roles}")
-    return image, True
+    return image, machine.stood_s
 
 
 def _as_given(context: Context) -> NodeImage:

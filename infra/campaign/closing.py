@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 
-from infra.campaign import launch_budget
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.console.words import moment
 from infra.errors import NotProven, UserError
 from infra.inventory.stakes import refuse_unproven
+from infra.plan.estimates.clock import launch_wait
 from infra.plan.plan import Plan
 from infra.record import meter
 from infra.record.events import CampaignState, Stage
@@ -172,7 +172,7 @@ def give_launch_budget(context: Context) -> None:
     """Record the time and the bill by which training must run, before GPU nodes are asked for. It binds nobody who
     lives: driver and steward have their own waits."""
     now = datetime.now(UTC)
-    end = min(now + launch_budget.budget(context.spec), context.deadline)
+    end = min(now + launch_wait(context.spec), context.deadline)
     rate = Decimal(str(context.plan.totals.usd_per_hour.value))
     usd = spent_usd(context.store, context.plan, now) + rate * Decimal((end - now).total_seconds()) / 3600
     context.guard()

@@ -2,31 +2,24 @@
 
 The driver postpones the stack's schedules at each step from the first GPU node on, and switches them off once the
 steward has launched, which watches the nodes from then on. They need none of our processes, and no CodeBuild.
+A schedule knows times alone. At the plan's rate the time bounds the money, and the plan says that sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from botocore.exceptions import ClientError
 
 from infra.aws.account import says_missing
 from infra.aws.schedules import at_expression, change_schedule, fired_at
 from infra.cluster.nodes import NodeGroup
+from infra.plan.estimates.clock import launch_wait
 from infra.plan.purchase import RESERVED
 from infra.plan.survey import environment
 from infra.record.payloads.attempts import NodesAtZero
 from infra.session.context import Context
-from infra.spec.campaign import Spec
-
-MARGIN = timedelta(minutes=30)
-"""For the health check, and for EC2 to take back nodes that are replaced."""
-
-
-def budget(spec: Spec) -> timedelta:
-    """Return the longest time between two steps of the driver: nodes come, their pods start, the nodes are judged."""
-    return spec.capacity_timeout + spec.recovery.startup_timeout + MARGIN
 
 
 def postpone(context: Context) -> None:
@@ -36,7 +29,7 @@ def postpone(context: Context) -> None:
     """
     if not environment(context.spec).makes_cluster:
         return
-    moment = {"ScheduleExpression": at_expression(min(datetime.now(UTC) + budget(context.spec), context.deadline))}
+    moment = {"ScheduleExpression": at_expression(min(datetime.now(UTC) + launch_wait(context.spec), context.deadline))}
     # An earlier steward that died has armed its own: they would strike the nodes of this launch.
     _change(context, context.names.silence_schedules, moment)
     if context.spec.nodes.capacity not in RESERVED:
@@ -77,5 +70,5 @@ def _change(context: Context, names: Iterable[str], changes: dict[str, str]) -> 
     """Change the schedules; a campaign that is older than them has none."""
     client = context.account.client("scheduler")
     for name in names:
-        if change_schedule(client, name, changes, context.guard) is None:
+        if not change_schedule(client, name, changes, lambda _: context.guard()):
             return

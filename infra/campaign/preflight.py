@@ -75,7 +75,8 @@ def order_spares(context: Context, nodes: GangNodes, count: int) -> int:
                 break
     except OF_WORLD as error:
         context.progress.note(f"whether EC2 has another instance could not be seen: {error}"[:300])
-    nodes.set_desired(wanted_count + spare_count)
+    finally:  # a signal too leaves no instance in the group that nobody has seen
+        nodes.set_desired(wanted_count + spare_count)
     return spare_count
 
 

@@ -28,6 +28,7 @@ from infra.cluster.pod_start import (
     warnings,
     why_not,
 )
+from infra.cluster.standing.queueing import QueuePlace
 from infra.plan import catalogue
 from infra.plan.layout import layout
 from infra.plan.survey import environment
@@ -41,6 +42,7 @@ JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _RUN_S = 600.0
 """Time for joining and measuring once all containers run, with a margin."""
 _LOOK_S = 0.3
+_NO_QUEUE = QueuePlace(state="admitted")
 _WARNINGS_EVERY = 10
 """Looks at the pods between two looks at the warnings, which are many in a large gang."""
 LONGEST_NAME = 45
@@ -68,15 +70,15 @@ class _Watch:
     vanished: set[str] = field(default_factory=set)
     """Names of pods that went before they ended: their nodes went with them."""
     warnings: Mapping[str, str] = field(default_factory=dict)
-    queued: str = ""
-    """Why the gang's queue keeps its pods from starting; empty without a queue, and once they may start."""
+    queue: QueuePlace = _NO_QUEUE
+    """The gang's place in its queue; without one its pods may start."""
     evicted: set[str] = field(default_factory=set)
     """Names of pods that the queue has ended; the gang that starts again has others."""
 
-    def see(self, pods: list[Pod], queued: str = "") -> None:
+    def see(self, pods: list[Pod], queue: QueuePlace = _NO_QUEUE) -> None:
         """Note these pods, and what the queue said after they were listed."""
-        self.queued = queued
-        if queued:
+        self.queue = queue
+        if queue.waits:
             self.pods, self.evicted = {}, self.evicted | {name_of(pod) for pod in pods}
         pods = [pod for pod in pods if name_of(pod) not in self.evicted]
         self.pods |= {name_of(pod): pod for pod in pods}
@@ -97,8 +99,8 @@ class _Watch:
 
     def progress_text(self) -> str:
         """Return the progress, and the cause of the wait."""
-        if self.queued:
-            return f"health check: {self.queued}"
+        if self.queue.waits:
+            return f"health check: {self.queue.words}"
         if self.all_started:
             return f"health check: {len(self.ended)} of {self.wanted} nodes have answered"
         text = f"health check: {len(self.ended) + len(self.running)} of {self.wanted} pods run"
@@ -124,7 +126,7 @@ class _Watch:
         event_names = (name for name in self.warnings if name == self.gang or name.startswith(f"{self.gang}-"))
         messages = [self.warnings[name] for name in event_names if name not in self.pods]
         last_warning = f"last warning: {messages[-1]}" if messages else ""
-        return "; ".join(filter(None, [f"no pod was made for {self.unmade}", self.queued, last_warning]))
+        return "; ".join(filter(None, [f"no pod was made for {self.unmade}", self.queue.words, last_warning]))
 
 
 def health_check(expectation: str) -> tuple[str, ...]:
@@ -136,8 +138,8 @@ def prove(context: Context, client: Client, left_out: Sequence[str] = (), **chan
     """Run the health check as a gang over all nodes but those `left_out`. `changes`: fields of the gang that differ.
 
     Starting is bounded by `recovery.startup_timeout`, the checks by `_RUN_S`, both by the deadline; while the gang
-    waits in a queue, by the deadline alone. Each gang has its own name, so that a pod of a killed driver's gang is
-    never mistaken for one of this gang.
+    waits in a queue, by the deadline alone, and it ends once the queue has stopped the gang for good. Each gang has its
+    own name, so that a pod of a killed driver's gang is never mistaken for one of this gang.
     """
     labels: dict[str, Any] = {CAMPAIGN_LABEL: context.spec.campaign, ATTEMPT_LABEL: "0"}
     for old in client.list(JobSet, labels=labels):
@@ -164,7 +166,7 @@ def _wait(context: Context, client: Client, labels: Mapping[str, str], watch: _W
         blind = ""
         try:
             pods = attempts.pods(client, labels)  # first: what is gone before the queue answers, it may have ended
-            watch.see(pods, _queue_words(context, client, watch.gang))
+            watch.see(pods, _queue_place(context, client, watch.gang))
             if turn % _WARNINGS_EVERY == _WARNINGS_EVERY // 2 and not watch.all_started:
                 watch.warnings = warnings(client)
         except httpx2.HTTPError as error:
@@ -172,9 +174,9 @@ def _wait(context: Context, client: Client, labels: Mapping[str, str], watch: _W
                 raise
             blind = f"; could not look, the cluster does not answer: {error}"[:200]
         now = time.monotonic()
-        if watch.queued == attempts.VANISHED:
+        if watch.queue.state in ("stopped", "vanished"):  # Kueue never starts it any more
             break
-        if watch.queued:
+        if watch.queue.waits:
             start_until, end_until = now + startup_s, None
         late = now > start_until
         if end_until is None and (watch.all_started or late):
@@ -190,11 +192,11 @@ def _wait(context: Context, client: Client, labels: Mapping[str, str], watch: _W
     return watch
 
 
-def _queue_words(context: Context, client: Client, gang: str) -> str:
+def _queue_place(context: Context, client: Client, gang: str) -> QueuePlace:
     cluster = context.spec.cluster
     if cluster is None or cluster.queue is None:
-        return ""
-    return attempts.queue_words(client, JobSet, gang, cluster.namespace)
+        return _NO_QUEUE
+    return attempts.ask_queue(client, JobSet, gang, cluster.namespace)
 
 
 def _gang(context: Context, name: str, command: tuple[str, ...]) -> GangJob:

@@ -19,8 +19,10 @@ from infra.errors import UserError
 from infra.plain_files import open_plain, plain_bytes
 from infra.record.objects import delete_objects, is_missing, object_or_none
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, parse_manifest, step_folder, step_of_folder
+from trainer.contract.exits import limit_of
 from trainer.contract.listing import Listed, list_folder, parse_row
 from trainer.contract.rows import row_of
+from trainer.contract.sealed import patient
 
 _CHUNK = 4 * 2**20
 SHARED = "shared"
@@ -123,16 +125,23 @@ class FolderPlace(Place):
         try:
             return plain_bytes(self.root / step_folder(step) / name)
         except OSError as error:
+            if limit_of(error):
+                raise
             raise Altered(f"{name}: {error.strerror or error}") from error
 
     def fault(self, step: int, shard: Shard) -> str | None:
-        try:
+
+        def read() -> tuple[str, int]:
             with open_plain(self.root / step_folder(step) / shard.file) as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-                size = file.tell()
+                return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
+
+        try:
+            digest, size = patient(read)
         except FileNotFoundError:
             return "missing"
         except OSError as error:
+            if limit_of(error):
+                raise
             return f"unreadable: {error.strerror or error}"
         return None if digest == shard.sha256 else f"{size} of {shard.size_bytes} bytes, SHA-256 {digest}"
 

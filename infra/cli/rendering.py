@@ -141,6 +141,8 @@ def _cost(plan: Plan) -> Listing:
     for figure in (totals.usd_per_hour, totals.usd_per_hour_idle):
         table.row(figure.name, f"{cents(figure.value):,}/h", figure.formula)
     table.row("at the deadline", f"{cents(totals.usd_at_deadline.value):,}", totals.usd_at_deadline.formula)
+    if (launch := totals.usd_of_dead_launch) is not None:
+        table.row(launch.name, f"{cents(launch.value):,}", launch.formula)
     return table
 
 

@@ -15,7 +15,7 @@ from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset, m
 from infra.cluster.kubernetes import JobSet, MPIJob, create, or_none
 from infra.cluster.standing import pod_groups
 from infra.cluster.standing.placing import placed
-from infra.cluster.standing.queueing import Workload, queue_place
+from infra.cluster.standing.queueing import QueuePlace, Workload, queue_place
 from infra.errors import PermanentError
 from infra.spec.campaign import Spec
 from infra.spec.names import NAMESPACE
@@ -81,23 +81,16 @@ def jobs(client: Client, kind: Kind, campaign: str) -> dict[int, str]:
     return names
 
 
-VANISHED = (
-    "the gang's job is not there any more, and we did not end it: Kueue deletes what it has stopped after its "
-    "afterDeactivatedByKueue, or somebody did; how the attempt ended is not known"
-)
-"""What `queue_words` says of a job that is gone. With it Kueue's Workload is gone too, and every reason."""
-
-
-def queue_words(client: Client, kind: Kind, name: str, namespace: str) -> str:
-    """Return why Kueue keeps the pods of a job from starting, empty for one that is not suspended, or `VANISHED`."""
+def ask_queue(client: Client, kind: Kind, name: str, namespace: str) -> QueuePlace:
+    """Return where a job stands in Kueue's queue: `admitted` is one that is not suspended, whatever Kueue says."""
     job = or_none(lambda: client.get(kind, name, namespace=namespace))
     if job is None:
-        return VANISHED
+        return QueuePlace(state="vanished")
     spec = job.to_dict().get("spec") or {}
     if not (spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend")):
-        return ""  # whatever Kueue says, or has forgotten, of it
+        return QueuePlace(state="admitted")
     uid = str(job.metadata.uid if job.metadata else "")
-    return queue_place(uid, [workload.to_dict() for workload in client.list(Workload, namespace=namespace)]).words
+    return queue_place(uid, [workload.to_dict() for workload in client.list(Workload, namespace=namespace)])
 
 
 def remove(client: Client, kind: Kind, name: str) -> None:

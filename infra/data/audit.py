@@ -68,12 +68,13 @@ def executed_steps(logs: Iterable[str]) -> Iterator[Executed]:
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path, Manifest]:
-    """Return the newest committed checkpoint at or below a folder; raise `UserError` if there is none."""
+    """Return the newest committed checkpoint at or below a folder; raise `UserError` if there is none, and `OSError`
+    where one cannot be read: it may be the newest."""
     rows: list[tuple[int, int, Path, Manifest]] = []
     for path in [folder / COMMITTED_NAME, *folder.rglob(f"step-*/{COMMITTED_NAME}")]:
         try:
             manifest = parse_manifest(path.read_bytes(), step_of_folder(path.parent.name))
-        except (OSError, ValueError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             continue
         rows.append((manifest.step, manifest.attempt, path, manifest))
     if not rows:

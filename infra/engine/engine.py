@@ -8,9 +8,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pulumi import automation as auto
 from pulumi.automation._stack import StackInitMode
 
@@ -29,10 +31,12 @@ from infra.engine.adoption import (
 )
 from infra.engine.command import LeashedCommand
 from infra.engine.failures import EngineFailed, OperationWatch
+from infra.engine.kubernetes_state import deleted_with_others, without_resources
 from infra.engine.locks import unlock
 from infra.engine.refusal import refuse_loss
 from infra.engine.state_copy import (
     FORMAT_VERSION,
+    SECRET_MARK,
     backend,
     deployment_of,
     passphrase,
@@ -65,29 +69,34 @@ class EngineStack(auto.Stack):
 class EngineWorkspace(auto.LocalWorkspace):
     """A workspace with fewer starts of the CLI, each of which takes a quarter of a second."""
 
-    def __init__(self, exists: bool, **options: Any) -> None:
-        """`exists`: there is the stack that is worked on."""
+    def __init__(self, stored: Callable[[str], Mapping[str, Any] | None], **options: Any) -> None:
+        """`stored`: reads a stack's checkpoint file; None where there is none."""
         super().__init__(**options)
-        self._exists = exists
+        self._stored = stored
 
     def select_stack(self, stack_name: str) -> None:
         """Select nothing: every operation names its stack. Raises `StackNotFoundError` where it has to be made."""
-        if not self._exists:
+        if self._stored(stack_name) is None:
             raise auto.StackNotFoundError(auto.CommandResult(stdout="", stderr="no stack named", code=1))
 
     def set_all_config(self, stack_name: str, config: auto.ConfigMap, *, path: bool = False) -> None:
         """Write the configuration, of which nothing is secret, into the stack's file, as the CLI does."""
         try:
             settings = self.stack_settings(stack_name)
-        except FileNotFoundError:
-            settings = auto.StackSettings()
+        except (FileNotFoundError, AttributeError, TypeError, yaml.YAMLError):
+            settings = auto.StackSettings()  # none, or half a file of a killed driver: the state has what counts
         settings.config = {key: item.value for key, item in config.items()}
         self.save_stack_settings(stack_name, settings)
 
     def stack_outputs(self, stack_name: str) -> auto.OutputMap:
-        """Ask once. The SDK asks a second time, to know which outputs are secret."""
-        words = ["stack", "output", "--json", "--show-secrets", "--stack", stack_name]
-        values = json.loads(self._run_pulumi_cmd_sync(words).stdout)
+        """Read the checkpoint file, where its format is known and no output is secret. Raises `KeyError` for a stack
+        without outputs."""
+        document = self._stored(stack_name) or {}
+        resources = deployment_of(document)["resources"] if document.get("version") == FORMAT_VERSION else ()
+        values = next((item["outputs"] for item in resources if item["type"] == "pulumi:pulumi:Stack"), None)
+        if values is None or SECRET_MARK in json.dumps(values):
+            words = ["stack", "output", "--json", "--show-secrets", "--stack", stack_name]
+            values = json.loads(self._run_pulumi_cmd_sync(words).stdout)
         return {name: auto.OutputValue(value, secret=True) for name, value in values.items()}
 
 
@@ -110,7 +119,7 @@ class Engine:
         settings = stack_settings(document)
         try:
             workspace = EngineWorkspace(
-                document is not None,
+                partial(stored_state, self.context.store),
                 work_dir=str(self.work),
                 program=program,
                 pulumi_command=LeashedCommand(self.leases, self.context.spec.campaign, self.context.progress.note),
@@ -140,7 +149,7 @@ class Engine:
         failed."""
         with self._operation("pulumi destroy", stack) as watch:
             self._resolve(stack, self._note_unsure)
-            self._unprotect(stack)
+            self._unprotect(stack, deleted_with_others)
             # Destroy all that can go even if something fails: each hour of it bills.
             destroying = self._announce("destroying", watch)
             stack.destroy(on_event=destroying, on_output=_quiet, continue_on_error=True)
@@ -189,10 +198,12 @@ class Engine:
         """Store the deployment that `change` returns, unless None. Raises `EngineFailed`. It is an operation with
         leases and unlocking: the CLI stores nothing in a stack that a dead engine left locked."""
         with self._operation("a change of the state", stack):
-            new = change(self._deployment(stack))
+            export = self._export(stack)
+            new = change(export.deployment or {})
             if new is not None:
                 self.context.guard()
-                stack.import_stack(auto.Deployment(version=FORMAT_VERSION, deployment=new))
+                export.deployment = new
+                stack.import_stack(export)
 
     def resources(self, stack: auto.Stack) -> int:
         """Return the number of resources in the state. Raises `EngineFailed`."""
@@ -200,15 +211,27 @@ class Engine:
             return len(self._deployment(stack).get("resources", ()))
 
     def _deployment(self, stack: auto.Stack) -> Mapping[str, Any]:
-        """Return the stored deployment with its secrets encrypted: S3 answers it without a start of the engine."""
-        document = stored_state(self.context.store, stack.name)
-        return (stack.export_stack().deployment or {}) if document is None else deployment_of(document)
+        return self._export(stack).deployment or {}
 
-    def _unprotect(self, stack: auto.Stack) -> None:
-        """Lift the protection: the caller has seen that nothing is lost with what holds state."""
-        deployment = self._deployment(stack)
-        if unprotect(deployment.get("resources", ())):
-            stack.import_stack(auto.Deployment(version=FORMAT_VERSION, deployment=deployment))
+    def _export(self, stack: auto.Stack) -> auto.Deployment:
+        """Return the stored deployment with its secrets encrypted: S3 answers it without a start of the engine. Of a
+        later format the engine itself says what belongs to it."""
+        document = stored_state(self.context.store, stack.name)
+        if document is None or document.get("version") != FORMAT_VERSION:
+            return stack.export_stack()
+        return auto.Deployment(version=FORMAT_VERSION, deployment=dict(deployment_of(document)))
+
+    def _unprotect(
+        self, stack: auto.Stack, needless: Callable[[Mapping[str, Any]], set[str]] = lambda deployment: set()
+    ) -> None:
+        """Lift the protection, and forget what `needless` names: the caller has seen that nothing is lost with what
+        holds state."""
+        export = self._export(stack)
+        deployment = export.deployment or {}
+        urns = needless(deployment)
+        if unprotect(deployment.get("resources", ())) or urns:
+            export.deployment = without_resources(deployment, urns) if urns else deployment
+            stack.import_stack(export)
 
     def _resolve(self, stack: auto.Stack, on_failure: Failed = refuse) -> None:
         """Resolve what a killed engine left pending: adopt what AWS carried out, and refresh it. `on_failure` is called

@@ -25,6 +25,9 @@ BOUND_S = 20.0
 """Time from the first gentle signal to force."""
 _PLUGINS_S = 2.0
 """Time for plugins to end after their engine."""
+_LOOK_S = 0.1
+_ENDED = (FileNotFoundError, ProcessLookupError)
+"""How /proc says that a process has ended meanwhile."""
 
 
 def now() -> float:
@@ -33,10 +36,11 @@ def now() -> float:
 
 
 def marked_processes(mark: str | None = None) -> dict[int, str]:
-    """Return the living processes with a mark (this one, or any): pid -> mark."""
+    """Return the living processes with a mark (this one, or any): pid -> mark. Raises `OSError` where one cannot be
+    seen: it may live."""
     marks = {}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
-        with suppress(OSError):
+        with suppress(*_ENDED):
             value = mark_of(pid)
             if value is not None and (mark is None or value == mark) and not _zombie(pid):
                 marks[pid] = value
@@ -45,7 +49,7 @@ def marked_processes(mark: str | None = None) -> dict[int, str]:
 
 def mark_of(pid: int) -> str | None:
     """Return the mark of a process, None without one or when it may not be read."""
-    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+    with suppress(*_ENDED, PermissionError), open(f"/proc/{pid}/environ", "rb") as file:
         for entry in file.read().split(b"\0"):
             name, _, value = entry.partition(b"=")
             if name == MARK.encode():
@@ -55,17 +59,28 @@ def mark_of(pid: int) -> str | None:
 
 def end(mark: str, bound_s: float = BOUND_S) -> None:
     """End all processes with this mark: the engine by an interrupt, then its plugins, all by force after the bound."""
-    bound, plugins_end = now() + bound_s, None
-    for pid in _roots(marked_processes(mark)):
-        _send(pid, signal.SIGINT)
-    while living := marked_processes(mark):
-        engines = [pid for pid in _roots(living) if _is_engine(pid)]
+    bound, plugins_end, is_asked = now() + bound_s, None, False
+    while True:
+        try:
+            living = marked_processes(mark)
+            roots = _roots(living)
+            engines = [pid for pid in roots if _is_engine(pid)]
+        except OSError:  # they may live, so they are looked for again
+            time.sleep(_LOOK_S)
+            continue
+        if not living:
+            return
+        if not is_asked:
+            is_asked = True
+            for pid in roots:
+                _send(pid, signal.SIGINT)
+            continue
         if not engines and plugins_end is None:
             plugins_end = now() + _PLUGINS_S
         if now() > bound or (plugins_end is not None and now() > plugins_end):
             for pid in living:
                 _send(pid, signal.SIGKILL)
-        time.sleep(0.1)
+        time.sleep(_LOOK_S)
 
 
 def _roots(living: dict[int, str]) -> list[int]:
@@ -75,7 +90,7 @@ def _roots(living: dict[int, str]) -> list[int]:
 
 def _is_engine(pid: int) -> bool:
     """Return whether it is `pulumi` itself; a plugin is called `pulumi-...`, or is an interpreter."""
-    with suppress(OSError), open(f"/proc/{pid}/comm") as file:
+    with suppress(*_ENDED), open(f"/proc/{pid}/comm") as file:
         return file.read().strip() == "pulumi"
     return False
 
@@ -91,7 +106,7 @@ def _zombie(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    with suppress(OSError), open(f"/proc/{pid}/stat") as file:
+    with suppress(*_ENDED), open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()
     return []
 

@@ -54,6 +54,8 @@ def stack_settings(document: Mapping[str, Any] | None) -> dict[str, str]:
 
 FORMAT_VERSION = 3
 """Version of the format of Pulumi 3's checkpoint files."""
+SECRET_MARK = "4dabf18193072939515e22adb298388d"
+"""Key by which Pulumi marks a secret, or an asset, among a state's values."""
 
 
 def stored_state(store: CampaignStore, stack: str) -> dict[str, Any] | None:

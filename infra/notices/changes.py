@@ -28,6 +28,8 @@ from infra.spec.notify import Change
 
 FIRST_REMINDER = timedelta(hours=1)
 NEXT_REMINDERS = timedelta(hours=6)
+MOST_DOUBTS = 5
+"""Of one kind in an attempt: reasons may have a name in them that is another one each time."""
 STALE = timedelta(days=1)
 """Age from which a change is no longer told: nobody was there to tell it, and something else has followed."""
 
@@ -53,17 +55,25 @@ class Told:
 
 def changes(events: Iterable[Event], now: datetime) -> tuple[Told, ...]:
     """Return every change worth telling that is younger than a day, and the newest reminder that is due."""
-    changes_told, wait, doubts = list[Told](), _Wait(), set[str]()
+    changes_told, wait, doubts = list[Told](), _Wait(), dict[str, set[str]]()
     for event in ordered(events):
         repeats = wait.goes_on(event)
         wait.hear(event, repeats)
-        repeats = repeats or event.kind in doubts
         if isinstance(event.payload, AttemptLaunched):
             doubts.clear()
         elif isinstance(event.payload, Doubt) or (isinstance(event.payload, WatchRaised) and event.payload.is_slow):
-            doubts.add(event.kind)
+            repeats = _is_known(event, doubts.setdefault(event.kind, set())) or repeats
         changes_told += [] if repeats else _changes_of(event, changes_told)
     return (*(change for change in changes_told if now - change.event.at < STALE), *wait.reminder(now))
+
+
+def _is_known(event: Event, subjects: set[str]) -> bool:
+    """Return whether people know of this doubt, and note it."""
+    subject = event.payload.subject if isinstance(event.payload, Doubt) else ""
+    if subject in subjects or len(subjects) >= MOST_DOUBTS:
+        return True
+    subjects.add(subject)
+    return False
 
 
 def told_by(key: str, events: Iterable[Event]) -> Told | None:

@@ -8,8 +8,8 @@ from typing import Literal
 
 from infra.errors import UserError
 from infra.plan.estimates import cost
-from infra.plan.estimates.campaign import estimate
-from infra.plan.estimates.clock import UNTIL_ARCHIVED, StageTime, seconds
+from infra.plan.estimates.campaign import Estimate, estimate
+from infra.plan.estimates.clock import UNTIL_ARCHIVED, StageTime, launch_wait, seconds
 from infra.plan.estimates.cost import CostLine
 from infra.plan.estimates.figure import Figure, cents, figure
 from infra.plan.estimates.step_time import seconds_of, with_step_time
@@ -18,7 +18,8 @@ from infra.plan.estimates.work import work_figures
 from infra.plan.facts import Facts, Offer
 from infra.plan.layout import GangLayout, layout
 from infra.plan.pilot import pilot_figures
-from infra.plan.purchase import SCALE_DOWN
+from infra.plan.purchase import RESERVED, SCALE_DOWN
+from infra.spec import duration
 from infra.spec.campaign import Spec
 from trainer.contract import CheckpointConfig
 from trainer.contract.frozen import Frozen
@@ -36,6 +37,9 @@ class Totals(Frozen):
     """Rate with the GPU node group at zero, which bills until the teardown."""
     usd_at_deadline: Figure
     """Cost if the GPU nodes stay up until the deadline."""
+    usd_of_dead_launch: Figure | None = None
+    """Most that the time between two steps of a launch costs whose driver is gone, before AWS's schedule sets the GPU
+    nodes to zero; None where none does: nodes that are reserved or borrowed, and plans older than the field."""
 
 
 class BlockTimes(Frozen):
@@ -113,7 +117,7 @@ def _plan(spec: Spec, facts: Facts) -> Plan:
         pilot=pilot_figures(spec, *(cost.rate_usd_per_hour(guess.lines, gpu=gpu) for gpu in (True, False))),
         cost=guess.lines,
         budget_usd=spec.money.budget_usd,
-        totals=_totals(spec, guess.stages, guess.lines, guess.usd, guess.usd_at_deadline),
+        totals=_totals(spec, guess, facts.environment.makes_cluster),
         tiers=guess.tiers,
         cadence=guess.saving.figures,
         checkpoint=guess.saving.checkpoint,
@@ -135,21 +139,25 @@ def _block(spec: Spec, stages: tuple[StageTime, ...], every_steps: int) -> Block
     )
 
 
-def _totals(
-    spec: Spec, stages: tuple[StageTime, ...], lines: tuple[CostLine, ...], usd: Decimal, at_deadline: Decimal
-) -> Totals:
+def _totals(spec: Spec, guess: Estimate, makes_cluster: bool) -> Totals:
+    stages, lines = guess.stages, guess.lines
     running, idle = cost.rate_usd_per_hour(lines, gpu=True), cost.rate_usd_per_hour(lines, gpu=False)
     deadline_hours = spec.money.deadline.total_seconds() / 3600
+    launch = min(launch_wait(spec), spec.money.deadline)
+    launch_usd = cents(running * Decimal(launch.total_seconds()) / 3600)
+    words = f"{duration.text(launch)} x {cents(running)} USD/h; then AWS ends the nodes of a driver that is gone"
+    is_bounded = makes_cluster and spec.nodes.capacity not in RESERVED
     return Totals(
         clock=figure("clock", seconds(stages), "s", " + ".join(stage.stage for stage in stages)),
         gpu_clock=figure("clock to deadline", seconds(stages, *UNTIL_ARCHIVED), "s", " + ".join(UNTIL_ARCHIVED)),
-        usd=figure("cost", cents(usd), "USD", "sum of the lines"),
+        usd=figure("cost", cents(guess.usd), "USD", "sum of the lines"),
         usd_per_hour=figure("rate with GPU nodes", running, "USD/h", "sum of the hourly lines, builder gone", 4),
         usd_per_hour_idle=figure("rate without GPU nodes", idle, "USD/h", "sum of the lines that stay", 4),
         usd_at_deadline=figure(
             "cost at the deadline",
-            at_deadline,
+            guess.usd_at_deadline,
             "USD",
             f"{deadline_hours:g} h x {cents(running)} USD/h + teardown x {cents(idle)} USD/h + what bills by size",
         ),
+        usd_of_dead_launch=figure("a launch left alone", launch_usd, "USD", words) if is_bounded else None,
     )

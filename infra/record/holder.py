@@ -46,8 +46,11 @@ class Holder(Frozen):
 
     def provably_gone(self) -> bool:
         """Return True only if this is the holder's machine and PID namespace and its process does not exist."""
-        same_machine = self.boot_id == _boot_id() and self.pid_namespace == _pid_namespace() and self.boot_id != ""
-        return same_machine and start_ticks(self.pid) != self.start_ticks
+        try:
+            same_machine = self.boot_id == _boot_id() and self.pid_namespace == _pid_namespace() and self.boot_id != ""
+            return same_machine and start_ticks(self.pid) != self.start_ticks
+        except OSError:  # what cannot be seen may live
+            return False
 
     def __str__(self) -> str:
         return f"{self.user}@{self.host} (process {self.pid})"

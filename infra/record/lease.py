@@ -178,18 +178,18 @@ class Lease(Generic[Where]):
         """Let the lease last for `ttl` after each renewal in this block, if that is longer: a gap in the connection to
         S3 does not end what is under way. Blocks may overlap, on several threads. It counts once S3 has it: other
         holders wait as long as it says there."""
-        self._choose(begun=ttl)
+        with self._choosing:
+            self._longer.append(ttl)
         try:
+            self._choose()  # a signal may come while it is written
             yield
         finally:
-            self._choose(ended=ttl)
+            with self._choosing:
+                self._longer.remove(ttl)
+            self._choose()
 
-    def _choose(self, begun: timedelta | None = None, ended: timedelta | None = None) -> None:
+    def _choose(self) -> None:
         with self._choosing:
-            if begun is not None:
-                self._longer.append(begun)
-            if ended is not None:
-                self._longer.remove(ended)
             self._wanted = max([self._usual, *self._longer])
             self.ttl = min(self.ttl, self._wanted)
         self.renew()

@@ -19,13 +19,19 @@ from infra.record.payloads import Payload
 from infra.record.payloads.attempts import AttemptLaunched, NodesAtZero, NodeShare, PilotProven
 from infra.record.payloads.outputs import BakeOutput
 from infra.record.payloads.stages import DataBegun, DataEnded, DriverTookOver, StageFailed, StageFinished, StageStarted
-from infra.record.payloads.training import ArchiveFailed, ArchiveUnproven, ArchiveVerified, TrainingFinished
+from infra.record.payloads.training import (
+    ArchiveFailed,
+    ArchiveUnproven,
+    ArchiveVerified,
+    Relaunched,
+    TrainingFinished,
+)
 
 _MICROSECOND = timedelta(microseconds=1)
 _HOUR = 3_600_000_000
 """Microseconds."""
 _BUILDERS = Fraction(2)
-"""Builders of a bake, which stand beside each other."""
+"""The most builders that stand while a bake runs; its outputs say for how long each has."""
 _WITHOUT_STACK = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.CERTIFY, Stage.REPORT)
 
 
@@ -126,10 +132,34 @@ def _windows(record: tuple[Event, ...], end: datetime) -> tuple[dict[Billing, tu
         if event is None:
             break
         bills = bills_now
-        outputs = event.payload.outputs if isinstance(event.payload, StageFinished) else None
-        if isinstance(outputs, BakeOutput) and outputs.baked is False:
-            windows[Billing.BUILDER] = ()  # the inputs were baked before: there was no builder
+        match event.payload:
+            case StageFinished(outputs=BakeOutput() as outputs):
+                windows[Billing.BUILDER] = _builder_windows(windows[Billing.BUILDER], time, outputs)
+            case Relaunched(bake=BakeOutput(builder_s=float(builder_s))) if builder_s:
+                # It bakes outside the stage, right before.
+                begun = max([time - timedelta(seconds=builder_s), *(up.ended for up in windows[Billing.BUILDER])])
+                up = Up(begun, time, Fraction(1))
+                windows[Billing.BUILDER] += (up._replace(share=_share(builder_s, up)),) if begun < time else ()
     return windows, bills
+
+
+def _share(seconds: float, up: Up) -> Fraction:
+    """Return the share with which a window counts so many seconds."""
+    return Fraction(round(seconds * 1_000_000), _micros(up))
+
+
+def _builder_windows(windows: tuple[Up, ...], end: datetime, outputs: BakeOutput) -> tuple[Up, ...]:
+    """Return the windows, with what builders stood in the bake that has ended just now: none where the inputs were
+    baked before. Earlier versions had one after the other, and noted no time."""
+    if not windows or windows[-1].ended != end:
+        return windows
+    *others, last = windows
+    share = Fraction(1)
+    if outputs.builder_s is not None:
+        share = _share(outputs.builder_s, last)
+    elif outputs.baked is False:
+        share = Fraction(0)
+    return (*others, last._replace(share=share)) if share else tuple(others)
 
 
 def _moment(event: Event) -> datetime:

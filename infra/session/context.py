@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from lightkube import Client
 
@@ -27,6 +26,8 @@ from infra.spec.names import Buckets, Names
 
 First = TypeVar("First")
 Second = TypeVar("Second")
+Result = TypeVar("Result")
+_LOOK_S = 0.05
 
 
 def turns(seconds: float, interval: float = 0.5) -> Iterator[None]:
@@ -40,6 +41,19 @@ def turns(seconds: float, interval: float = 0.5) -> Iterator[None]:
         yield
         if not is_over:
             time.sleep(interval)
+
+
+@dataclass
+class Halt:
+    """A flag without a lock, which a signal in the middle would leave taken."""
+
+    flag: bool = False
+
+    def set(self) -> None:
+        self.flag = True
+
+    def is_set(self) -> bool:
+        return self.flag
 
 
 @dataclass
@@ -61,8 +75,8 @@ class Context:
     """Identity beyond the name; empty if none is recorded: a bake ahead, or a campaign that never began."""
     outputs: dict[Stage, StageOutput] = field(default_factory=dict)
     """Stage -> outputs, for stages that have finished."""
-    halt: threading.Event = field(default_factory=threading.Event)
-    """Set for the works of `side_by_side` that are to end: one of them has failed, or the driver was interrupted."""
+    halt: Halt = field(default_factory=Halt)
+    """Set for the works of `run_both` that are to end: one of them has failed, or the driver was interrupted."""
 
     @property
     def names(self) -> Names:
@@ -87,7 +101,7 @@ class Context:
             yield
 
 
-def side_by_side(
+def run_both(
     context: Context, first: Callable[[Context], First], second: Callable[[Context], Second]
 ) -> tuple[First, Second]:
     """Run two works, each on a thread; return both results.
@@ -95,23 +109,50 @@ def side_by_side(
     If one raises, or a signal comes, the other ends at its next turn. Raises the first error once both have ended,
     however often a signal comes: the lease and the files that they use are the caller's.
     """
-    own = replace(context, halt=threading.Event())
-    pool = ThreadPoolExecutor(2, "side-by-side")
+    own = replace(context, halt=Halt())
+    left, right = _Work(own, first), _Work(own, second)
+    works: tuple[_Work[Any], ...] = (left, right)
     try:
-        left, right = pool.submit(first, own), pool.submit(second, own)
-        for work in as_completed((left, right)):
-            work.result()
-        return left.result(), right.result()
+        for work in works:
+            work.start()
+        while not all(work.is_over for work in works) and not any(work.errors for work in works):
+            time.sleep(_LOOK_S)
+        for error in [error for work in works for error in work.errors]:
+            raise error
+        return left.results[0], right.results[0]
     except BaseException:
         context.progress.step("it ends: what was begun beside it stops first")
         raise
     finally:
-        _halt(own, pool)
+        _halt(own, works)
 
 
-def _halt(context: Context, pool: ThreadPoolExecutor) -> None:
+class _Work(threading.Thread, Generic[Result]):
+    """A work of `run_both`. Its state is read without a lock: a signal that interrupts whoever takes one leaves it
+    taken, and one that interrupts a thread's join lets CPython 3.11 take the thread for ended."""
+
+    def __init__(self, context: Context, act: Callable[[Context], Result]) -> None:
+        super().__init__(name="run-both")
+        self._context, self._act = context, act
+        self.has_begun = self.is_over = False
+        self.results, self.errors = list[Result](), list[BaseException]()
+
+    def run(self) -> None:
+        self.has_begun = True
+        try:
+            if not self._context.halt.is_set():
+                self.results.append(self._act(self._context))
+        except BaseException as error:
+            self.errors.append(error)
+        finally:
+            self.is_over = True
+
+
+def _halt(context: Context, works: Sequence[_Work[Any]]) -> None:
+    """Wait until no work runs: one that has not begun by now never does. A signal ends no wait."""
     while True:
         with suppress(BaseException):  # a signal's alone: the works keep their own errors
             context.halt.set()
-            pool.shutdown()
+            while any(work.has_begun and not work.is_over for work in works):
+                time.sleep(_LOOK_S)
             return

@@ -241,9 +241,15 @@ class Spec(Section):
     def services(self) -> tuple[str, ...]:
         """Services that need an interface endpoint where nodes have no other path to AWS."""
         sources = [*self.secrets.values(), *self.notify.addresses.values()]
-        unused_services = {FSX_SERVICE, MONITORING_SERVICE} if self.storage.shared is None else set()
+        unused_services = {FSX_SERVICE} if self.storage.shared is None else set()
+        unused_services |= set() if self.watches_file_system else {MONITORING_SERVICE}
         secrets_service = (SECRETS_SERVICE,) if any(name.secret for name in sources) else ()
         return (*(name for name in ENDPOINT_SERVICES if name not in unused_services), *secrets_service)
+
+    @property
+    def watches_file_system(self) -> bool:
+        """True where the steward asks CloudWatch about the file system, and Prometheus asks the steward."""
+        return self.storage.shared is not None and self.addons.prometheus and self.cluster is None
 
     @property
     def prepares_data(self) -> bool:

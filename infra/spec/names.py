@@ -210,6 +210,8 @@ def campaign_stack(campaign: str) -> str:
 
 _POOLS = (GPU_POOL, SYSTEM_POOL, DATA_POOL)
 _MACHINES = (*_POOLS, BUILDER)
+BUILDER_TYPE = "m7i.large"
+"""Instance type of a builder."""
 BUILDERS = (BUILDER, "trainer-image")
 """The schedules that end builders: of the node image's, and of the trainer image's."""
 _NOTICES = ("deadline-notice", "launch-notice", "silence-notice")

@@ -63,9 +63,10 @@ class Notify(Section):
     on: tuple[Change, ...] = tuple(Change)
     """Changes to tell: `training` began, also after a relaunch; a `node` was replaced, EC2 announces that it takes one,
     or the gang has another number of them; `checkpoints` are not recognised or not sealed, or a job did not go on from
-    the one it was offered; the `watch` has found a slow rise, once in an attempt; `held` for a person; training
-    `finished`; `archived`; `torn-down`; a stage, the archive or the certificate has `failed`; still `billing`, an hour
-    after somebody should have acted, and every six hours from then on; an `alert` of the monitoring."""
+    the one it was offered, once in an attempt for each reason; the `watch` has found a slow rise, once in an attempt;
+    `held` for a person; training `finished`; `archived`; `torn-down`; a stage, the archive or the certificate has
+    `failed`; still `billing`, an hour after somebody should have acted, and every six hours from then on; an `alert` of
+    the monitoring."""
 
     @model_validator(mode="after")
     def _subscribes_to_one_topic(self) -> Self:

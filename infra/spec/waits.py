@@ -95,7 +95,9 @@ BUILDER_BOOT = WaitBound(
     "a builder boots, and its SSM agent answers", "2 to 5 min", _UNSOURCED, 10, ("ec2.instance_running",), longest=5
 )
 IMAGE = WaitBound(
-    "EC2 makes an image of a builder's disk", "10 to 20 min", f"{_UNSOURCED}; botocore's waiter gives up after 10 min",
+    "EC2 makes an image of a builder's disk", "10 to 20 min",
+    "EC2's guide: several minutes by the disk's size, at worst 24 h; Packer, issue 6536: over 10 min; "
+    "scylla-machine-image, pull 352: over 30 min",
     45, ("ec2.image_available",), longest=20,
 )  # fmt: skip
 ROLE_KNOWN = WaitBound(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 import httpx2
@@ -25,6 +27,8 @@ from infra.cluster.standing.queueing import (
     LocalQueue,
     WorkloadPriorityClass,
     demand,
+    pod_demand,
+    quantities,
     quota_gaps,
 )
 from infra.errors import first_line
@@ -39,8 +43,13 @@ Object = dict[str, Any]
 SHARED_MODE = "ReadWriteMany"
 
 
-def look_at_queue(client: Client, cluster: StandingCluster, documents: Sequence[Object]) -> SeenQueue | None:
-    """Return what the queue says to the gang among `documents`; None without a queue.
+def look_at_queue(
+    client: Client,
+    cluster: StandingCluster,
+    documents: Sequence[Object],
+    overhead: Mapping[str, Decimal] = MappingProxyType({}),
+) -> SeenQueue | None:
+    """Return what the queue says to the gang among `documents`; None without a queue. `overhead`: of each of its pods.
 
     Raises `ApiError` for an answer other than that an object is not there.
     """
@@ -62,7 +71,7 @@ def look_at_queue(client: Client, cluster: StandingCluster, documents: Sequence[
             raise
         return SeenQueue(absent=f"the cluster has no Kueue with kueue.x-k8s.io/v1beta2: {first_line(error)}")
     gang = next(document for document in documents if QUEUE_LABEL in document["metadata"].get("labels", {}))
-    gaps = quota_gaps(queue, demand(gang))
+    gaps = quota_gaps(queue, demand(gang, overhead))
     return SeenQueue(
         # Of a broken ClusterQueue its LocalQueue says no more than that.
         inactive=_inactive(f"ClusterQueue {name}", queue) or _inactive(f"LocalQueue {cluster.queue}", local),
@@ -106,16 +115,20 @@ def look(
     answers = SeenCluster(user=user, missing_rights=missing)
     if missing:
         return answers  # what follows would be refused for the same reason
+    gang_pod = next(document for _, document in documents if _is_of_gang(document))
+    overhead = _overhead(connect(cluster, dry_run=True), cluster, gang_pod)
+    pod_takes = pod_demand(gang_pod["spec"], overhead)
+    listing = client.list(Node, labels=dict(cluster.nodes.labels))
     return answers.model_copy(
         update={
             "held_names": held_names(client, spec, cluster),
-            "nodes": tuple(_node(node, cluster) for node in client.list(Node, labels=dict(cluster.nodes.labels))),
+            "nodes": tuple(_node(node, cluster, pod_takes, overhead) for node in listing),
             "volume": _volume(client, cluster),
             "bucket": _bucket(client, cluster),
             "claim": _claim(client, cluster.fabric),
             "dry_runs": tuple(_dry_run(connect(cluster, dry_run=True), *document) for document in documents),
             "policy_gap": _policy_gap(connect(cluster, dry_run=True), spec, cluster, documents),
-            "queue": look_at_queue(client, cluster, [document for _, document in documents]),
+            "queue": look_at_queue(client, cluster, [document for _, document in documents], overhead),
         }
     )
 
@@ -142,9 +155,41 @@ def _may(client: Client, cluster: StandingCluster, right: Right, verb: str) -> I
             yield bool(review.status and review.status.allowed)
 
 
-def _node(node: Node, cluster: StandingCluster) -> SeenNode:
+def _is_of_gang(document: Object) -> bool:
+    return document["kind"] == "Pod" and document["spec"]["serviceAccountName"] == TRAINER_ACCOUNT
+
+
+def _overhead(client: Client, cluster: StandingCluster, pod: Object) -> dict[str, Decimal]:
+    """Return what the RuntimeClass takes of a node beside each pod, by the pod as the server would make it; empty where
+    it refuses the pod, which the dry runs say. `client` makes nothing."""
+    if cluster.nodes.runtime_class is None:
+        return {}
+    try:
+        answer: Any = client.create(from_dict(pod))
+    except httpx2.HTTPStatusError:  # an `ApiError` is one
+        return {}
+    return quantities(answer.spec.overhead or {})
+
+
+def _node(
+    node: Node, cluster: StandingCluster, pod_takes: Mapping[str, Decimal], overhead: Mapping[str, Decimal]
+) -> SeenNode:
+    """`pod_takes`: resource -> what a pod of the gang takes, its `overhead` included."""
     name = str(node.metadata.name if node.metadata else "")
-    return SeenNode(name=name, obstacle="; ".join(_obstacles(node, cluster)))
+    short = _shortages(node, cluster, pod_takes, overhead)
+    return SeenNode(name=name, obstacle="; ".join([*_obstacles(node, cluster), *short]))
+
+
+def _shortages(
+    node: Node, cluster: StandingCluster, pod_takes: Mapping[str, Decimal], overhead: Mapping[str, Decimal]
+) -> Iterator[str]:
+    """Yield what a node has too little of, beside the devices. What it does not report is not known."""
+    allocatable = quantities((node.status.allocatable if node.status else None) or {})
+    for resource, amount in pod_takes.items():
+        if resource not in cluster.nodes.devices and allocatable.get(resource, amount) < amount:
+            extra = overhead.get(resource, Decimal()).normalize()
+            part = f", of which RuntimeClass {cluster.nodes.runtime_class} takes {extra:f}" if extra else ""
+            yield f"{allocatable[resource].normalize():f} {resource} of {amount.normalize():f}{part}"
 
 
 def _obstacles(node: Node, cluster: StandingCluster) -> Iterator[str]:
@@ -214,8 +259,7 @@ def _policy_gap(client: Client, spec: Spec, cluster: StandingCluster, documents:
     it refuses it. `client` makes nothing."""
     if not (spec.runtime.host_network or cluster.fabric.ipc_lock):
         return ""
-    pods = (document["spec"] | {"hostPID": True} for _, document in documents if document["kind"] == "Pod")
-    wish = next(pod for pod in pods if pod["serviceAccountName"] == TRAINER_ACCOUNT)
+    wish = next(document["spec"] | {"hostPID": True} for _, document in documents if _is_of_gang(document))
     metadata = {"name": f"{spec.campaign}-guard", "namespace": cluster.namespace}
     answer = _dry_run(client, "", {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": wish})
     return "" if answer.refusal else f"a pod of account {TRAINER_ACCOUNT} with hostPID"

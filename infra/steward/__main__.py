@@ -73,8 +73,8 @@ def main() -> int:
     if config.spec.addons.prometheus:
         AlertWatch(store, lease.check).open()
         steward.series.open()
-        if config.spec.storage.shared is not None and config.spec.cluster is None:
-            steward.file_system.open()
+    if config.spec.watches_file_system:
+        steward.file_system.open()
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt.number)
     try:
         steward.run()

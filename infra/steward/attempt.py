@@ -28,6 +28,8 @@ _SHIP_REST_S = 15.0
 _BROKEN_GANG_GRACE_S = 1
 _STOP_MARGIN_S = 15.0
 _HANGS = (FailureClass.HANG, FailureClass.STARTUP)
+_COMMITS = (FailureClass.INTERRUPTED, FailureClass.QUEUE)
+"""Ends of a sound gang: its pods have their grace."""
 
 
 log = logging.getLogger("steward")
@@ -178,7 +180,7 @@ class NewestAttempt:
     def end(self, action: EndAttempt, view: Observation) -> None:
         """Record the end before the job is removed, so that a successor after a kill knows of it."""
         stacks: tuple[str, ...] = ()
-        if action.failure is FailureClass.INTERRUPTED:
+        if action.failure in _COMMITS:
             self._let_commit()
         elif action.failure in _HANGS:  # before the ranks are gone
             suspect = next((pod.name for pod in view.pods if pod.node == action.first_failed), None)
@@ -210,7 +212,7 @@ class NewestAttempt:
         self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, failed_attempt)})
         self.in_flight = False
         attempts.remove(self._client, self.kind, self.job)
-        if action.failure is not FailureClass.INTERRUPTED:
+        if action.failure not in _COMMITS:
             attempts.end_now(self._client, self.labels, _BROKEN_GANG_GRACE_S)
 
     def _last_words(self, action: EndAttempt, view: Observation) -> list[str]:

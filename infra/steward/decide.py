@@ -182,6 +182,8 @@ def _decide_running(view: Observation, policy: Policy, repair_count: int) -> Act
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=stop)
     if view.vanished:  # a missing pod is no failure of the job then, and no end
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=view.vanished)
+    if view.stopped_for is not None and view.stopped_for > policy.heartbeat_timeout:  # nobody was quick to undo it
+        return EndAttempt(failure=FailureClass.QUEUE, why=view.queued)
     if view.queued:  # the queue starts the pods, and has ended those that are missing
         return Wait(why=view.queued)
     dead = blame.dead_nodes(view, policy.heartbeat_timeout)

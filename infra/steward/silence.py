@@ -48,8 +48,7 @@ class SilenceSchedules:
         if now < self._next:
             return
         moment, is_first = self._clock.now() + LONGEST_SILENCE, self._next == -inf
-        if schedules := self._change({"ScheduleExpression": at_expression(moment), "State": "ENABLED"}):
-            self.fired_at = firing_before(schedules[0], self._clock.now()) or self.fired_at
+        if self._change({"ScheduleExpression": at_expression(moment), "State": "ENABLED"}):
             self._fires_at = moment
         # A predecessor may have armed them, with minutes left.
         is_urgent = self._trouble and (self._fires_at is not None or is_first)
@@ -70,24 +69,24 @@ class SilenceSchedules:
         time = "nobody knows its time" if self._fires_at is None else f"it fires at {self._fires_at:%H:%M} UTC"
         return (f"the schedule that ends the GPU nodes of a silent steward is not postponed, {time}: {self._trouble}",)
 
-    def _change(self, changes: dict[str, str]) -> list[Schedule]:
-        """Return those that were changed, as they were: a campaign that is older than them has none."""
-        earlier_schedules = list[Schedule]()
+    def _change(self, changes: dict[str, str]) -> bool:
+        """Return whether any was changed, the one that ends the nodes first: a campaign that is older has none."""
+        is_changed = False
         try:
             client = self._account.client("scheduler")
             for name in self._names.silence_schedules:
-                if (schedule := change_schedule(client, name, changes, self._check)) is not None:
-                    earlier_schedules.append(schedule)
+                is_changed |= change_schedule(client, name, changes, self._check)
         except PASSING as error:
             self._trouble = first_line(error)
             log.warning("the schedules of the steward's silence are not changed: %s", self._trouble)
         else:
             self._trouble = ""
-        return earlier_schedules
+        return is_changed
 
-    def _check(self) -> None:
-        """Raise `LeaseLost` if another steward has the campaign. A lease that nobody can prove is no reason to let the
-        nodes go: while S3 is away, the steward ends them by its own bound."""
+    def _check(self, schedule: Schedule) -> None:
+        """Note whether it has fired, and raise `LeaseLost` if another steward has the campaign. A lease that nobody can
+        prove is no reason to let the nodes go: while S3 is away, the steward ends them by its own bound."""
+        self.fired_at = firing_before(schedule, self._clock.now()) or self.fired_at
         try:
             self._lease.check()
         except LeaseUnproven:

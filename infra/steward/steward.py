@@ -95,7 +95,7 @@ class Steward:
         self.committed = Committed(config.spec.campaign, store.state(), bucket=self.tiers.bucket)
         self.policy = policy_of(config)
         self.exporter = Exporter(config.spec.campaign, self.clock, self.policy.hang_timeout)
-        self.file_system = FileSystemFigures(account, lambda: store.state().file_system, self.clock)
+        self.file_system = FileSystemFigures(account, lease.check, store.state, self.clock)
         self.series = SeriesKeeper(store, lease.check, self.clock)
         self._archived = False
         self.copier = Copier(self)

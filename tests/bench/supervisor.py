@@ -8,8 +8,8 @@ step, through the end of one supervisor and the start of the next as the steward
 the same script; pairs in turns. `warm`: the same where the ranks are forked from a process that has imported torch, and
 start again in place. `seals`: a finished checkpoint copied, digested and committed, beside a plain copy of the same
 files to the same disk, durable as well, both without the page cache; pairs in turns. `stalls`: a training on all cores
-whose every second checkpoint is sealed; what its steps until the next one lose to those after a checkpoint that is not.
-Exit code 1 when a limit is missed.
+whose checkpoints are sealed, copied with a digest by a plain loop in another process, or left alone, in turns; its
+steps until the next checkpoint. Exit code 1 when a limit is missed.
 """
 
 from __future__ import annotations
@@ -48,18 +48,21 @@ MIB, BLOCK = 2**20, 2 * 2**20
 DDP = ROOT / "trainer/examples/ddp"
 ENDLESS = "1000000"
 TRAIN = """
-import json, os, pathlib, sys, time, torch
-folder, mib, every_s, saves = pathlib.Path(os.environ["BIVOUAC_CHECKPOINTS"]), *map(float, sys.argv[1:])
+import json, os, pathlib, subprocess, sys, time, torch
+folder, copier, mib, every_s, saves = pathlib.Path(os.environ["BIVOUAC_CHECKPOINTS"]), *sys.argv[1:]
+mib, every_s, saves, copying = float(mib), float(every_s), int(saves), None
 torch.set_num_threads(os.cpu_count())
 x, state, step = torch.randn(700, 700), torch.randn(int(mib * 2**18)), 0
-for save in range(int(2 * saves) + 1):
+for save in range(3 * saves + 1):
     here = folder / f"save-{step + 1}"
     here.mkdir(parents=True)
     torch.save(state, here / "state.pt")
     with open(here / "state.pt", "rb") as file:
         os.fsync(file.fileno())
-    sealed = save % 2 == 1
-    (here / ("DONE" if sealed else "not")).touch()
+    kind = ("left", "sealed", "copied")[save % 3]
+    (here / ("DONE" if kind == "sealed" else "not")).touch()
+    if kind == "copied":
+        copying = subprocess.Popen([sys.executable, "-c", copier, str(here / "state.pt"), str(here / "copy")])
     saved, before = time.time(), step
     while time.time() - saved < every_s:
         for _ in range(4):
@@ -67,7 +70,19 @@ for save in range(int(2 * saves) + 1):
         step += 1
         print(json.dumps({"step": step}), flush=True)
     step_s = (time.time() - saved) / (step - before)
-    print(json.dumps({"interval": save, "sealed": sealed, "step_s": step_s}), flush=True)
+    print(json.dumps({"interval": save, "kind": kind, "step_s": step_s}), flush=True)
+    if copying:
+        assert copying.wait() == 0
+        (here / "copy").unlink(missing_ok=True)
+"""
+COPY = """
+import hashlib, os, sys
+buffer, digest = memoryview(bytearray(2 * 2**20)), hashlib.sha256()
+with open(sys.argv[1], "rb", buffering=0) as file, open(sys.argv[2], "wb", buffering=0) as copy:
+    while count := file.readinto(buffer):
+        digest.update(buffer[:count])
+        copy.write(buffer[:count])
+    os.fsync(copy.fileno())
 """
 
 
@@ -187,14 +202,14 @@ class Bench:
 
     def stalls(self, mib: int, every_s: float, saves: int) -> dict[str, list[float]]:
         camp = self.camp("none")
-        process = camp.start(1, sys.executable, "-c", TRAIN, str(mib), str(every_s), str(saves), steps=1)
+        process = camp.start(1, sys.executable, "-c", TRAIN, COPY, str(mib), str(every_s), str(saves), steps=1)
         said = process.communicate()[0]
         assert process.returncode == 0, said[-2000:]
         rows = [json.loads(line) for line in said.splitlines() if line.startswith('{"interval"')][1:]  # one warms up
         sealing = [event["seconds"] for event in events(said, "committed")]
         assert len(sealing) == saves, f"{saves} checkpoints, {len(sealing)} sealed"
-        busy, quiet = ([row["step_s"] for row in rows if row["sealed"] is one] for one in (True, False))
-        return {"sealing s": sealing, "step s, sealed": busy, "step s, not sealed": quiet}
+        kinds = {kind: [row["step_s"] for row in rows if row["kind"] == kind] for kind in ("left", "sealed", "copied")}
+        return {"sealing s": sealing} | {f"step s, {kind}": steps for kind, steps in kinds.items()}
 
 
 def in_turns(
@@ -319,10 +334,13 @@ def main() -> int:
             verdicts.append(Verdict(what, ours, LEAST_SEALING, name, peer, at_least=True, unit="MiB/s"))
         if "stalls" in options.part:
             row = told["stalls"] = bench.stalls(options.mib, options.every, options.saves)
-            ours, peer = (tuple(1e3 * each for each in row[f"step s, {kind}"]) for kind in ("sealed", "not sealed"))
-            what, name = "a step after a checkpoint that is sealed", "after one that is not"
+            ours, peer = (tuple(1e3 * each for each in row[f"step s, {kind}"]) for kind in ("sealed", "copied"))
+            what, name = "a step after a checkpoint that is sealed", "after one that a plain loop copies with a digest"
             verdicts.append(Verdict(what, ours, MOST_STALL, name, peer, unit="ms"))
-            print(f"sealing: {statistics.median(row['sealing s']):.2f} s")
+            left_ms = 1e3 * statistics.median(row["step s, left"])
+            print(
+                f"sealing: {statistics.median(row['sealing s']):.2f} s; a step after one left alone: {left_ms:.3g} ms"
+            )
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(told | {"verdicts": [verdict.words for verdict in verdicts]}, indent=1))
     return judge(*verdicts)

@@ -26,7 +26,7 @@ from infra.record.payloads.attempts import NodeQuarantined
 from infra.steward import archiving
 from infra.steward.seeing import observe
 from tests.drills.parts.campaign_world import Campaign, drawn, twin
-from tests.results import results_of
+from tests.results import conclude, results_of
 from tests.unit.steward.steward_story import config, prepared
 
 RESULTS = results_of("drills", "campaigns")
@@ -96,13 +96,10 @@ def main() -> int:
         verdict = "ok" if not row["wrong"] else f"FAILED {'; '.join(row['wrong'])}"
         print(f"{number + 1:3d} {verdict} {json.dumps(row)}", flush=True)
     failed = sum(bool(row["wrong"]) for row in rows)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1))
     outcomes = Counter(str(row["outcome"]) for row in rows)
     faults = Counter(fault for row in rows for fault in row["faults"])
     print(f"outcomes: {dict(outcomes)}; faults: {dict(faults)}; most minutes: {max(row['minutes'] for row in rows)}")
-    print(f"drill campaigns: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
-    return 1 if failed else 0
+    return conclude(RESULTS, {"seed": options.seed, "rows": rows}, len(rows), failed, begun)
 
 
 if __name__ == "__main__":

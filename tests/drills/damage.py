@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import json
 import os
 import random
 import shutil
@@ -30,7 +29,7 @@ import torch
 
 from tests.drills.parts.storage_damage import cut, flip, swap
 from tests.drills.parts.storage_gang import Camp, Orders, run_attempt
-from tests.results import results_of
+from tests.results import conclude, results_of
 
 RESULTS = results_of("drills", "damage")
 
@@ -130,12 +129,11 @@ def main() -> int:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     seconds, failed = time.monotonic() - started, sum(bool(row["error"]) for row in rows)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"seed": options.seed, "seconds": round(seconds, 1), "rows": rows}, indent=1))
     for (kind, what), count in sorted(collections.Counter((row["kind"], _what(row["file"])) for row in rows).items()):
         print(f"{kind:6} {what:20} {count}")
-    print(f"drill damage: {len(rows)} cases, {failed} failed, {seconds:.0f} s")
-    return 1 if failed else 0
+    return conclude(
+        RESULTS, {"seed": options.seed, "seconds": round(seconds, 1), "rows": rows}, len(rows), failed, started
+    )
 
 
 def _what(file: str) -> str:

@@ -24,7 +24,7 @@ import pyarrow
 import zstandard
 from pyarrow import parquet
 
-from tests.results import results_of
+from tests.results import conclude, results_of
 from tests.root import ROOT
 from trainer.contract import DATA_MANIFEST_NAME, Parameters
 from trainer.contract.recipe import Recipe, Source
@@ -115,11 +115,8 @@ def main() -> int:
             wrong, kills = case(random.Random(f"{options.seed}:{number}"), Path(name))
         rows.append({"case": number, "kills": kills, "wrong": wrong})
         print(f"case {number}: {kills} kills: {wrong or 'the same bytes'}", flush=True)
-    failed, seconds = sum(row["wrong"] is not None for row in rows), round(time.monotonic() - begun)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1))
-    print(f"drill data: {len(rows)} cases, {failed} failed, {seconds} s")
-    return 1 if failed else 0
+    failed = sum(row["wrong"] is not None for row in rows)
+    return conclude(RESULTS, {"seed": options.seed, "rows": rows}, len(rows), failed, begun)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.session.context import Context
 from tests.rehearsal.acting import as_reader
 from tests.rehearsal.engine.changes_by_hand import HANDS, Hand, desired, lose_file_system, mutations
-from tests.results import results_of
+from tests.results import conclude, results_of
 from tests.worlds.campaign_site import CampaignSite, camp
 
 RESULTS = results_of("drills", "drift")
@@ -202,10 +202,7 @@ def main() -> int:
             rows, options.count + 1, lambda: refused_repair(one) or {"hands": ["repair of a lost file system"]}
         )
         failed += told(rows, options.count + 2, partial(new_file_system_case, one))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(rows, indent=1))
-    print(f"drill drift: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
-    return 1 if failed else 0
+    return conclude(RESULTS, rows, len(rows), failed, begun)
 
 
 if __name__ == "__main__":

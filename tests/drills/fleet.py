@@ -7,7 +7,6 @@ destroyed; some first meet an EC2 without capacity, which then comes late. `--co
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import signal
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rehearsal.stack.fleet import Case, all_cases, fleet_in, life
-from tests.results import results_of
+from tests.results import conclude, results_of
 
 RESULTS = results_of("drills", "fleet")
 SHORT_S = (0.0, 0.0, 1.0, 2.5)
@@ -66,10 +65,7 @@ def main() -> int:
             rows.append(row)
             print(f"{len(rows):3d} {row['verdict']:4s} {row['case']}", flush=True)
     failed = sum(row["verdict"] != "ok" for row in rows)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1))
-    print(f"drill fleet: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
-    return 1 if failed else 0
+    return conclude(RESULTS, {"seed": options.seed, "rows": rows}, len(rows), failed, begun)
 
 
 if __name__ == "__main__":

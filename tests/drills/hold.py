@@ -6,7 +6,6 @@ Each runs from a clone of its own, whose learning rate turns infinite after 24 s
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -20,7 +19,7 @@ from typing import Any
 
 from tests.campaign.rehearsal import Rehearsal, quick
 from tests.drills.parts.struck import environ_restored, until
-from tests.results import results_of
+from tests.results import conclude, results_of
 from tests.root import ROOT
 
 SPEC = quick(
@@ -132,10 +131,7 @@ def main() -> int:
         rows.append(row)
         print(f"{name:20} {row['seconds']:6.1f} s  {row['failure'] or 'ok'}", flush=True)
     failed = sum(row["failure"] is not None for row in rows)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(rows, indent=1))
-    print(f"drill hold: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
-    return 1 if failed else 0
+    return conclude(RESULTS, rows, len(rows), failed, begun)
 
 
 if __name__ == "__main__":

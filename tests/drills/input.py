@@ -27,7 +27,7 @@ from infra.rehearsal.site import handle
 from infra.toolchain.origin import in_cache
 from infra.toolchain.table import TOOLS
 from tests.mutations import broken_spec
-from tests.results import results_of
+from tests.results import conclude, results_of
 from tests.root import ROOT
 from tests.trainer.data_sets import open_data
 from trainer.contract import DATA_MANIFEST_NAME
@@ -155,10 +155,7 @@ def main() -> int:
         rows.append({"case": number, "kind": kind.__name__, "failed": wrong})
         print(f"{number:5} {kind.__name__:6} {wrong or 'ok'}", flush=True)
     failed = sum(row["failed"] is not None for row in rows)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1))
-    print(f"drill input: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
-    return 1 if failed else 0
+    return conclude(RESULTS, {"seed": options.seed, "rows": rows}, len(rows), failed, begun)
 
 
 if __name__ == "__main__":

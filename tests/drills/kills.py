@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import random
 import signal
@@ -35,7 +34,7 @@ from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.rehearsal.aws.world import Call
 from infra.spec.names import PROJECT
 from tests.drills.parts.struck import environ_restored, until
-from tests.results import results_of
+from tests.results import conclude, results_of
 from tests.root import ROOT
 from tests.worlds.campaign_site import CampaignSite, camp
 
@@ -246,11 +245,7 @@ def main() -> int:
             )
         print(f"{number:3} the whole: {whole or 'ok'}, {time.monotonic() - at:.0f} s", flush=True)
     failed = sum(row["failure"] is not None for row in rows)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(rows, indent=1))
-    struck = sum(not row["late"] for row in rows)
-    print(f"drill kills: {struck} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
-    return 1 if failed else 0
+    return conclude(RESULTS, rows, sum(not row["late"] for row in rows), failed, begun)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ happened: one attempt more than failures, one archive, one clean certificate.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import re
@@ -32,7 +31,7 @@ from tests.campaign.rehearsal import BIVOUAC, Rehearsal
 from tests.drills.kills_live import SHORT, pitched
 from tests.drills.parts.kills_watch import Seen, Watcher
 from tests.drills.parts.struck import environ_restored, left_over, until
-from tests.results import results_of
+from tests.results import conclude, results_of
 from tests.root import ROOT
 
 RESULTS = results_of("drills", "kills_inside")
@@ -207,10 +206,7 @@ def main() -> int:
         left = options.count - of_stewards
         one("relaunch", slipped, rows, lambda held: relaunches(held, rows, left, dice))
     failed = sum(row["failure"] is not None for row in rows)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1))
-    print(f"drill kills_inside: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
-    return 1 if failed else 0
+    return conclude(RESULTS, {"seed": options.seed, "rows": rows}, len(rows), failed, begun)
 
 
 if __name__ == "__main__":

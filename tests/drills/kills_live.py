@@ -8,7 +8,6 @@ was one of each, and a stopped driver that woke up has changed nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import re
@@ -31,7 +30,7 @@ from infra.rehearsal.aws.faults import Rule
 from tests.campaign.rehearsal import BIVOUAC, Rehearsal, quick
 from tests.drills.parts.kills_watch import Seen, Watcher
 from tests.drills.parts.struck import environ_restored, left_over, until
-from tests.results import results_of
+from tests.results import conclude, results_of
 from tests.root import ROOT
 
 RESULTS = results_of("drills", "kills_live")
@@ -322,10 +321,7 @@ def main() -> int:
     for point, number in not_struck(rows):
         rows.append({"point": point.name, "signal": number.name, "failure": "never struck"})
     failed = sum(row["failure"] is not None for row in rows)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(rows, indent=1))
-    print(f"drill kills_live: {options.count} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
-    return 1 if failed else 0
+    return conclude(RESULTS, rows, options.count, failed, begun)
 
 
 if __name__ == "__main__":

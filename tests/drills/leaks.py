@@ -30,7 +30,7 @@ from infra.spec.names import CAMPAIGN_TAG, Names
 from infra.stack.outputs import CampaignOutputs
 from tests.drills.parts.leak_plants import LOG_GROUP, PLANTS, ROLE, Place, Plant, listed
 from tests.rehearsal.aws_account import make_user
-from tests.results import results_of
+from tests.results import conclude, results_of
 from tests.worlds.campaign_site import CampaignSite, camp
 
 RESULTS = results_of("drills", "leaks")
@@ -280,10 +280,7 @@ def main() -> int:
                 rows.append({"kind": leak.plant.kind, "how": leak.how, "id": leak.id, "failure": why})
                 if not beside or why:
                     print(f"{done:4} {leak.plant.kind:22} {leak.how:14} {why or 'ok'}", flush=True)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(rows, indent=1))
-    print(f"drill leaks: {options.count} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
-    return 1 if failed else 0
+    return conclude(RESULTS, rows, options.count, failed, begun)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ of the time while it measures. The floor is a part of what a gang of the same si
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -23,7 +22,7 @@ from typing import Any
 import psutil
 
 from infra.plan.catalogue import limits
-from tests.results import results_of
+from tests.results import conclude, results_of
 from tests.root import ROOT
 from trainer.contract import Env, Expectation, HealthReport
 from trainer.contract.exits import TERMINATION_LOG_VARIABLE
@@ -125,10 +124,7 @@ def main() -> int:
         rows.append(row)
         named = f"{row.get('nodes')} nodes, slow {row.get('slow')}, named {row.get('named')}"
         print(f"{number:3d} {row['seconds']:6.1f} s  {verdict}  {named}", flush=True)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(rows, indent=1))
-    print(f"drill preflight: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")
-    return 1 if failed else 0
+    return conclude(RESULTS, rows, len(rows), failed, begun)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import random
 import shutil
 import sys
@@ -24,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from tests.results import results_of
+from tests.results import conclude, results_of
 from tests.trainer.agents import Attempt, World, run, wait_until
 from tests.trainer.data_sets import prepare
 from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, TrainConfig, parse_manifest
@@ -203,11 +202,10 @@ def main() -> int:
         if not kept:
             shutil.rmtree(work, ignore_errors=True)
     seconds, failed = time.monotonic() - started, sum(bool(kill.wrong) for kill in kills)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     rows = [vars(kill) for kill in kills]
-    RESULTS.write_text(json.dumps({"seed": options.seed, "seconds": round(seconds, 1), "rows": rows}, indent=1))
-    print(f"drill resume: {len(kills)} cases, {failed} failed, {seconds:.0f} s")
-    return 1 if failed else 0
+    return conclude(
+        RESULTS, {"seed": options.seed, "seconds": round(seconds, 1), "rows": rows}, len(kills), failed, started
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import collections
 import itertools
-import json
 import os
 import random
 import shutil
@@ -34,7 +33,7 @@ from tests.drills.parts.storage_damage import expected, inflict
 from tests.drills.parts.storage_gang import NOBODY, Camp, Orders, run_attempt
 from tests.drills.parts.storage_operations import Count, KillAt, install
 from tests.drills.parts.storage_power import Announcing, Disk, Recorder, read_record
-from tests.results import results_of
+from tests.results import conclude, results_of
 from trainer.contract import COMMITTED_NAME, step_of_folder
 
 RESULTS = results_of("drills", "storage")
@@ -302,12 +301,15 @@ def main() -> int:
         else:
             print(f"kept: {work}")
     seconds, failed = time.monotonic() - started, sum(not row["ok"] for row in rows)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"seed": options.seed, "seconds": round(seconds, 1), "rows": rows}, indent=1))
     for (kind, phase), count in sorted(collections.Counter((row["kind"], row["phase"]) for row in rows).items()):
         print(f"{kind:8} {phase:48} {count}")
-    print(f"drill storage: {sum(map(struck, rows))} cases, {failed} failed, {seconds:.0f} s")
-    return 1 if failed else 0
+    return conclude(
+        RESULTS,
+        {"seed": options.seed, "seconds": round(seconds, 1), "rows": rows},
+        sum(map(struck, rows)),
+        failed,
+        started,
+    )
 
 
 if __name__ == "__main__":

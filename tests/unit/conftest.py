@@ -8,8 +8,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import yaml
+from moto import mock_aws
 
 from infra.plan import survey as survey_module
 from infra.plan.checks import Finding, check
@@ -44,6 +46,18 @@ def base_source_seen_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(survey_module, "_look_at", look)
         yield
+
+
+@pytest.fixture
+def state_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client of moto's S3 in this process, with the bucket `state`."""
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with mock_aws():
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="state")
+        yield client
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from torch.distributed import PrefixStore, Store
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.contract import TOPOLOGY_NAME, Manifest, attempt_folder
 from trainer.contract.frozen import Frozen
+from trainer.errors import TrainerError
 from trainer.health.infiniband.gang import network_places
 from trainer.health.infiniband.ports import INFINIBAND, SYSFS, read_ports
 from trainer.health.looking import Look
@@ -58,7 +59,7 @@ def with_network(pods: Sequence[Standing], look: Look, sysfs: Path = SYSFS) -> l
 def standing(local: Tier, place: Place, config: Path) -> Standing:
     """Return this node's standing. A disk or a file that cannot be read tells nothing; the restore then says why."""
     bytes_by_step, network = dict[int, dict[int, int]](), dict[str, list[str]]()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, TrainerError):
         for claim in local.claims():
             if claim.manifest is not None and claim.manifest.world_size == place.node_count * place.ranks_per_node:
                 bytes_by_step[claim.step] = _bytes_by_node(local, claim.manifest, place.ranks_per_node)

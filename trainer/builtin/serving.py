@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import json
 import os
@@ -17,6 +18,7 @@ from trainer.builtin.failures.first_end import state_of
 from trainer.builtin.failures.verdict import seen_alive
 from trainer.builtin.heartbeat import Beat, read_beats
 from trainer.contract import Phase, RankStatus, Status
+from trainer.errors import lasting
 from trainer.place import generation
 from trainer.supervisor.ends import End
 from trainer.supervisor.place import Place
@@ -103,7 +105,7 @@ def new_token() -> None:
 
 def answer(request: BaseHTTPRequestHandler, root: Path) -> None:
     """Serve a range of a shard in a campaign's folder on the local tier: 403 without the token, 416 for an invalid
-    range, 404 for anything else."""
+    range, 503 for a shard that cannot be read now, 404 for anything else."""
     token, path = os.environ.get(TOKEN_VARIABLE, ""), _PATH.match(request.path)
     authorization = request.headers.get("Authorization", "")
     if not token or not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
@@ -111,7 +113,10 @@ def answer(request: BaseHTTPRequestHandler, root: Path) -> None:
         return
     try:
         file = open_regular(root / path.group(1)) if path else None
-    except OSError:
+    except OSError as error:
+        if not lasting(error) and error.errno != errno.EINVAL:
+            request.send_error(503, f"the shard cannot be read: {error.strerror}")
+            return
         file = None
     if file is None:
         request.send_error(404, "no such shard")

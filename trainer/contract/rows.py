@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict
 
+from trainer.contract.exits import limit_of
 from trainer.contract.sealed import MANIFEST, read_manifest, step_folder, step_of_folder
 from trainer.contract.tree import own_name
 
@@ -17,7 +18,7 @@ _OF_MANIFEST = ("attempt", "tokens", "loss", "evaluation_loss", "world_size", "z
 
 def rows_of(folder: Path, tier: str, campaign: str, node: str = "") -> list[Row]:
     """Return the steps in a folder of `step-<8 digits>` folders, newest first, unreadable ones included. `campaign`:
-    whose they are, empty for any."""
+    whose they are, empty for any. Raises a limit's `OSError`, which says nothing of any."""
     try:
         steps = sorted((step for step in map(step_of_folder, os.listdir(folder)) if step is not None), reverse=True)
     except (FileNotFoundError, NotADirectoryError):
@@ -64,6 +65,8 @@ def _row_in(place: Path, step: int, tier: str, campaign: str, node: str) -> Row:
     except FileNotFoundError:
         content = None
     except OSError as error:
+        if limit_of(error):
+            raise
         reason = f"unreadable: {error.strerror}"
         return {"tier": tier, "node": node, "step": step, "committed": False, "why": reason, "damaged": True}
     return row_of(content, partial(_size, place), step, tier, campaign, node, lambda name: (place / name).read_bytes())
@@ -72,5 +75,7 @@ def _row_in(place: Path, step: int, tier: str, campaign: str, node: str) -> Row:
 def _size(place: Path, name: str) -> int | None:
     try:
         return (place / name).lstat().st_size
-    except OSError:
+    except OSError as error:
+        if limit_of(error):
+            raise
         return None

@@ -1,13 +1,15 @@
-"""Names and manifest of a committed checkpoint, in the form of `trainer.contract.checkpoint`, and the one rule of which
-ones stay. Standard library and Python 3.8 only, as `trainer.contract.tree`."""
+"""Names and manifest of a committed checkpoint, in the form of `trainer.contract.checkpoint`, the one rule of which
+ones stay, and how long its files are waited for. Standard library and Python 3.8 only, as `trainer.contract.tree`."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
+import time
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 MANIFEST = "manifest.json"
 _FORMATS = (2, 3, 4, 5)
@@ -23,6 +25,13 @@ _SHARD = re.compile(r"attempt-\d{4,}/[^/.][^/]*")
 _LOSSES = ("loss", "evaluation_loss")
 _LARGEST = 1e15
 """Of a loss; beyond, a job has diverged, and JSON writers differ in the digits."""
+
+_Answer = TypeVar("_Answer")
+PAUSES_S = (1.0, 5.0, 15.0)
+_LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+_LASTING_NUMBERS = (errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO, errno.ENOSPC, errno.EDQUOT, None)
+"""What the files themselves say, and a full disk: it stays so. ENXIO: a pipe or socket in the place of a file; None: an
+error of ours, such as for a folder there."""
 
 
 class Identity(NamedTuple):
@@ -138,6 +147,19 @@ def _float(number: float) -> str:
         sign, digits = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
         return sign + "0.0000" + digits.replace(".", "")
     return mantissa + ("e" + str(int(power)) if exponent else "")
+
+
+def patient(read: Callable[[], _Answer]) -> _Answer:
+    """Return what `read` gives; try again after an error of storage that may pass, for 21 seconds: an evicted Lustre
+    client is back within some."""
+    for pause_s in PAUSES_S:
+        try:
+            return read()
+        except OSError as error:
+            if isinstance(error, _LASTING) or error.errno in _LASTING_NUMBERS:
+                raise
+        time.sleep(pause_s)
+    return read()
 
 
 def newest_sound(committed_steps: Iterable[int], sound: Callable[[int], bool]) -> int | None:

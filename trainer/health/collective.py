@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.contract import Expectation, Probe
-from trainer.errors import TrainerError
+from trainer.errors import TrainerError, first_line
 from trainer.health.parsers.fabric import NcclLog, parse_nccl
 from trainer.network import interface_of, split_endpoint, wait_for_name
 from trainer.supervisor.place import Place
@@ -41,7 +41,7 @@ def run(place: Place, expectation: Expectation, expectation_file: Path, timeout_
         interface = interface_of(place.pod_ip)
         wait_for_name(split_endpoint(place.rendezvous)[0], timeout_s)
     except (TrainerError, OSError) as error:
-        return Collective((), None, None, str(error).splitlines()[0])
+        return Collective((), None, None, first_line(error))
     # A node alone without GPUs measures between two processes: with one there is nothing to add up.
     count = expectation.accelerators or (2 if place.node_count == 1 else 1)
     environment = os.environ | {

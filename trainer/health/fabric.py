@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.contract import Expectation, Probe
-from trainer.errors import TrainerError
+from trainer.errors import TrainerError, first_line
 from trainer.health.bisection import Group, SlowNodes, locate
 from trainer.health.clocks import skew_probe
 from trainer.health.infiniband.ports import host_of
@@ -211,7 +211,7 @@ def main() -> int:
         finally:
             dist.destroy_process_group()
     except (TrainerError, RuntimeError, OSError) as error:
-        report["error"] = str(error).splitlines()[0][:400]
+        report["error"] = first_line(error)[:400]
     report["probes"] = [result.model_dump(mode="json") for result in probes]
     temporary = options.out.with_suffix(".part")
     temporary.write_text(json.dumps(report))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.contract.exits import write_termination
-from trainer.supervisor import shell
+from trainer.supervisor import ends, shell
 from trainer.supervisor.ends import INTERNAL, USER, End
 from trainer.supervisor.job import Job
 from trainer.supervisor.judge import Judge
@@ -25,6 +25,7 @@ from trainer.supervisor.warm.job import WarmJob
 IMPORTS = "imports"
 """Word after the supervisor's name; `trainer.contract.workload.IMPORTS`."""
 _LONGEST_S = 300.0
+_SPEC_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 _SAYS = "import torch; print('torch', torch.__version__ + ',', torch.cuda.device_count(), 'CUDA devices')"
 
 
@@ -35,9 +36,12 @@ def main() -> int:
 
 
 def _end_of(error: Exception) -> End:
-    """Return the end that an error means by which no job could be made."""
-    if isinstance(error, (OSError, ValueError)):
+    """Return the end that an error means by which no job could be made: the pod's spec lacks a file or names another
+    one, or a disk or a limit of the node refused it, which another attempt may not meet."""
+    if isinstance(error, (ValueError, *_SPEC_ERRORS)):
         return End(USER, f"the workload's pod is not as it must be: {error}")
+    if isinstance(error, OSError):
+        return ends.error_end(error, Path(error.filename or "/"), "no job could be made: ")
     traceback.print_exception(type(error), error, error.__traceback__)
     return End(INTERNAL, f"{type(error).__name__}: {error}")
 

@@ -110,7 +110,7 @@ def _written_at(paths: Iterable[Path]) -> float:
     smaller number alone makes nothing old: a job may count anew, or let a few names take turns."""
     newest_at = 0.0
     for file in (file for path in paths for file in find.files_of(path)):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             newest_at = max(newest_at, file.stat().st_mtime)
     return newest_at
 

@@ -8,10 +8,12 @@ import socket
 import time
 import urllib.request
 
+from trainer.contract.exits import limit_of
 from trainer.supervisor.family import Process, descendants_of
 from trainer.supervisor.serving import PORT
 
 _ANSWER_S, _PAUSE_S, _LONGEST = 2.0, 0.1, 1 << 20
+_KNOCKS = 3
 
 
 def processor_seconds(root: int, by_pid: dict[int, Process]) -> float:
@@ -33,12 +35,17 @@ def steps_of(rendezvous: str) -> tuple[int, int]:
 
 
 def serves(host: str) -> bool:
-    """Return whether a node's supervisor still serves."""
-    try:
-        socket.create_connection((host, PORT), timeout=_ANSWER_S).close()
-    except OSError:
-        return False
-    return True
+    """Return whether a node's supervisor may still serve. One that does not answer in time may be busy, so it is asked
+    again; what stops this node from asking says nothing of it."""
+    for _ in range(_KNOCKS):
+        try:
+            socket.create_connection((host, PORT), timeout=_ANSWER_S).close()
+        except (TimeoutError, socket.timeout):  # two until Python 3.10
+            continue
+        except OSError as error:
+            return bool(limit_of(error))
+        return True
+    return False
 
 
 def await_silence(host: str, seconds: float) -> None:

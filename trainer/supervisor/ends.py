@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any, Iterable, Mapping, NamedTuple
 
-from trainer.contract.exits import OF_LIMITS, PEER_LOST, REASONS, ExitCode, fitting
+from trainer.contract.exits import PEER_LOST, REASONS, ExitCode, cause_in, fitting, limit_of
 from trainer.supervisor.failures import LastWords, cause_of, repeats
 
 DONE, USER, DATA, INTERNAL = ExitCode.DONE, ExitCode.USER, ExitCode.DATA, ExitCode.INTERNAL
@@ -102,7 +102,8 @@ def failure_end(
     if words.no_room:
         return End(STORAGE, f"the job {end_text} for want of room; it said: {words.no_room[:300]}", rank=rank)
     lost_peer = code > 0 and progress.nodes > 1 and cause is not None and cause.name == PEER_LOST
-    return End(INTERNAL, f"the job {end_text}{words}", PEER_LOST if lost_peer else "", rank)
+    reason = PEER_LOST if lost_peer else cause_in(failure.error) if failure is not None else ""
+    return End(INTERNAL, f"the job {end_text}{words}", reason, rank)
 
 
 def rank_end(code: int, rank: int, is_outside_signal: bool) -> End:
@@ -116,9 +117,9 @@ def rank_end(code: int, rank: int, is_outside_signal: bool) -> End:
 
 
 def error_end(error: OSError, place: Path, before: str = "") -> End:
-    """Return the end that an error of the supervisor's own means: a disk's, unless the kernel refused it memory or
-    another open file."""
-    reason = OF_LIMITS.get(error.errno or 0, "")
+    """Return the end that an error of the supervisor's own means: a disk's, unless the kernel refused it memory,
+    another open file or another process."""
+    reason = limit_of(error)
     return End(INTERNAL if reason else STORAGE, before + of_error(error, place), reason)
 
 

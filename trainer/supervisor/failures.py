@@ -7,7 +7,7 @@ import re
 from collections import deque
 from typing import NamedTuple
 
-from trainer.contract.exits import PEER_LOST
+from trainer.contract.exits import GPU_MEMORY, MEMORY, OPEN_FILES, PEER_LOST, PROCESSES, TEXTS
 from trainer.supervisor.progress.lines import bare
 
 _RANK = re.compile(r"^\[(?:[a-z_]+)?(\d+)\]: ?|^\[\d+,(\d+)\]<std\w+>: ?")
@@ -20,6 +20,8 @@ _AFTER_TRACEBACK = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?$")
 _THROWN = re.compile(r"^\s*what\(\):\s*(\S.*)$")
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_NCCL_SAID = "Last error:"
+"""Below it torch prints NCCL's last warning: the cause, of which the error itself says only the kind."""
 _GROUP = re.compile(r"^ *(?:\+-[-+]+ \d+ -+|\+-+$|[|+] ?)")
 """What stands before the lines of an `ExceptionGroup`."""
 _LAUNCHER = re.compile(
@@ -40,18 +42,26 @@ class Cause(NamedTuple):
     cure: str
     repeats: str
     """A retry would repeat it: `early` before the first new step, `unsealed` until a newer checkpoint is sealed,
-    `without-gpu` on a machine that has none, or `never`: it follows from another error, which is told instead."""
+    `without-gpu` on a machine that has none, `passes` where a retry may go well, or `never`: it follows from another
+    error, which is told instead."""
 
 
 CAUSES = tuple(
     Cause(name, re.compile(pattern), cure, repeats)
     for name, pattern, cure, repeats in (
+        ("cuda-memory", GPU_MEMORY,
+         "CUDA is out of memory: a smaller micro-batch, recomputed activations, or shards over more GPUs", "early"),
+        (MEMORY, rf"(?i:{TEXTS[MEMORY].pattern})",
+         "no memory was left: look at what uses the node's memory and /dev/shm", "passes"),
+        (OPEN_FILES, rf"(?i:{TEXTS[OPEN_FILES].pattern})",
+         "no more files could be opened: look at `ulimit -n`, and at what opens them", "passes"),
+        (PROCESSES, rf"(?i:{TEXTS[PROCESSES].pattern})",
+         "no more processes could be started: fewer workers or threads a rank", "passes"),
         (PEER_LOST,
          r"^(?:[\w.]*\.)?(RuntimeError|Dist\w*Error|NCCLError)\b.*(Connection (closed|reset)|NCCL|nccl|Broken pipe"
-         r"|[Ss]ocket|TCPStore|[Tt]imed? ?out|pair closure|gloo|remote (worker|process))",
+         r"|[Ss]ocket|TCPStore|[Tt]imed? ?out|[Tt]imeout|pair closure|gloo|remote (worker|process))"
+         r"|^nccl(Remote|System|Internal)Error\b",
          "it lost a peer; look at the rank that failed first", "never"),
-        ("cuda-memory", r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
-         "CUDA is out of memory: a smaller micro-batch, recomputed activations, or shards over more GPUs", "early"),
         ("no-gpu", r"not compiled with CUDA|[Nn]o NVIDIA driver|No CUDA GPUs are available|no CUDA-capable device",
          "the script insists on CUDA, and there is no GPU for it here: let it take its device as an argument",
          "without-gpu"),
@@ -99,6 +109,8 @@ class LastWords:
         self._bursts: deque[list[Failure]] = deque(maxlen=_BURSTS)
         self._open: dict[int | None, deque[str]] = {}
         """Rank, None for lines that name none -> its traceback's last lines so far."""
+        self._unfinished: set[int | None] = set()
+        """Ranks whose next line is NCCL's warning."""
         self._since = _STALE
         """Lines of another kind since the last error."""
         self._launcher = False
@@ -122,6 +134,9 @@ class LastWords:
 
     def _take(self, text: str, rank: int | None) -> None:
         traceback_lines = self._open.get(rank)
+        is_error = _ERROR.match(text) or (traceback_lines is not None and _AFTER_TRACEBACK.match(text))
+        is_warning = rank in self._unfinished and not is_error
+        self._unfinished.discard(rank)
         if text.startswith(_TRACEBACK):
             if len(self._open) < _IN_ONE:
                 self._open[rank] = deque(maxlen=_LINES)
@@ -131,7 +146,12 @@ class LastWords:
             traceback_lines.append(text.strip())
         elif text.startswith(_CHAINED):
             self._drop(rank)
-        elif _ERROR.match(text) or (traceback_lines is not None and _AFTER_TRACEBACK.match(text)):
+        elif text.startswith(_NCCL_SAID):
+            if len(self._unfinished) < _IN_ONE:
+                self._unfinished.add(rank)
+        elif is_warning:
+            self._extend(rank, text)
+        elif is_error:
             self._fail(Failure(text, rank, tuple(self._open.pop(rank, ()))))
         else:
             self._since += 1
@@ -145,8 +165,18 @@ class LastWords:
 
     def _drop(self, rank: int | None) -> None:
         """Forget the rank's last error: another one, which it ends with, follows."""
-        for failure in [error for error in self._bursts[-1] if error.rank == rank][-1:] if self._bursts else ():
+        for failure in self._last_of(rank):
             self._bursts[-1].remove(failure)
+
+    def _extend(self, rank: int | None, warning: str) -> None:
+        """Give the rank's last error the warning that tells its cause."""
+        for failure in self._last_of(rank):
+            place = self._bursts[-1].index(failure)
+            self._bursts[-1][place] = failure._replace(error=f"{failure.error} {warning.strip()}")
+
+    def _last_of(self, rank: int | None) -> list[Failure]:
+        """Return the rank's last error of this burst; none if it has none."""
+        return [failure for failure in self._bursts[-1] if failure.rank == rank][-1:] if self._bursts else []
 
     def failure(self) -> Failure | None:
         """Return the first error of the last burst that has one of a rank's own; else the first that follows from

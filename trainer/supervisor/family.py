@@ -41,17 +41,17 @@ def give_way() -> None:
 
 
 def processes() -> dict[int, Process]:
-    """Return all processes that are to be seen, by their ids."""
+    """Return all processes, by their ids. Raises `OSError` where one cannot be seen: it may live."""
     tick, by_pid = os.sysconf("SC_CLK_TCK"), {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 file = os.open(f"/proc/{name}/stat", os.O_RDONLY)
-            except OSError:  # it has just ended
+            except (FileNotFoundError, ProcessLookupError, PermissionError):  # it has just ended, or is another user's
                 continue
             try:
                 fields = os.read(file, 4096).rpartition(b")")[2].split(None, 13)
-            except OSError:
+            except ProcessLookupError:
                 continue
             finally:
                 os.close(file)
@@ -81,10 +81,16 @@ def bury(by_pid: dict[int, Process], launcher: int | None) -> None:
 
 def end_all(launcher: int | None, spared_pids: Container[int] = ()) -> list[int]:
     """Kill all processes below this one but `spared_pids`, also those that they start meanwhile. Return those that do
-    not end."""
+    not end. Raises `OSError` where they cannot be seen in that time."""
     deadline = time.monotonic() + _STUBBORN_S
     while True:
-        by_pid = processes()
+        try:
+            by_pid = processes()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_S)
+            continue
         descendants = descendants_of(os.getpid(), by_pid)
         left = sorted(pid for pid in descendants if by_pid[pid].state != "Z" and pid not in spared_pids)
         for pid in left:

@@ -8,7 +8,6 @@ import os
 import re
 import threading
 import time
-import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any, Iterable, Mapping
@@ -281,6 +280,12 @@ class Job(Running):
 
     def _look(self) -> None:
         """Note that the job works, take the ends of its orphans, and learn the step where it is not printed."""
+        with contextlib.suppress(OSError):  # processes that cannot be seen now are looked for again
+            self._look_at_processes()
+        self._hear()
+        self.progress.ask_first_node()
+
+    def _look_at_processes(self) -> None:
         by_pid, launcher_pid = family.processes(), None if self.process is None else self.process.pid
         family.bury(by_pid, launcher_pid)
         processor_s = 0.0 if launcher_pid is None else activity.processor_seconds(launcher_pid, by_pid)
@@ -290,8 +295,6 @@ class Job(Running):
             self.sealing.ranks_here = self._ranks.look(
                 {launcher_pid} | family.descendants_of(launcher_pid, by_pid), self.sealing.folder
             )
-        self._hear()
-        self.progress.ask_first_node()
 
     def _hear(self) -> None:
         """Take what the job tells by the client, here and on other nodes: steps, finished checkpoints."""
@@ -326,8 +329,8 @@ class Job(Running):
                 self._seal_finished()
                 self.progress.keep(self.committed_step)
             except Exception as error:  # a look that fails must not be the last one
-                traceback.print_exc()
-                self.emit("not_sealed", step=self.committed_step, why=f"{type(error).__name__}: {error}"[:500])
+                self.print_error(error)
+                self.sealing.tell_failed_look(f"{type(error).__name__}: {error}")
                 self._over.wait(AGAIN_S)
 
     def _seal_finished(self) -> None:

@@ -31,6 +31,9 @@ _MOST, _LONGEST = 12, 40
 _WORDS = 1000
 """Characters of a failure's sentence."""
 
+_OF_THE_EXPORT = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+"""What the job's own commands can do to the files that are handed over."""
+
 
 class Failed(Exception):
     """The job's own code has failed at it, in words."""
@@ -51,7 +54,7 @@ class Judge(Job):
         end = End(DONE)
         try:
             self._judge(findings)
-        except (Failed, OSError) as error:
+        except (Failed, *_OF_THE_EXPORT) as error:  # another `OSError` is a node's, and no judgement
             failure_text = ends.of_error(error, self.out) if isinstance(error, OSError) else str(error)
             findings["why"] = self.secrets.text(failure_text)[:_WORDS]
             end = End(USER, findings["why"])

@@ -9,7 +9,6 @@ import signal
 import sys
 import tempfile
 import threading
-import traceback
 from pathlib import Path
 from typing import Callable
 
@@ -81,7 +80,7 @@ def stop_on_signals(job: Running) -> None:
             if (number := os.read(reader, 1)[0]) in _SIGNALS:  # the pipe tells each signal that has a handler
                 try:
                     job.stop(number)
-                except Exception:  # the next signal must be heard, too
-                    traceback.print_exc()
+                except Exception as error:  # the next signal must be heard, too
+                    job.print_error(error)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()

@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
+from trainer.contract.exits import limit_of
 from trainer.supervisor import ends, family, seal, serving, stacks
 from trainer.supervisor.failures import LastWords
 from trainer.supervisor.launcher import PACKAGES
@@ -117,8 +118,12 @@ class Running:
         """Return the end that an error of the supervisor's own means."""
         if isinstance(error, OSError):
             return ends.error_end(error, self.tier)
+        self.print_error(error)
+        return ends.End(ends.INTERNAL, repr(error), limit_of(error))
+
+    def print_error(self, error: BaseException) -> None:
+        """Print an error with its stack, whose words may hold secrets."""
         print(self.secrets.text("".join(traceback.format_exception(None, error, error.__traceback__))), file=sys.stderr)
-        return ends.End(ends.INTERNAL, repr(error))
 
     def termination(self, end: ends.End) -> dict[str, Any]:
         """Return `trainer.contract.Termination`."""
@@ -161,7 +166,8 @@ class Running:
             time.sleep(0.2)
 
     def _start(self, words: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()) -> str:
-        """Start a command and follow its lines; return why it does not start, or an empty text."""
+        """Start a command and follow its lines; return why it does not start, or an empty text. Raises the `OSError`
+        of a limit, which says nothing of the command."""
         try:
             self.process = subprocess.Popen(
                 words, env=environment, cwd=self.config.get("folder") or None, stdin=subprocess.DEVNULL,
@@ -170,6 +176,8 @@ class Running:
             )  # fmt: skip
         except OSError as error:
             self.emit("not_started", why=str(error), command=words)
+            if limit_of(error):
+                raise
             return f"the command does not start: {error}"
         self._reading = threading.Thread(target=self._read, name="lines", daemon=True)
         for thread in (self._reading, threading.Thread(target=self._await_end, name="end", daemon=True)):
@@ -195,8 +203,13 @@ class Running:
 
     def leave_nothing(self) -> None:
         """Kill what the job has started, also what has left its group and session."""
-        if left := family.end_all(None if self.process is None else self.process.pid):
-            self.emit("left_behind", processes=left)
+        try:
+            left = family.end_all(None if self.process is None else self.process.pid)
+        except OSError as error:  # the pod's end kills them all the same
+            self.emit("left_behind", processes=[], why=f"processes cannot be seen: {error}")
+        else:
+            if left:
+                self.emit("left_behind", processes=left)
 
     def _unpack_all(self) -> bool:
         """Put the job's code where it starts, and the packages that it brings beside. Return False, with the end in

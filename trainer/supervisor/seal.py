@@ -14,12 +14,14 @@ import json
 import os
 import secrets
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Collection, Sequence
 
+from trainer.contract.exits import limit_of
 from trainer.contract.sealed import MANIFEST as MANIFEST
 from trainer.contract.sealed import Identity as Identity
-from trainer.contract.sealed import read_manifest, removable, serialize, step_folder, step_of_folder
+from trainer.contract.sealed import patient, read_manifest, removable, serialize, step_folder, step_of_folder
 from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, shard_name, tree_name, tree_of
 from trainer.supervisor.sealing.copying import copy, side_by_side
 from trainer.supervisor.sealing.copying import digest_of as digest_of
@@ -187,20 +189,24 @@ def started_steps(tier: Path) -> list[int]:
 
 
 def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
-    """Return why a committed step may not be used, empty if every byte of it is as its manifest says."""
+    """Return why a committed step may not be used, empty if every byte of it is as its manifest says. What may pass is
+    waited for. Raises the `OSError` of a limit, which says nothing of the step."""
     place = tier / step_folder(step)
     try:
-        manifest = read_manifest((place / MANIFEST).read_bytes(), step, campaign, identity)
+        manifest = read_manifest(patient((place / MANIFEST).read_bytes), step, campaign, identity)
         shards = manifest["shards"]
-        for shard, (size, digest) in zip(shards, side_by_side(digest_of, [place / shard["file"] for shard in shards])):
+        paths = [place / shard["file"] for shard in shards]
+        for shard, (size, digest) in zip(shards, side_by_side(lambda path: patient(partial(digest_of, path)), paths)):
             if (size, digest) != (shard["size_bytes"], shard["sha256"]):
                 return "{}: {} of {} bytes, SHA-256 {}".format(shard["file"], size, shard["size_bytes"], digest)
-        tree(tier, step)
+        patient(lambda: tree(tier, step))
     except FileNotFoundError as error:
         return f"{Path(str(error.filename)).name} is missing"
     except ValueError as error:
         return str(error)
     except (OSError, KeyError, TypeError) as error:
+        if limit_of(error):
+            raise
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -261,13 +267,19 @@ def remove(path: Path) -> None:
 def keep(tier: Path, count: int, unsound: Collection[int] = (), is_whole: bool = True) -> list[int]:
     """Remove the steps that may go beside the newest `count` that are sound; return those that were removed.
 
-    `unsound`: steps whose bytes were found wrong; those whose files are gone or cut count as such too. Without
-    `is_whole`, files may also be on other nodes.
+    `unsound`: steps whose bytes were found wrong; those whose files are gone or cut count as such too. Those that
+    cannot be looked at count as none and stay. Without `is_whole`, files may also be on other nodes.
     """
     steps = committed(tier)
     places = {step: tier / step_folder(step) for step in steps}
-    broken = {step for step, place in places.items() if step in unsound or not in_size(place, is_whole=is_whole)}
-    removed_steps = removable(steps, count, broken)
+    broken, unseen = set(unsound), set()
+    for step, place in places.items():
+        try:
+            if step not in broken and not in_size(place, is_whole=is_whole):
+                broken.add(step)
+        except OSError:
+            unseen.add(step)
+    removed_steps = removable(steps, count, broken | unseen, unseen)
     for step in removed_steps:
         (places[step] / MANIFEST).unlink()  # first: a step that is half gone is not committed
         shutil.rmtree(places[step], ignore_errors=True)
@@ -276,7 +288,7 @@ def keep(tier: Path, count: int, unsound: Collection[int] = (), is_whole: bool =
 
 def in_size(place: Path, manifest: bytes | None = None, is_whole: bool = True) -> bool:
     """Return whether a step's manifest (None: the one that lies there) and the sizes of its files fit, as far as can be
-    seen without reading them."""
+    seen without reading them. Raises `OSError` where it cannot be seen."""
     try:
         manifest = (place / MANIFEST).read_bytes() if manifest is None else manifest
         body = json.loads(manifest)
@@ -284,10 +296,10 @@ def in_size(place: Path, manifest: bytes | None = None, is_whole: bool = True) -
             try:
                 if os.lstat(place / shard["file"]).st_size != shard["size_bytes"]:
                     return False
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 if is_whole:
                     return False
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return False
     return True
 

@@ -172,6 +172,12 @@ def _ways(recovery: Recovery) -> Iterator[Way]:
         committed_since | declining,
     )
     yield _way("`/dev/shm` of a node fills, once for an instance, at the next commit", committed_since | declining)
+    queue = "Kueue will not start the gang by itself"
+    yield _way(
+        "the gang's queue has stopped it for good, longer than `heartbeat_timeout` ago: an admin or a limit of Kueue's",
+        {"pods": (), "queued": queue, "stopped_for": 2 * recovery.heartbeat_timeout},
+    )
+    yield _way("the job of a gang in a queue is deleted, and not by Bivouac", {"pods": (), "vanished": queue})
     yield _way("a stop is requested, such as by `bivouac down`", {}, {"stop_requested": True})
     yield _way("the money or the time left covers no other interval and the archive", {}, {"deadline": _NOW})
     yield _way("every pod succeeds", {"pods": (_pod(0, phase="Succeeded"), _pod(1, phase="Succeeded"))})

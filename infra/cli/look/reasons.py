@@ -29,6 +29,7 @@ _RUNBOOK = {
     "node": "PodSilent", "hang": "TrainingStalled", "attempt.ended": "PodFailed", "hold": "Held", "held": "Held",
     "replace": "NodesShort", "node.quarantined": "NodesShort", "watch": "WatchRaised",
     "checkpoint.unrecognised": "CheckpointsUnrecognised", "checkpoint.not-sealed": "CheckpointsLate",
+    "checkpoint.look-failed": "CheckpointsLate",
     "checkpoint.step-refused": "CheckpointsLate", "checkpoint.weights-only": "CheckpointsLate",
 }  # fmt: skip
 """Class of a failure, action of a decision, or kind of an event -> the alert whose runbook fits."""

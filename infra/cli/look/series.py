@@ -210,10 +210,10 @@ def all_campaigns(region: str, note: Callable[[str], None]) -> KeptSeries:
                 texts[name] = partial(series.lines_of_pieces, store, keys)
     except NoCredentials:
         note("AWS was not asked: there are no credentials")
-    return side_by_side(texts, note)
+    return from_second_zero(texts, note)
 
 
-def side_by_side(texts: Mapping[str, Lines], note: Callable[[str], None]) -> KeptSeries:
+def from_second_zero(texts: Mapping[str, Lines], note: Callable[[str], None]) -> KeptSeries:
     """Return the series of these campaigns, each from second 0 on."""
     spans = dict[str, tuple[float, float]]()
     for name, lines in texts.items():

@@ -79,7 +79,7 @@ def _expected(scenario: Scenario) -> str:
     expect = scenario.expect
     end_text = f"the attempt ends ({expect.failure})" if expect.failure else "the attempt ends"
     parts = [end_text if expect.attempts else "the attempt goes on", *expect.events]
-    parts.append(f"alert {expect.alert}" if expect.alert else "no alert that pages")
+    parts.append(f"alert {', '.join(expect.alerts)}" if expect.alerts else "no alert that pages")
     if expect.seen_within_s is not None:
         parts.append(f"seen within {expect.seen_within_s:.0f} s")
     if expect.outcome is not None:

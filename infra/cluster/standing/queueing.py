@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Literal
 
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
@@ -26,7 +27,14 @@ ClusterQueue = create_global_resource(GROUP, VERSION, "ClusterQueue", "clusterqu
 WorkloadPriorityClass = create_global_resource(GROUP, VERSION, "WorkloadPriorityClass", "workloadpriorityclasses")
 
 Object = Mapping[str, Any]
-State = Literal["unnoticed", "waiting", "checking", "evicting", "evicted", "stopped", "admitted", "finished"]
+State = Literal[
+    "unnoticed", "waiting", "checking", "evicting", "evicted", "stopped", "vanished", "admitted", "finished"
+]  # fmt: skip
+VANISHED = (
+    "the gang's job is not there any more, and we did not end it: Kueue deletes what it has stopped after its "
+    "afterDeactivatedByKueue, or somebody did; how the attempt ended is not known"
+)
+"""What is said of a job that is gone. With it Kueue's Workload is gone too, and every reason."""
 _LONGEST = 300
 """Length in characters to which messages are cut."""
 _CAUSES = {
@@ -48,7 +56,8 @@ class QueuePlace(Frozen):
     state: State
     """`unnoticed`: Kueue has made no Workload. `waiting`: for quota. `checking`: quota is reserved, an admission check
     is not ready. `evicting`: its pods are being ended. `evicted`: it waits again. `stopped`: somebody or a limit of
-    Kueue took it out, and Kueue never starts it by itself. `admitted`: its pods may start. `finished`: it has ended."""
+    Kueue took it out, and Kueue never starts it by itself. `vanished`: its job is gone. `admitted`: its pods may start.
+    `finished`: it has ended."""
     reason: str = ""
     """Kueue's own word, such as `Pending`, `Inadmissible`, `Preempted`, `NodeFailures`."""
     message: str = ""
@@ -71,6 +80,7 @@ class QueuePlace(Frozen):
             "evicting": "Kueue ends the gang's pods",
             "evicted": "Kueue has ended the gang's pods, and it waits again",
             "stopped": "Kueue will not start the gang by itself",
+            "vanished": VANISHED,
         }[self.state]
         if self.state == "waiting" and not self.reason:
             text = f"{text}, and Kueue has not looked at it yet: others are before it"
@@ -128,15 +138,29 @@ def _check_place(status: Object) -> QueuePlace | None:
     return QueuePlace(state="checking", reason=f"{check.get('name')} is {check.get('state')}", message=message)
 
 
-def demand(jobset: Object) -> dict[str, Decimal]:
-    """Return resource -> what all pods of a JobSet request together, in Kubernetes' units: cores, bytes, devices."""
+def quantities(amounts: Mapping[str, str]) -> dict[str, Decimal]:
+    """Return resource -> amount in Kubernetes' units: cores, bytes, devices."""
+    return {name: parse_quantity(text) or Decimal() for name, text in amounts.items()}
+
+
+def pod_demand(pod: Object, overhead: Mapping[str, Decimal]) -> dict[str, Decimal]:
+    """Return resource -> what a pod takes of its node: what its containers request, and the `overhead` that its
+    RuntimeClass adds. https://kubernetes.io/docs/concepts/scheduling-eviction/pod-overhead/"""
+    totals = dict(overhead)
+    for container in pod["containers"]:
+        for name, amount in quantities((container.get("resources") or {}).get("requests", {})).items():
+            totals[name] = totals.get(name, Decimal()) + amount
+    return totals
+
+
+def demand(jobset: Object, overhead: Mapping[str, Decimal] = MappingProxyType({})) -> dict[str, Decimal]:
+    """Return resource -> what all pods of a JobSet take together, as Kueue counts them: with their overhead."""
     totals: dict[str, Decimal] = {}
     for group in jobset["spec"]["replicatedJobs"]:
         job = group["template"]["spec"]
         count = group.get("replicas", 1) * job.get("parallelism", 1)
-        for container in job["template"]["spec"]["containers"]:
-            for name, quantity in (container.get("resources") or {}).get("requests", {}).items():
-                totals[name] = totals.get(name, Decimal()) + count * (parse_quantity(quantity) or Decimal())
+        for name, amount in pod_demand(job["template"]["spec"], overhead).items():
+            totals[name] = totals.get(name, Decimal()) + count * amount
     return totals
 
 

@@ -128,6 +128,15 @@ def fault_needs(case: Case) -> Iterator[Draft]:
                 yield error(f"rehearsal.faults.{index}.fault", f"{fault.fault} cannot strike", seen=seen, cure=cure)
 
 
+def driver_fault(case: Case) -> Iterator[Draft]:
+    """Who kills the driver, or starts a second one, is `bivouac drill`: elsewhere such a fault never strikes."""
+    for index, fault in enumerate(case.spec.rehearsal.faults if case.spec.rehearsal else ()):
+        if fault.fault is not None and scenarios()[fault.fault].driver is not None:
+            cure = f"`bivouac drill {fault.fault}`; in a spec of your own leave it out"
+            message = "only `bivouac drill` strikes the driver: elsewhere nothing comes of it, and later faults wait"
+            yield warning(f"rehearsal.faults.{index}.fault", message, seen=fault.fault, cure=cure)
+
+
 def fault_after_checkpoint(case: Case) -> Iterator[Draft]:
     """A fault before the first shared checkpoint would rehearse only a second start."""
     guess, faults = case.estimate, case.spec.rehearsal.faults if case.spec.rehearsal else ()

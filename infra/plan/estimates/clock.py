@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 
 from infra.plan.estimates import storage, work
@@ -26,14 +27,15 @@ node, on which only daemons are left, before EC2 terminates it."""
 
 TYPICAL_MINUTES = {
     "provision": (20, "control plane 10, file system beside it, then system node and add-ons 10"),
-    "bake": (30, "node image 20 with snapshot, trainer image beside it, 10 to spare; nothing where baked before"),
+    "bake": (20, "node image: boot 2, roles 8, snapshot 10; trainer image 10 beside it; nothing where baked before"),
     "preflight": (10, "GPU nodes join 6, probes and all-reduce 4"),
     "launch": (2, "job, pods, image already on the node"),
     "archive": (3, "job, evaluation of the restored model"),
     "teardown": (20, "node groups 6, then control plane and file system 10, network 4"),
     "certify": (2, "every service, with retries for eventual consistency"),
 }
-"""Typical minutes on AWS from general knowledge, used until events of real campaigns replace them."""
+"""Typical minutes on AWS from general knowledge, used until events of real campaigns replace them. Boot and snapshot of
+a bake are the short ends of `infra.spec.waits`; `longest` counts the long ones."""
 BORROWED_MINUTES = {
     "provision": (1, "objects in the namespace; images that no node has yet take longer"),
     "preflight": (5, "pods start 1, probes and all-reduce 4; nodes that are in use are waited for"),
@@ -44,6 +46,15 @@ BORROWED_MINUTES = {
 _SLOW = ("p", "trn")
 """Beginnings of the types that boot as slowly as bare metal."""
 WITHOUT_NODE_IMAGE = (10, "trainer image; nothing where the inputs were baked before")
+
+
+_LAUNCH_MARGIN = timedelta(minutes=30)
+"""For the health check, and for EC2 to take back nodes that are replaced."""
+
+
+def launch_wait(spec: Spec) -> timedelta:
+    """Return the longest time between two steps of the driver: nodes come, their pods start, the nodes are judged."""
+    return spec.capacity_timeout + spec.recovery.startup_timeout + _LAUNCH_MARGIN
 
 
 class StageTime(Frozen):

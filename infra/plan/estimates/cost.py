@@ -17,6 +17,7 @@ from infra.plan.purchase import own_reservation
 from infra.spec import duration
 from infra.spec.campaign import Capacity, Egress, Spec
 from infra.spec.checkpoint import KEPT_COPIES
+from infra.spec.names import BUILDER_TYPE
 from trainer.contract import CheckpointConfig
 from trainer.contract.frozen import Frozen
 
@@ -128,8 +129,11 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
     )
     stands_by = _STANDBY if systems > 1 else _NO_STANDBY
     yield system_line.model_copy(update={"formula": f"{system_line.formula} ({stands_by})"})
-    builders = f"2 x {spec.nodes.system_instance_type}, each for half of it"
-    yield _hourly_line("builder", system, bake_hours, builders)
+    builder = prices.system_node_usd_per_hour.get(BUILDER_TYPE)
+    builders = f"1 x {BUILDER_TYPE}"
+    if spec.image.nodes == "bake":  # while EC2 makes the node image, its builder is stopped
+        builders = f"2 x {BUILDER_TYPE}, each for half of it"
+    yield _hourly_line("builder", builder, bake_hours, builders)
     if (preparing := preparing_time(spec, facts)) is not None and spec.data is not None:
         prepare = spec.data.prepare
         price = prices.system_node_usd_per_hour.get(prepare.instance_type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import Field, FiniteFloat
@@ -76,12 +77,17 @@ class CheckpointFetchFailed(Payload, kind="checkpoint.fetch-failed", watched=Tru
 
 
 class Doubt(PrintedPayload, notice=Change.CHECKPOINTS, watched=True):
-    """A checkpoint in doubt. People are told once in an attempt: a job saves often."""
+    """A checkpoint in doubt. People are told once in an attempt of each `subject`: a job saves often."""
 
     step: Annotated[int, Field(strict=True, ge=-1, le=10**15)] | None = None
     """-1: none yet."""
     of_attempt: Count | None = None
     why: Text | None = None
+
+    @property
+    def subject(self) -> str:
+        """What is equal for the same doubt about another step: the reason without its numbers."""
+        return re.sub(r"\d+", "", self.why or "")
 
 
 class CheckpointUnrecognised(Doubt, kind="checkpoint.unrecognised", line="unrecognised", needed=("files", "bytes")):
@@ -108,6 +114,13 @@ class CheckpointUnrecognised(Doubt, kind="checkpoint.unrecognised", line="unreco
 class CheckpointNotSealed(Doubt, kind="checkpoint.not-sealed", line="not_sealed", needed=("step",)):
     def sentence(self) -> str:
         return f"step {self.step} is not sealed: {self.why}"
+
+
+class CheckpointLookFailed(Doubt, kind="checkpoint.look-failed", line="look_failed", needed=("why",)):
+    """A supervisor's look for finished checkpoints: no step is known to be unsealed."""
+
+    def sentence(self) -> str:
+        return f"nobody knows what the job has saved since its supervisor could not look: {self.why}"
 
 
 class CheckpointStepRefused(Doubt, kind="checkpoint.step-refused", line="refused_step", needed=("step",)):

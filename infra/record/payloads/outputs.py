@@ -70,6 +70,8 @@ class BakeOutput(StageOutput, stage=Stage.BAKE):
     """Digest of the images' inputs."""
     baked: bool | None = None
     """False: all of it was baked before."""
+    builder_s: float | None = None
+    """Time for which builders stood, those that stood beside each other added up; None: nobody noted it."""
     node_image: BakedNodes | None = None
     foundation: dict[str, Any] | None = None
     """The foundation's outputs: `infra.stack.outputs.FoundationOutputs`."""

@@ -1,9 +1,10 @@
 """Troubles of AWS on demand: no capacity, a deletion that hangs or fails, an unhealthy add-on, a frozen API.
 
-Three routes of the site, used like `/_site/faults` (empty body: read; `add`, `clear`):
+Four routes of the site, used like `/_site/faults` (empty body: read; `add`, `clear`):
 `/_site/troubles` has rules for the lives of resources, `/_site/capacity` rules for launches, and
 `/_site/control-plane?cluster=NAME&hand=freeze|thaw|kill|restart-etcd` acts on a cluster's control plane, the only one
-if no name is given; with `&component=prometheus|alertmanager` on one program beside it.
+if no name is given; with `&component=prometheus|alertmanager` on one program beside it. `/_site/exporter?node=NAME` has
+an exporter tell of a node what its body says (`infra/rehearsal/kubernetes/exporters.py`).
 """
 
 from __future__ import annotations
@@ -147,6 +148,14 @@ def _lay_hands(world: World, query: str) -> tuple[int, dict[str, Any]]:
     return 200, request
 
 
+def _tell(world: World, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
+    """Let an exporter of the cluster tell of a node what `body` says."""
+    node = {key: values[0] for key, values in parse_qs(query).items()}["node"]
+    for plane in world.control_planes.values():
+        plane.tell(node, body)
+    return (200 if world.control_planes else 404), {"node": node}
+
+
 def install(world: World) -> None:
     world.troubles = Troubles()
     capacity = CapacityTroubles(world)
@@ -154,4 +163,5 @@ def install(world: World) -> None:
     wrap(InstanceTypeOfferingBackend, "describe_instance_type_offerings", capacity.offerings)
     world.routes["/_site/troubles"] = world.troubles.rules.route
     world.routes["/_site/capacity"] = capacity.rules.route
+    world.routes["/_site/exporter"] = lambda query, body: _tell(world, query, body)
     world.routes["/_site/control-plane"] = lambda query, body: _lay_hands(world, query)

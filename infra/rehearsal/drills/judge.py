@@ -135,9 +135,9 @@ def _problems(expect: Expectation, result: DrillResult, kinds: set[str], pages: 
         yield "the driver gave up"
     if expect.outcome is not None and result.action != f"ended as {expect.outcome}":
         yield f"the training {result.action}, its end as {expect.outcome} expected"
-    if expect.alert is not None and expect.alert not in result.alerts:
-        yield f"the alert {expect.alert} has not fired"
-    quiet = _OF_SEVERAL | {expect.alert, *expect.tolerated} | (_OF_RESTARTS if expect.attempts else frozenset())
+    if silent := [alert for alert in expect.alerts if alert not in result.alerts]:
+        yield f"the alert {', '.join(silent)} has not fired"
+    quiet = _OF_SEVERAL | {*expect.alerts, *expect.tolerated} | (_OF_RESTARTS if expect.attempts else frozenset())
     if loud := sorted(pages - quiet):
         yield f"unexpected alert {', '.join(loud)}"
     for name, seconds, limit_s in (
@@ -155,7 +155,7 @@ def _problems(expect: Expectation, result: DrillResult, kinds: set[str], pages: 
 
 def _is_sign(event: Event, expect: Expectation) -> bool:
     if isinstance(event.payload, AlertFired):
-        return event.payload.alert == expect.alert
+        return event.payload.alert in expect.alerts
     return event.kind in _SIGNS or event.kind in expect.events
 
 

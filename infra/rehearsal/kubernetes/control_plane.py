@@ -22,6 +22,7 @@ from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.component import Component
 from infra.rehearsal.kubernetes.config import API_PORT, ControlPlaneConfig
 from infra.rehearsal.kubernetes.controller_chart import JobSetChart, KueueChart
+from infra.rehearsal.kubernetes.exporters import Words
 from infra.rehearsal.kubernetes.identities import bootstrap_roles, write_identities
 from infra.rehearsal.kubernetes.monitoring import MonitoringChart
 from infra.rehearsal.kubernetes.releases import ChartInstaller, ReleaseController
@@ -127,6 +128,10 @@ class ControlPlane:
         if component not in programs:
             raise LookupError(f"{component} does not run, only {', '.join(programs) or 'nothing of the monitoring'}")
         programs[component].signal(number)
+
+    def tell(self, node: str, words: bytes) -> None:
+        """Let an exporter tell of a node what `words` (JSON of `exporters.Words`) say."""
+        self._monitoring.exporters.tell(node, Words.model_validate_json(words))
 
     def stop(self) -> None:
         """Kill everything. May be called twice. The folder stays for its logs."""

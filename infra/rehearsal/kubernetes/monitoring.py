@@ -29,6 +29,7 @@ from infra.folders import share_dir
 from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.component import Component
 from infra.rehearsal.kubernetes.config import ControlPlaneConfig
+from infra.rehearsal.kubernetes.exporters import Exporters, node_exporter_job
 from infra.rehearsal.kubernetes.releases import HelmRelease
 
 PROMETHEUS_PORT, ALERTMANAGER_PORT = 9090, 9093
@@ -42,6 +43,7 @@ class MonitoringChart:
         self._config, self._client = config, client
         self._folder = config.work / "monitoring"
         self.components: tuple[Component, ...] = ()
+        self.exporters = Exporters(config.address)
         self._over = threading.Event()
 
     @property
@@ -80,6 +82,7 @@ class MonitoringChart:
         while not end.wait(_DISCOVER_EVERY_S):
             try:
                 targets = [target for pod in client.list(Pod, namespace="*") for target in targets_of(pod)]
+                targets += self.exporters.targets()
                 text = json.dumps(targets, indent=1)
                 if text != previous_text:
                     fresh = self._write("targets.new", targets)
@@ -101,12 +104,15 @@ class MonitoringChart:
 
     def kill(self) -> None:
         self._over.set()
+        self.exporters.stop()
         for component in self.components:
             component.kill()
 
     def _prometheus(self, release: HelmRelease) -> Component:
         config, spec = self._config, release.values["prometheus"]["prometheusSpec"]
         rules = self._write("rules.json", _rules(release.values))
+        node_exporter = release.values["prometheus-node-exporter"]["prometheus"]["monitor"]["metricRelabelings"]
+        jobs = [*spec["additionalScrapeConfigs"], node_exporter_job(node_exporter)]
         document = {
             "global": {
                 "scrape_interval": spec["scrapeInterval"],
@@ -117,7 +123,7 @@ class MonitoringChart:
             "alerting": {
                 "alertmanagers": [{"static_configs": [{"targets": [f"{config.address}:{ALERTMANAGER_PORT}"]}]}]
             },
-            "scrape_configs": [self._by_file(job) for job in spec["additionalScrapeConfigs"]],
+            "scrape_configs": [self._by_file(job) for job in jobs],
         }
         argv = [
             str(config.tools / "prometheus"), f"--config.file={self._write('prometheus.json', document)}",

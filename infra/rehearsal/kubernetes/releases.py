@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-import httpx2
 from lightkube import ApiError, Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Secret
@@ -121,8 +120,8 @@ class ReleaseController:
             try:
                 for _ in client.watch(Secret, namespace="*", **_DEPLOYED, server_timeout=_WATCH_S):
                     self._changed.set()
-            except (ApiError, httpx2.HTTPError) as error:
-                self._log.debug("watch again in %s s: %s", POLL_S, error)
+            except Exception as error:  # whatever it is: without a watch every later release would be missed
+                self._log.debug("watch again in %s s: %r", POLL_S, error)
                 self._stopping.wait(POLL_S)
             self._changed.set()  # whatever came between two watches
 
@@ -150,8 +149,8 @@ class ReleaseController:
             chart.install(release, self._stopping)
             self._installed[release.chart] = release
         state: ReleaseState = "running" if chart else "recorded"
-        self._states[key] = (release, state)
         self._annotate(client, release, f"running {chart.version}" if chart else "recorded")
+        self._states[key] = (release, state)
         self._log.info("release %s/%s (chart %s %s): %s", *key, release.chart, release.chart_version, state)
 
     def _revive(self) -> None:

@@ -32,6 +32,8 @@ Progress = Callable[[str], None]
 SUPERVISOR = "infra.rehearsal.site.supervisor"
 FOLDER_VARIABLE = "BIVOUAC_SITE_FOLDER"
 """Holds the site's folder, in the environment of every process that entered the site."""
+_NOT_OURS = (FileNotFoundError, ProcessLookupError, PermissionError)
+"""How /proc says that a process has ended meanwhile, or is another user's; other errors say nothing of it."""
 
 
 def boot() -> str:
@@ -80,14 +82,14 @@ def _pids() -> Iterator[int]:
 def _read(pid: int, file_name: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/{file_name}").read_bytes()
-    except OSError:
+    except _NOT_OURS:
         return b""
 
 
 def _network(pid: int) -> str | None:
     try:
         return os.readlink(f"/proc/{pid}/ns/net")
-    except OSError:
+    except _NOT_OURS:
         return None
 
 
@@ -160,7 +162,7 @@ def ensure(name: str, progress: Progress, on_start: Callable[[Path], None] = lam
 def find(name: str) -> Site | None:
     try:
         site = Site(**json.loads((site_dir(name) / "site.json").read_text()))
-    except (OSError, ValueError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
         return None
     return site if site.alive() else None
 

@@ -61,8 +61,8 @@ class Expectation(Frozen):
     """Kinds of events that must follow."""
     absent: tuple[str, ...] = ()
     """Kinds of events that must not follow."""
-    alert: str | None = None
-    """Alert that must fire; None: none of severity `page` may, except the `tolerated`."""
+    alerts: tuple[str, ...] = ()
+    """Alerts that must fire; no other one of severity `page` may, except the `tolerated`."""
     tolerated: tuple[str, ...] = ()
     """Alerts that fire or not, by how long the recovery takes."""
     driver_ends: bool = False

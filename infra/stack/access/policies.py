@@ -121,7 +121,7 @@ def steward(spec: Spec) -> list[Statement]:
             [
                 "autoscaling:DescribeAutoScalingGroups",
                 "autoscaling:DescribeScalingActivities",
-                *(["cloudwatch:GetMetricData"] if spec.storage.shared else []),
+                *(["cloudwatch:GetMetricData"] if spec.watches_file_system else []),
                 "ec2:DescribeInstanceStatus",
                 "ec2:DescribeInstances",
             ],

@@ -6,7 +6,6 @@ https://docs.aws.amazon.com/fsx/latest/LustreGuide/fs-metrics.html
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -14,13 +13,15 @@ from typing import Any, NamedTuple
 from infra.aws.account import Account
 from infra.clock import Clock
 from infra.errors import first_line
+from infra.record.lease_thread import LeaseThread
+from infra.record.state import CampaignState
 from infra.steward.seeing.sources import PASSING
 
 log = logging.getLogger("steward")
 NAMESPACE, DIMENSION = "AWS/FSx", "FileSystemId"
-EVERY_S = 120.0
-"""CloudWatch bills 0.01 USD for 1,000 metrics asked for, so this takes 0.04 USD a day."""
 _PERIOD_S = 60
+_SETTLES = timedelta(minutes=1)
+"""FSx tells a minute when it is over, target by target: a sum over some of them would be too small."""
 _BACK = timedelta(minutes=10)
 """FSx tells each minute, and CloudWatch has it minutes later; what is older is not the present."""
 
@@ -45,12 +46,16 @@ FIGURES = {
 """Field of the metrics -> where it comes from."""
 
 
-class FileSystemFigures:
+class FileSystemFigures(LeaseThread):
     """A thread that asks, since a VPC may have no way to CloudWatch: each call then takes as long as it may."""
 
-    def __init__(self, account: Account, read_id: Callable[[], str | None], clock: Clock) -> None:
-        """`read_id` returns the file system's id by the record; None without one, or while it is lost."""
-        self._account, self._read_id, self._clock = account, read_id, clock
+    name, every_s = "file system", 120.0
+    """CloudWatch bills 0.01 USD for 1,000 metrics asked for, so this takes 0.04 USD a day."""
+
+    def __init__(
+        self, account: Account, guard: Callable[[], None], read_state: Callable[[], CampaignState], clock: Clock
+    ) -> None:
+        self._account, self._guard, self._read_state, self._clock = account, guard, read_state, clock
         self._figures, self._asked_at = dict[str, float](), clock.monotonic()
         self._trouble = ""
 
@@ -59,21 +64,13 @@ class FileSystemFigures:
         is_fresh = self._clock.monotonic() - self._asked_at < _BACK.total_seconds()
         return dict(self._figures) if is_fresh else {}
 
-    def open(self) -> None:
-        """Ask again and again until the process ends."""
-        threading.Thread(target=self._run, name="file system", daemon=True).start()
-
-    def _run(self) -> None:
-        rest = threading.Event()
-        while True:
-            self.ask()
-            rest.wait(EVERY_S)
-
-    def ask(self) -> None:
-        """Take the newest figures, or say once why there are none."""
+    def look(self) -> None:
+        """Take the newest figures, or say once why there are none. Raises `LeaseLost`."""
         try:
-            file_system = self._read_id()
-            figures = {} if file_system is None else self._newest(file_system)
+            self._guard()
+            state = self._read_state()
+            is_there = state.file_system is not None and state.lost is None
+            figures = self._newest(str(state.file_system)) if is_there else {}
         except PASSING as error:
             trouble = first_line(error)
             if trouble != self._trouble:
@@ -83,14 +80,14 @@ class FileSystemFigures:
         self._trouble, self._figures, self._asked_at = "", figures, self._clock.monotonic()
 
     def _newest(self, file_system: str) -> dict[str, float]:
-        now = self._clock.now()
+        end = self._clock.now().replace(second=0, microsecond=0) - _SETTLES
         pages = (
             self._account.client("cloudwatch")
             .get_paginator("get_metric_data")
             .paginate(
                 MetricDataQueries=[_query(field, figure, file_system) for field, figure in FIGURES.items()],
-                StartTime=now - _BACK,
-                EndTime=now,
+                StartTime=end - _BACK,
+                EndTime=end,
                 ScanBy="TimestampDescending",
             )
         )

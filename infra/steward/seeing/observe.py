@@ -22,6 +22,7 @@ from infra.cluster.fitness import ConditionHistory, NodeFacts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, index_of
 from infra.cluster.pod_start import has_started, is_over, states, why_not
 from infra.cluster.standing.borrowed import GangNodes
+from infra.cluster.standing.queueing import QueuePlace
 from infra.cluster.steward_config import StewardConfig
 from infra.record.meter import Reading
 from infra.steward import gangs
@@ -37,6 +38,7 @@ _PROBE_TIMEOUT_S = 1.0
 _READ_METER_S = 60.0
 _PROBES_AT_ONCE = 128
 """So a look at 512 pods of which each takes its whole time lasts 4 s. Threads are started when they are needed."""
+_NO_QUEUE = QueuePlace(state="admitted")
 _RANKS = TypeAdapter(tuple[RankSeen, ...])
 
 
@@ -71,7 +73,9 @@ class Observer:
         self._seen: dict[int, PodView] = {}
         self._failed_at: float | None = None
         self._pods_known: list[Pod] = []
-        self._queued = ""
+        self._queue_seen = (0, _NO_QUEUE)
+        """Attempt, and its place in the queue as last heard."""
+        self._stopped_at: float | None = None
         self._first: dict[str, str] = {}
         """Pod -> its identity, which another pod of its name does not have."""
         self._node_looks = NodeLooks(nodes, sources, clock.monotonic)
@@ -109,12 +113,13 @@ class Observer:
         facts = self._node_looks.look(bool(self.clocks.quiet))
         pods = self._pods(attempt) if in_flight else ()
         # After the pods: the queue suspends a gang before it ends its pods, so none of them is missed as a failure.
-        queue_words = self._queue_words(attempt) if in_flight else ""
-        is_vanished = queue_words == attempts.VANISHED
+        place = self._queue_place(attempt) if in_flight else _NO_QUEUE
+        is_vanished, is_stopped = place.state == "vanished", place.state == "stopped"
+        self._stopped_at = (self._stopped_at or self.clock.monotonic()) if is_stopped else None
         node_count = self.config.spec.nodes.count
-        rate = self._rate(facts, gang_nodes or node_count, is_queued=bool(queue_words))
+        rate = self._rate(facts, gang_nodes or node_count, is_queued=place.waits)
         self._meter(rate)
-        if queue_words:
+        if place.waits:
             self.begin_attempt(attempt)
             self.agents, pods = {}, ()
         views = self._node_views(facts or ())
@@ -142,8 +147,9 @@ class Observer:
             since_failed=None if failure_time is None else timedelta(seconds=now - failure_time),
             since_short=None if short is None else timedelta(seconds=now - short),
             committed_step=committed_step,
-            queued="" if is_vanished else queue_words,
-            vanished=queue_words if is_vanished else "",
+            queued="" if is_vanished else place.words,
+            stopped_for=None if self._stopped_at is None else timedelta(seconds=now - self._stopped_at),
+            vanished=place.words if is_vanished else "",
             stop_requested=stop_requested,
             held_since=held_since,
             unseen=self.sources.unseen(),
@@ -202,16 +208,18 @@ class Observer:
         self._seen = views
         return tuple(views[index] for index in sorted(views))
 
-    def _queue_words(self, attempt: int) -> str:
-        """Return why the gang's queue keeps its pods from starting, as last heard while it does not answer. A source of
-        its own: what cannot be asked of the queue alone cuts off no stop, budget or deadline."""
+    def _queue_place(self, attempt: int) -> QueuePlace:
+        """Return where the gang stands in its queue, as last heard of this attempt while it does not answer. A source
+        of its own: what cannot be asked of the queue alone cuts off no stop, budget or deadline."""
         spec = self.config.spec
         if spec.cluster is None or spec.cluster.queue is None:
-            return ""
+            return _NO_QUEUE
         kind, name, space = attempts.kind_of(spec), gangs.job(self.config, attempt), spec.cluster.namespace
         with suppress(Away):
-            self._queued = self.sources.ask("queue", lambda: attempts.queue_words(self.client, kind, name, space))
-        return self._queued
+            place = self.sources.ask("queue", lambda: attempts.ask_queue(self.client, kind, name, space))
+            self._queue_seen = (attempt, place)
+        number, place = self._queue_seen
+        return place if number == attempt else _NO_QUEUE
 
     def _view(self, pod: Pod) -> PodView:
         name, now = _name(pod), self.clock.monotonic()

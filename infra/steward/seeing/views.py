@@ -26,6 +26,7 @@ class FailureClass(StrEnum):
     NUMERIC = "numeric"
     INTERRUPTED = "interrupted"
     STARTUP = "startup"
+    QUEUE = "queue"
 
 
 class Consequence(StrEnum):
@@ -38,6 +39,7 @@ CONSEQUENCE: dict[FailureClass, Consequence] = {
     FailureClass.USER: Consequence.HOLD,
     FailureClass.DATA: Consequence.HOLD,
     FailureClass.NUMERIC: Consequence.HOLD,
+    FailureClass.QUEUE: Consequence.HOLD,
     FailureClass.PROCESS: Consequence.RESTART,
     FailureClass.STORAGE: Consequence.RESTART,
     FailureClass.HANG: Consequence.RESTART,
@@ -45,7 +47,8 @@ CONSEQUENCE: dict[FailureClass, Consequence] = {
     FailureClass.INTERRUPTED: Consequence.RESTART,
     FailureClass.NODE: Consequence.REPLACE,
 }
-"""Numeric failures hold: a retry repeats them, and rolling back with skipped data does not exist yet."""
+"""Numeric failures hold: a retry repeats them, and rolling back with skipped data does not exist yet. A gang that its
+queue has stopped holds: somebody, or a limit of Kueue, does not want it there again."""
 
 BY_EXIT: dict[int, FailureClass] = {
     ExitCode.USER: FailureClass.USER,
@@ -66,6 +69,7 @@ WORST_FIRST = (
     FailureClass.INTERRUPTED,
     FailureClass.STARTUP,
     FailureClass.PROCESS,
+    FailureClass.QUEUE,
 )
 
 
@@ -218,6 +222,8 @@ class Observation(Frozen, extra="ignore"):
     """Newest checkpoint committed on a tier that outlives a node, over all attempts."""
     queued: str = ""
     """Why the gang's queue keeps its pods from starting; empty without a queue, and once they may start."""
+    stopped_for: timedelta | None = None
+    """Time for which the queue has said that it will not start the gang by itself; None while it may."""
     vanished: str = ""
     """That the job of a gang in a queue is gone, and not by us; empty otherwise."""
     stop_requested: bool = False

@@ -12,12 +12,11 @@ import pulumi_aws
 import pytest
 
 from infra.aws.account import Account
-from infra.bake.builder import INSTANCE_TYPE
 from infra.bake.foundation import foundation_settings, remember, with_zone
 from infra.errors import UserError
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
-from infra.spec.names import BUILD_NETWORK, buckets
+from infra.spec.names import BUILD_NETWORK, BUILDER_TYPE, buckets
 from infra.stack.access.policies import AccountPlace
 from infra.stack.network.build_network import BuildNetwork
 from infra.stack.settings import FoundationSettings
@@ -79,7 +78,7 @@ def test_a_build_network_is_made_where_builders_are_sold_and_moves_from_elsewher
 
     unsold(first[-1])
     image = next(ami for ami in world.backend("ec2").amis if ami.startswith("ami-"))
-    launch = {"ImageId": image, "MinCount": 1, "MaxCount": 1, "InstanceType": INSTANCE_TYPE}
+    launch = {"ImageId": image, "MinCount": 1, "MaxCount": 1, "InstanceType": BUILDER_TYPE}
     assert code_of(lambda: aws.ec2.run_instances(**launch, SubnetId=old.outputs["subnet"].value)) == "Unsupported"
     moved = with_zone(here, foundation_settings(store, spec))
     remember(store, moved)
@@ -105,6 +104,6 @@ def test_a_new_build_network_takes_the_first_zone_that_sells_builders_or_is_refu
     assert with_zone(here, fresh).build_network_zone == "us-east-1c", "us-east-1b sells none any more"
     unsold("abcdef")
     with pytest.raises(
-        UserError, match=rf"no zone sells.*{INSTANCE_TYPE}, among us-east-1a, us-east-1b.*another region"
+        UserError, match=rf"no zone sells.*{BUILDER_TYPE}, among us-east-1a, us-east-1b.*another region"
     ):
         with_zone(here, fresh)

@@ -61,7 +61,7 @@ def test_it_is_found_once_and_stays_the_campaigns_whatever_is_newest_later(
     backend = aws.world.backend("ssm")._parameters[parameter][-1]
     backend.value = other
     try:
-        assert node_image.ensure(context, where, own_image=node_image.campaign_image(context.store)) == (first, False)
+        assert node_image.ensure(context, where, own_image=node_image.campaign_image(context.store)) == (first, None)
         assert node_image.ensure(context, where)[0].ami == other, "another campaign takes the newest"
     finally:
         backend.value = before
@@ -71,7 +71,7 @@ def test_an_own_image_is_taken_as_it_is(context: Any, named: dict[str, str]) -> 
     own = next(ami for name, ami in named.items() if "x86_64-nvidia" in name)
     context.spec = spec(own)
     found, fresh = node_image.ensure(context, None)  # type: ignore[arg-type]
-    assert (found.ami, fresh, found.inputs_digest) == (own, False, "") and own in context.said[-1]
+    assert (found.ami, fresh, found.inputs_digest) == (own, None, "") and own in context.said[-1]
 
 
 def test_an_image_from_which_no_node_could_start_is_refused_before_the_yes(

@@ -11,6 +11,7 @@ from lightkube import Client
 
 from infra.cluster import attempts
 from infra.cluster.kubernetes import JobSet, prepare_models
+from infra.cluster.standing.queueing import VANISHED
 from infra.record.store import LIVE, CampaignStore
 from infra.rehearsal.aws.world import World
 from infra.spec.campaign import Spec
@@ -114,7 +115,7 @@ def test_an_attempt_that_kueue_stops_and_deletes_is_interrupted_and_the_next_que
         kubelets.stop()
     (ended, *_) = (event.payload for event in events if event.kind == "attempt.ended")
     assert ended.failure == "interrupted"  # type: ignore[attr-defined]
-    assert ended.detail == attempts.VANISHED  # type: ignore[attr-defined]
+    assert ended.detail == VANISHED  # type: ignore[attr-defined]
     assert len(set(kubelets.approved)) == 2, "each attempt had a Workload of its own, and waited in it"
     assert set(kubelets.gangs) == {"1", "2"}
     (finished,) = (event.payload for event in events if event.kind == "training.finished")

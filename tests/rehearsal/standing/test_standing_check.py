@@ -9,8 +9,9 @@ import pytest
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import Deployment
-from lightkube.resources.core_v1 import ConfigMap, Pod
+from lightkube.resources.core_v1 import ConfigMap, Node, Pod
 from lightkube.resources.node_v1 import RuntimeClass
+from lightkube.types import PatchType
 from typer.testing import CliRunner
 
 from infra.cli.main import app
@@ -153,9 +154,15 @@ def test_a_runtime_class_is_asked_of_the_cluster_and_shapes_the_gangs_pods(
         cluster.admin.delete(RuntimeClass, "nvidia")
         cluster.admin.create(runtime_class({"sandbox": "yes"}))
         assert refusals() == {}
+        room = {"status": {"allocatable": {"nvidia.com/gpu": "8", "rdma/hca": "8", "cpu": "300m"}}}
+        cluster.admin.patch(Node.Status, "rack-1", room, patch_type=PatchType.MERGE)
         pod: Any = connect(section, dry_run=True).create(from_dict(documents["a pod of the gang"]))
         assert pod.spec.runtimeClassName == "nvidia" and pod.spec.overhead == {"cpu": "250m"}
         assert pod.spec.nodeSelector == {"gpu": "h100", "sandbox": "yes"}
         assert "sandbox" in {toleration.key for toleration in pod.spec.tolerations}
+        seen = look(wanted, section, tuple(documents.items()), lambda words: None)
+        assert seen.nodes is not None
+        (node,) = seen.nodes
+        assert "0.3 cpu of 0.35, of which RuntimeClass nvidia takes 0.25" in node.obstacle, "the pod alone would fit"
     finally:
         cluster.admin.delete(RuntimeClass, "nvidia")

@@ -102,6 +102,16 @@ def test_an_error_that_was_handled_is_not_the_reason() -> None:
     assert later.failure() is None and "the data is not what it was" in str(later)
 
 
+def test_nccls_last_warning_belongs_to_the_newest_error_of_its_rank() -> None:
+    said = words(
+        *of(1, [KEY]), "step 1", *of(2, [NCCL]), *of(1, ["ncclSystemError: x", "Last error:"]), *of(2, ["Last error:"]),
+        *of(1, ["no memory left here"]), *of(2, [KEY, "Last error:"]), *of(3, ["Last error:", "nobody's"]),
+    )  # fmt: skip
+    assert [[failure.error for failure in burst] for burst in said._bursts] == [
+        [KEY], [NCCL, "ncclSystemError: x no memory left here", KEY]
+    ]  # fmt: skip
+
+
 def test_what_follows_the_launchers_word_is_a_consequence() -> None:
     stopped = words("step 7", TRAILER[0], *of(0, [*TRACE, "SystemError: stopped"]), *TRAILER[1:])
     assert stopped.failure() is None and str(stopped) == "; it said last: step 7"

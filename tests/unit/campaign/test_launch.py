@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import boto3
 import pytest
-from moto import mock_aws
 
 from infra.bake.bake import ImageManifest, manifest_key
 from infra.bake.node_image import RECORD, NodeImage, insist, refuse_incomplete
@@ -25,14 +23,8 @@ IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/trainer@sha256:" +
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[CampaignStore]:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    with mock_aws():
-        s3 = boto3.client("s3", region_name="us-east-1")
-        s3.create_bucket(Bucket="state")
-        yield CampaignStore(s3, "state", "c", "driver")
+def store(state_s3: Any) -> CampaignStore:
+    return CampaignStore(state_s3, "state", "c", "driver")
 
 
 def context(store: CampaignStore) -> Any:

@@ -18,6 +18,7 @@ from infra.campaign import launch_budget
 from infra.campaign.closing import SILENT
 from infra.cluster.steward_config import LONGEST_SILENCE
 from infra.errors import LeaseLost
+from infra.plan.estimates.clock import launch_wait
 from infra.record.payloads.attempts import NodesAtZero
 from infra.spec.names import Names
 from tests.example import example_spec
@@ -131,7 +132,7 @@ def test_reserved_nodes_bill_until_the_deadline_in_any_case_and_are_not_ended_be
 
 MINUTE = timedelta(minutes=1)
 """Scheduler's precision."""
-UNTIL_TRAINING = launch_budget.budget(FIRST_CONTACT)
+UNTIL_TRAINING = launch_wait(FIRST_CONTACT)
 BOUNDS = {moment: UNTIL_TRAINING if moment in BEFORE_A_STEWARD else LONGEST_SILENCE for moment in MOMENTS}
 GONE = "It is gone between the first GPU node and the launch, and CodeBuild runs no closer"
 MISHAPS = {moment: GONE if moment in BEFORE_A_STEWARD else "CodeBuild runs no build at all" for moment in MOMENTS}

@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 from infra.campaign import launch_budget
 from infra.campaign.closing import SILENT, give_launch_budget
 from infra.errors import NotProven
+from infra.plan.estimates.clock import launch_wait
 from infra.record.payloads import payload_of
 from infra.record.payloads.attempts import AttemptRunning, LaunchBudget
 from infra.record.payloads.stages import Certified
@@ -133,7 +134,7 @@ def test_whoever_dies_for_good_the_gpu_nodes_end_within_the_bound(
     state = world.store.state()
     if moment in BEFORE_A_STEWARD:
         assert state.ended and state.certificate == Certified(clean=True)
-        launch = launch_budget.budget(FIRST_CONTACT)
+        launch = launch_wait(FIRST_CONTACT)
         ended = world.store.events()[-1].at
         assert ended - died <= launch + EVERY * (1 + refused), "then nothing waits for a driver any more"
     else:
@@ -233,7 +234,7 @@ def test_a_launch_budget_is_time_and_money_and_either_ends_it(monkeypatch: pytes
     world = lived(monkeypatch, "all are fit")
     budget = world.store.state().launch_budget
     assert budget is not None
-    launch = launch_budget.budget(FIRST_CONTACT)
+    launch = launch_wait(FIRST_CONTACT)
     (written,) = [one for one in world.store.events() if one.kind == "launch.budget"]
     assert budget.until == written.at + launch and written.at - NOON > timedelta(minutes=PROVISION)
     idle, rate = (

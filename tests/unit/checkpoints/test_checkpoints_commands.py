@@ -6,12 +6,10 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 from rich.console import Console
 
 from infra.archive.manifest import MANIFEST_NAME
@@ -25,15 +23,6 @@ from trainer.contract import attempt_folder, step_folder
 REGION, BUCKET = "us-east-1", "elsewhere"
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture(params=["folder", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A place with sound steps 10, 20 and 30, and the leavings of step 40."""
@@ -44,7 +33,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     (root / step_folder(40) / attempt_folder(1) / "a.pt").write_bytes(b"half")
     if request.param == "folder":
         return str(root)
-    endpoint = request.getfixturevalue("s3")
+    endpoint = request.getfixturevalue("moto_server")
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")

@@ -6,13 +6,11 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 from rich.console import Console
 
 from infra.archive.manifest import EvaluationProof
@@ -22,7 +20,6 @@ from infra.cli.data import checkpoints as commands
 from infra.errors import PermanentError, UserError
 from tests.unit.checkpoints.test_live_tiers import CAMPAIGN, LiveTiers
 from tests.unit.checkpoints.test_live_tiers import camp as camp
-from tests.unit.checkpoints.test_live_tiers import endpoint as endpoint
 from trainer.contract import step_folder
 from trainer.contract.listing import Listed, list_folder
 from trainer.contract.tree import parse_tree
@@ -59,15 +56,6 @@ def same(restored: Path, root: Path, step: int, more: str = "") -> None:
     assert (restored / "model.safetensors").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture(params=["folder", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A place with the sealed steps 10 and 20 of a job, whose own folder is `tmp_path/own`."""
@@ -76,7 +64,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         sealed(tier, tmp_path / "own", step)
     if request.param == "folder":
         return str(tier)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("s3"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("moto_server"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     client = boto3.client("s3", region_name=REGION)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
 import httpx2
 import pytest
-from moto.server import ThreadedMotoServer
 from rich.console import Console
 
 from infra.aws.account import Account
@@ -55,16 +53,11 @@ class CopiedCampaign:
 
 
 @pytest.fixture
-def camp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CopiedCampaign]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    here = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-    for name, value in here.items():
-        monkeypatch.setenv(name, value)
-    httpx2.post(f"{here['AWS_ENDPOINT_URL']}/moto-api/reset", timeout=None).raise_for_status()
-    yield CopiedCampaign(tmp_path)
-    server.stop()
+def camp(moto_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CopiedCampaign:
+    for name, value in {"ENDPOINT_URL": moto_server, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    httpx2.post(f"{moto_server}/moto-api/reset", timeout=None).raise_for_status()
+    return CopiedCampaign(tmp_path)
 
 
 def test_a_copy_that_the_record_read_back_has_its_age_and_an_unknown_is_not_verified(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 from rich.console import Console
 
 from infra.aws.account import Account
@@ -55,19 +54,10 @@ class LiveTiers:
         return tier / CAMPAIGN / step_folder(step) / "attempt-0001" / name
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture
-def camp(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveTiers]:
-    for name, value in {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}.items():
-        monkeypatch.setenv(name, value)
+def camp(moto_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveTiers]:
+    for name, value in {"ENDPOINT_URL": moto_server, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setattr(request_handling.RequestServer, "every_s", 0.02)
     for module, pause in ((request_handling, "_BUSY_PAUSE_S"), (requests, "_POLL_S")):
         monkeypatch.setattr(module, pause, 0.02)

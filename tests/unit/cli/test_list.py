@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import httpx2
 import pytest
-from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
 from infra.aws.account import Account
@@ -40,20 +38,12 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def account(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {
-        "ENDPOINT_URL": f"http://{host}:{port}",
-        "ACCESS_KEY_ID": "a",
-        "SECRET_ACCESS_KEY": "b",
-    }.items():
+def account(alone: Path, moto_server: str, monkeypatch: pytest.MonkeyPatch) -> Account:
+    for name, value in {"ENDPOINT_URL": moto_server, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
-    # Another test of this process may have left its campaigns: moto keeps one world for all its servers.
-    httpx2.post(f"http://{host}:{port}/moto-api/reset", timeout=None).raise_for_status()
-    yield Account("us-east-1")
-    server.stop()
+    # Another test of this process may have left its campaigns.
+    httpx2.post(f"{moto_server}/moto-api/reset", timeout=None).raise_for_status()
+    return Account("us-east-1")
 
 
 def listed() -> dict[str, list[dict[str, object]]]:

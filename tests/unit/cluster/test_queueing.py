@@ -101,6 +101,8 @@ def job(parallelism: int, **requests: str) -> dict[str, Any]:
 def test_the_demand_is_that_of_all_pods() -> None:
     jobset = {"spec": {"replicatedJobs": [job(4, gpu="8", cpu="100m"), {"replicas": 2, **job(3, memory="1Gi")}]}}
     assert demand(jobset) == {"gpu": 32, "cpu": Decimal("0.4"), "memory": 6 * 2**30}
+    pods = {"cpu": Decimal("0.25"), "memory": Decimal(2**20)}
+    assert demand(jobset, pods) == {"gpu": 32, "cpu": Decimal("2.9"), "memory": 6 * 2**30 + 10 * 2**20}, "of ten pods"
 
 
 WANTED = {"cpu": Decimal("0.4"), "gpu": Decimal(32)}

@@ -9,7 +9,7 @@ import pytest
 
 from infra.engine import kubernetes_state
 from infra.engine.failures import Cause, EngineFailed, ResourceFailure, cause_of
-from infra.engine.kubernetes_state import without_resources
+from infra.engine.kubernetes_state import deleted_with_others, without_resources
 from tests.tables import Table
 from tests.worlds.progress import SilentProgress
 
@@ -56,6 +56,23 @@ def test_a_resource_leaves_the_state_with_every_mention_of_it() -> None:
     assert resources["resources"][1]["dependencies"] == ["a"]
     assert resources["resources"][1]["propertyDependencies"] == {"x": [], "y": ["a"], "z": []}
     assert [operation["resource"]["urn"] for operation in resources["pending_operations"]] == ["d"]
+
+
+def test_a_whole_deletion_forgets_what_goes_with_the_cluster_and_a_provider_that_nothing_else_needs() -> None:
+    def resource(urn: str, type: str, **more: Any) -> dict[str, Any]:
+        return {"urn": urn, "type": type, **more}
+
+    resources = [
+        resource("cluster", "aws:eks/cluster:Cluster", provider="aws::1"),
+        resource("aws", "pulumi:providers:aws"),
+        resource("kubernetes", "pulumi:providers:kubernetes"),
+        resource("namespace", "kubernetes:core/v1:Namespace", provider="kubernetes::2", deletedWith="cluster"),
+        resource("vpc", "aws:ec2/vpc:Vpc", provider="aws::1", deletedWith=""),
+    ]
+    assert deleted_with_others({"resources": resources}) == {"namespace", "kubernetes"}
+    resources.append(resource("apart", "kubernetes:core/v1:Secret", provider="kubernetes::2"))
+    assert deleted_with_others({"resources": resources}) == {"namespace"}
+    assert deleted_with_others({}) == set()
 
 
 def test_the_closer_forgets_what_is_in_the_cluster_and_asks_nobody_whether_it_answers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import runpy
@@ -125,3 +126,34 @@ def test_an_engine_that_does_not_heed_is_ended_by_force_after_the_bound(monkeypa
     leash.end("m")
     forced = [at for at, _, how in processes.sent if how == "SIGKILL"]
     assert len(forced) == 2 and all(20 < at < 20.5 for at in forced)
+
+
+def test_an_engine_that_cannot_be_looked_for_is_not_taken_for_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes(monkeypatch, {1: ("pulumi", 0)}, frozenset({1}))
+    looks, real = list[float](), leash.marked_processes
+
+    def look(mark: str | None = None) -> dict[int, str]:
+        looks.append(processes.now)
+        if len(looks) <= 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(mark)
+
+    monkeypatch.setattr(leash, "marked_processes", look)
+    leash.end("m", 20)
+    assert [how for _, _, how in processes.sent][::-1][:1] == ["SIGKILL"] and not processes.living
+    assert processes.sent[0][0] == pytest.approx(0.3), "asked as soon as it was seen"
+
+
+def test_a_file_of_a_process_that_a_limit_hides_is_no_ended_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, *_: object) -> None:
+        raise OSError(errno.ENFILE, "Too many open files in system", path)
+
+    monkeypatch.setattr(leash, "open", refuse, raising=False)
+    for look in (
+        leash.marked_processes,
+        lambda: leash.mark_of(1),
+        lambda: leash._zombie(1),
+        lambda: leash._is_engine(1),
+    ):
+        with pytest.raises(OSError, match="Too many open files"):
+            look()

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -15,9 +14,7 @@ from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
-import boto3
 import pytest
-from moto import mock_aws
 from pulumi.automation import CommandError
 from rich.console import Console
 
@@ -46,16 +43,10 @@ while len(asked) < 2:
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[CampaignStore]:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+def store(state_s3: Any, monkeypatch: pytest.MonkeyPatch) -> CampaignStore:
     monkeypatch.setattr(leash, "BOUND_S", -10.0)  # what is gone is gone by now
     monkeypatch.setattr(locks, "_HAND_WAIT_S", 10.3)
-    with mock_aws():
-        s3 = boto3.client("s3", region_name="us-east-1")
-        s3.create_bucket(Bucket="state")
-        yield CampaignStore(s3, "state", "c", "driver")
+    return CampaignStore(state_s3, "state", "c", "driver")
 
 
 def holder(host: str) -> Holder:

@@ -48,6 +48,7 @@ def told(events: list[Event], after: float = 0.01) -> list[tuple[Change, str]]:
         ("archive.unproven", {"prefix": "s3://a/b/unproven", "files": 4, "bytes": 9}, Change.ARCHIVED),
         ("checkpoint.unrecognised", {"files": 3, "bytes": 12, "newest": "a.ckpt", "why": "x"}, Change.CHECKPOINTS),
         ("checkpoint.not-sealed", {"step": 30, "why": "a link leads out"}, Change.CHECKPOINTS),
+        ("checkpoint.look-failed", {"why": "OSError: [Errno 5] Input/output error"}, Change.CHECKPOINTS),
         ("checkpoint.step-refused", {"step": 30, "why": "a digest differs"}, Change.CHECKPOINTS),
         ("checkpoint.weights-only", {"attempt": 2, "why": "x"}, Change.CHECKPOINTS),
         ("training.started-over", {"attempt": 2, "before": 35, "why": "x"}, Change.CHECKPOINTS),
@@ -88,6 +89,19 @@ def test_a_doubt_is_told_once_in_each_attempt() -> None:
     launched = ("attempt.launched", {"attempt": 2, "committed_step": -1})
     events = record(unrecognised, unrecognised, not_sealed, unrecognised, launched, unrecognised, not_sealed)
     assert [key for _, key in told(events)] == ["w-000000", "w-000002", "w-000005", "w-000006"]
+
+
+def test_a_doubt_of_another_reason_is_told_again_and_of_another_step_it_is_not() -> None:
+    def not_sealed(step: int, why: str) -> tuple[str, dict[str, Any]]:
+        return "checkpoint.not-sealed", {"step": step, "why": why}
+
+    events = record(
+        not_sealed(10, "step-10 was written again"), not_sealed(20, "step-20 was written again"),
+        not_sealed(30, "No space left on device"), not_sealed(40, "step-40 was written again"),
+    )  # fmt: skip
+    assert [key for _, key in told(events)] == ["w-000000", "w-000002"]
+    many = record(*(not_sealed(step, f"{chr(65 + step)} is gone") for step in range(9)))
+    assert [key for _, key in told(many)] == [f"w-{number:06d}" for number in range(5)], "no more in an attempt"
 
 
 def test_a_notice_of_unrecognised_content_says_what_lies_there_and_what_would_fit() -> None:

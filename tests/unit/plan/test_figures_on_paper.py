@@ -82,5 +82,5 @@ def test_while_the_archive_runs_one_node_is_planned(
 def test_a_reservation_bills_from_the_first_stage_to_the_last(spec_file: Callable[..., Any]) -> None:
     held = {"nodes.capacity": "reservation", "nodes.reservation_id": "cr-0123456789abcdef0"}
     lines = {line.name: line for line in planned(spec_file(held).spec).cost}
-    # 1,800 + 1,200 + 600 + 120 + 62 + 180 + 1,200 + 120 = 5,282 s = 1.4672 h; nodes 0.2506 h; the rest 1.2166 h x 13.76
-    assert lines["GPU nodes"].usd == Decimal("3.45") and lines["reservation, unused"].usd == Decimal("16.74")
+    # 1,200 + 1,200 + 600 + 120 + 62 + 180 + 1,200 + 120 = 4,682 s = 1.3006 h; nodes 0.2506 h; the rest 1.0500 h x 13.76
+    assert lines["GPU nodes"].usd == Decimal("3.45") and lines["reservation, unused"].usd == Decimal("14.45")

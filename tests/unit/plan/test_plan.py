@@ -40,10 +40,14 @@ def test_a_plan_reads_back_from_json_unchanged(campaigns: Path, name: str) -> No
 
 
 def test_every_figure_shows_its_formula(campaigns: Path) -> None:
-    plan = _plan(campaigns, "p5en-capacity-block")
-    totals = [getattr(plan.totals, name) for name in type(plan.totals).model_fields]
-    for item in (*plan.work, *plan.cadence, *plan.clock, *plan.cost, *plan.tiers, *totals):
-        assert item.formula
+    for name, bound in (("p5en-capacity-block", None), ("rehearsal", "1h17m x 14.36 USD/h")):
+        plan = _plan(campaigns, name)
+        totals = [total for name in type(plan.totals).model_fields if (total := getattr(plan.totals, name)) is not None]
+        for item in (*plan.work, *plan.cadence, *plan.clock, *plan.cost, *plan.tiers, *totals):
+            assert item.formula
+        launch = plan.totals.usd_of_dead_launch
+        assert (launch is None) is (bound is None), "reserved places bill in any case"
+        assert launch is None or str(bound) in launch.formula
 
 
 def test_the_spec_s_own_checkpoint_section_wins(spec_file: Any) -> None:
@@ -174,10 +178,26 @@ def test_a_blocks_end_leaves_forty_minutes_an_interval_and_the_archive(spec_file
 def test_a_node_image_that_is_not_baked_takes_no_time_of_the_bake() -> None:
     def bake(nodes: str) -> tuple[int, str]:
         spec = example_spec(image={"base": "bivouac/base:cuda", "nodes": nodes})
-        (stage,) = [one for one in make_plan(spec, survey(spec)).clock if one.stage == "bake"]
+        plan = make_plan(spec, survey(spec))
+        (stage,) = [one for one in plan.clock if one.stage == "bake"]
+        (builders,) = [line.formula for line in plan.cost if line.name == "builder"]
+        assert builders.startswith("2 x" if nodes == "bake" else "1 x"), "the trainer image has a builder of its own"
         return int(stage.seconds), stage.formula
 
     baked, formula = bake("bake")
     assert "node image" in formula
     for nodes in ("eks", "ami-0123456789abcdef0"):
-        assert bake(nodes) == (baked - 20 * 60, "trainer image; nothing where the inputs were baked before")
+        assert bake(nodes) == (baked - 10 * 60, "trainer image; nothing where the inputs were baked before")
+
+
+@pytest.mark.parametrize(("nodes", "words"), [("bake", "2 x m7i.large, each for half of it"), ("eks", "1 x m7i.large")])
+def test_builders_are_of_their_own_type_whatever_the_system_nodes_are(nodes: str, words: str) -> None:
+    def builder(system: str) -> tuple[Decimal, str]:
+        spec = example_spec(image={"base": "bivouac/base:cuda", "nodes": nodes})
+        spec = spec.model_copy(update={"nodes": spec.nodes.model_copy(update={"system_instance_type": system})})
+        (line,) = [one for one in make_plan(spec, survey(spec)).cost if one.name == "builder"]
+        return line.usd_per_hour, line.formula
+
+    rate, formula = builder("m7i.large")
+    assert rate > 0 and words in formula
+    assert builder("m7i.4xlarge") == (rate, formula)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from infra.archive.manifest import ArchiveManifest, EvaluationProof
 from infra.record.identity import archive_prefix_of, claim_identity, read_identity
@@ -21,14 +18,8 @@ from tests.example import example_spec
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[CampaignStore]:
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    with mock_aws():
-        s3 = boto3.client("s3", region_name="us-east-1")
-        s3.create_bucket(Bucket="state")
-        yield CampaignStore(s3, "state", "train", "test")
+def store(state_s3: Any) -> CampaignStore:
+    return CampaignStore(state_s3, "state", "train", "test")
 
 
 def test_the_first_writer_makes_it_and_whoever_comes_later_reads_the_same(store: CampaignStore) -> None:

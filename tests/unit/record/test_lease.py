@@ -218,6 +218,26 @@ def test_a_lease_stays_long_until_the_last_of_two_engines_has_ended(s3: FakeS3, 
     assert ours.covers_until == time() + TTL.total_seconds()
 
 
+def test_a_lease_is_as_short_as_before_where_a_signal_ends_the_block_at_its_begin(
+    s3: FakeS3, leases: Leases, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = leases.of("a", patient=False)
+    ours.acquire()
+    renewals = iter([KeyboardInterrupt])
+
+    def renew() -> timedelta | None:
+        for signal in renewals:
+            raise signal
+        return Lease.renew(ours)
+
+    monkeypatch.setattr(ours, "renew", renew)
+    with pytest.raises(KeyboardInterrupt), ours.lasting(LONG):
+        pytest.fail("the block has not begun")
+    time.go(1)
+    renew()
+    assert ours.covers_until == time() + TTL.total_seconds()
+
+
 def test_a_lease_that_is_given_back_lets_nobody_change_or_renew_anything(leases: Leases) -> None:
     ours = leases.of("a", patient=False)
     ours.acquire()
@@ -228,6 +248,21 @@ def test_a_lease_that_is_given_back_lets_nobody_change_or_renew_anything(leases:
         ours.check()
     stored = ours.current()
     assert stored is not None and stored.record.released
+
+
+def test_a_renewal_that_is_under_way_takes_no_lease_again_that_is_given_back(
+    leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked already, and not written yet."""
+    ours = leases.of("a", patient=False)
+    ours.acquire()
+    monkeypatch.setattr(ours, "check", ours.release)
+    assert ours.renew() is None
+    stored = ours.current()
+    assert stored is not None and stored.record.released
+    monkeypatch.undo()
+    with pytest.raises(LeaseLost, match="it was given back"):
+        ours.check()
 
 
 def test_a_lease_that_is_longer_than_the_engines_stays_so(leases: Leases, time: Time) -> None:

@@ -49,7 +49,8 @@ def test_a_line_has_fields_of_its_schema(place: str, event: str, fields: set[str
 
 def test_the_lines_were_found() -> None:
     events = {event for _, event, _ in CALLS}
-    assert {"step", "restored", "started_fresh", "not_sealed", "refused_step", "restarted_in_place", "watch"} <= events
+    assert {"step", "restored", "started_fresh", "not_sealed", "look_failed", "refused_step"} <= events
+    assert {"restarted_in_place", "watch"} <= events
 
 
 def test_a_restart_in_place_without_attempt_or_step_is_text() -> None:

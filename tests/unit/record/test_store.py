@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-import boto3
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
-from moto import mock_aws
 
 from infra.errors import LeaseHeld, LeaseLost, UserError
 from infra.record.events import Stage
@@ -27,14 +24,8 @@ TTL = timedelta(seconds=30)
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    with mock_aws():
-        client = boto3.client("s3", region_name="us-east-1")
-        client.create_bucket(Bucket="state")
-        yield client
+def s3(state_s3: Any) -> Any:
+    return state_s3
 
 
 def holder(pid: int, **changes: Any) -> Holder:

@@ -8,13 +8,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from infra.campaign import report as report_stage
-from infra.plan.plan import make_plan
-from infra.plan.survey import survey
 from infra.record.events import Stage
 from infra.record.pod_logs import piece
 from infra.record.store import CampaignStore
@@ -24,11 +20,8 @@ from infra.report.ledger import Span, overlay
 from infra.report.model import Report
 from infra.report.record import Record
 from infra.report.trainer_log import pods_to_read
-from infra.spec.campaign import SpecFile
 from tests.unit.report.campaign_story import (
-    CERTIFICATE,
     NODES,
-    SITE,
     STEP_S,
     ToldRecord,
     curve,
@@ -38,25 +31,6 @@ from tests.unit.report.campaign_story import (
 )
 
 Make = Callable[..., Report]
-
-
-@pytest.fixture
-def record(spec_file: Callable[..., SpecFile]) -> Callable[..., Record]:
-    spec = spec_file().spec
-    plan = make_plan(spec, survey(spec))
-
-    def make(story: ToldRecord, at_s: float = 192.0, **more: Any) -> Record:
-        return story.record(spec, plan, at_s, **more)
-
-    return make
-
-
-@pytest.fixture
-def report(record: Callable[..., Record]) -> Make:
-    def make(story: ToldRecord | None = None, at_s: float = 192.0, **more: Any) -> Report:
-        return build(record(story or whole(), at_s, **{"site": SITE, "certificate": CERTIFICATE} | more))
-
-    return make
 
 
 def seconds(report: Report, cause: TimeCause) -> float:
@@ -209,26 +183,20 @@ def test_an_overlay_fills_only_what_is_free() -> None:
 
 
 def test_the_report_is_written_here_and_beside_the_record(
-    record: Callable[..., Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    record: Callable[..., Record], tmp_path: Path, state_s3: Any
 ) -> None:
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     wanted = record(whole())
-    with mock_aws():
-        s3 = boto3.client("s3", region_name="us-east-1")
-        s3.create_bucket(Bucket="state")
-        store = CampaignStore(s3, "state", "rehearsal", "reader")
-        store.claim_spec(wanted.spec.model_dump_json())
-        store.put_json("plan.json", wanted.plan.model_dump(mode="json"))
-        for event in wanted.events:
-            store.put_json(f"events/{event.writer}/{event.sequence:06d}.json", event.model_dump(mode="json"))
-        for pod, text in wanted.logs.items():
-            for number, part in enumerate((text[:7], text[7:])):
-                store.put(f"{store.prefix}/{piece(pod, number)}", part.encode())
-        _, written = report_stage.write(store, tmp_path / "results")
-        assert store.get(f"{store.prefix}/report.html") == Path(written["html"]).read_bytes()
-        assert store.get(f"{store.prefix}/report.json") == Path(written["json"]).read_bytes()
+    store = CampaignStore(state_s3, "state", "rehearsal", "reader")
+    store.claim_spec(wanted.spec.model_dump_json())
+    store.put_json("plan.json", wanted.plan.model_dump(mode="json"))
+    for event in wanted.events:
+        store.put_json(f"events/{event.writer}/{event.sequence:06d}.json", event.model_dump(mode="json"))
+    for pod, text in wanted.logs.items():
+        for number, part in enumerate((text[:7], text[7:])):
+            store.put(f"{store.prefix}/{piece(pod, number)}", part.encode())
+    _, written = report_stage.write(store, tmp_path / "results")
+    assert store.get(f"{store.prefix}/report.html") == Path(written["html"]).read_bytes()
+    assert store.get(f"{store.prefix}/report.json") == Path(written["json"]).read_bytes()
     found = Report.model_validate_json(Path(written["json"]).read_text())
     # What the buckets of this test do not hold is said, and hinders nothing.
     assert sum("Could not be read" in row.text for row in found.notices) == 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 
@@ -18,8 +17,6 @@ from infra.report.page import code_marked, render
 from infra.report.record import Record
 from infra.spec.campaign import SpecFile
 from tests.unit.report.campaign_story import (
-    CERTIFICATE,
-    SITE,
     ToldRecord,
     abandoned,
     failed,
@@ -30,25 +27,6 @@ from tests.unit.report.campaign_story import (
 )
 
 Make = Callable[..., Report]
-
-
-@pytest.fixture
-def record(spec_file: Callable[..., SpecFile]) -> Callable[..., Record]:
-    spec = spec_file().spec
-    plan = make_plan(spec, survey(spec))
-
-    def make(story: ToldRecord, at_s: float = 192.0, **more: Any) -> Record:
-        return story.record(spec, plan, at_s, **more)
-
-    return make
-
-
-@pytest.fixture
-def report(record: Callable[..., Record]) -> Make:
-    def make(story: ToldRecord | None = None, at_s: float = 192.0, **more: Any) -> Report:
-        return build(record(story or whole(), at_s, **{"site": SITE, "certificate": CERTIFICATE} | more))
-
-    return make
 
 
 @pytest.mark.parametrize("kept", range(0, 46, 3))

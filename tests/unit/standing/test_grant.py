@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from infra.cli.main import app
 from infra.cli.run import repair
 from infra.cluster.gang import GangJob, SecretKey, jobset
 from infra.cluster.standing import placing
+from infra.cluster.standing.queueing import pod_demand
 from infra.errors import UserError
 from infra.spec.standing import StandingCluster
 from infra.stack.cluster.workloads import node_rules, steward_rules
@@ -327,11 +329,28 @@ NODE = {
     ],
 )
 def test_a_node_that_no_pod_of_the_gang_fits_says_why(changes: dict[str, Any], obstacle: str) -> None:
-    assert look._node(from_dict(bent(NODE, changes)), cluster()).obstacle == obstacle  # type: ignore[arg-type]
+    assert look._node(from_dict(bent(NODE, changes)), cluster(), {}, {}).obstacle == obstacle  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "obstacle"),
+    [
+        ({"cpu": "350m"}, ""),
+        ({"cpu": "340m"}, "0.34 cpu of 0.35, of which RuntimeClass kata takes 0.25"),
+        ({"memory": "1Gi"}, "1073741824 memory of 2147483648"),
+    ],
+)
+def test_a_node_has_room_for_a_pod_and_what_its_runtime_class_takes(allocatable: dict[str, str], obstacle: str) -> None:
+    """Memory is the container's own; of what a node does not report nobody knows."""
+    section, overhead = cluster(**{"nodes.runtime_class": "kata"}), {"cpu": Decimal("0.25")}
+    pod = {"containers": [{"resources": {"requests": {"cpu": "100m", "memory": "2Gi", "nvidia.com/gpu": "8"}}}]}
+    node = bent(NODE, {"status.allocatable": {"nvidia.com/gpu": "8", "rdma/hca": "8", **allocatable}})
+    seen = look._node(from_dict(node), section, pod_demand(pod, overhead), overhead)  # type: ignore[arg-type]
+    assert seen.obstacle == obstacle
 
 
 def test_a_toleration_with_a_value_is_for_that_value() -> None:
     tainted = bent(NODE, {"spec.taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]})
     for value, obstacle in (("a", ""), ("b", "tainted team=a:NoSchedule")):
         section = cluster(**{"nodes.tolerations": [{"key": "team", "operator": "Equal", "value": value}]})
-        assert look._node(from_dict(tainted), section).obstacle == obstacle  # type: ignore[arg-type]
+        assert look._node(from_dict(tainted), section, {}, {}).obstacle == obstacle  # type: ignore[arg-type]

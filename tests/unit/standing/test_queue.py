@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 import httpx2
@@ -179,12 +181,14 @@ def queue(status: Any = ACTIVE, quota: dict[str, str] = QUOTA, **spec: Any) -> d
     return {"metadata": {"name": "gpus"}, "spec": {"resourceGroups": [group], **spec}, "status": status}
 
 
-def looked(standing: Standing, server: Server, **changes: Any) -> SeenQueue | None:
+def looked(
+    standing: Standing, server: Server, overhead: Mapping[str, Decimal] = MappingProxyType({}), **changes: Any
+) -> SeenQueue | None:
     fields = {"queue": "team-a", **changes}
     spec = standing({f"cluster.{name}": value for name, value in fields.items()}).spec
     assert spec.cluster is not None
     documents = [document for _, document in openings(spec, spec.cluster)]
-    return look_at_queue(server, spec.cluster, documents)  # type: ignore[arg-type]
+    return look_at_queue(server, spec.cluster, documents, overhead)  # type: ignore[arg-type]
 
 
 def test_a_queue_with_room_lacks_nothing(standing: Standing) -> None:
@@ -225,6 +229,13 @@ def test_a_look_says_what_the_queue_lacks(server: Server, field: str, words: str
     seen = looked(standing, server)
     assert seen is not None and words in str(getattr(seen, field))
     assert [name for name, value in seen if value] == [field]
+
+
+def test_what_a_runtime_class_takes_beside_each_pod_counts_against_the_quota(standing: Standing) -> None:
+    """As Kueue counts it: four pods of 100m, with 3 cores beside each."""
+    server = Server(LocalQueue=LOCAL, ClusterQueue=queue())
+    seen = looked(standing, server, overhead={"cpu": Decimal(3)})
+    assert seen == SeenQueue(short=("h100: 10 cpu of 12.4",))
 
 
 def test_a_priority_that_is_not_there_is_told(standing: Standing) -> None:

@@ -12,12 +12,14 @@ from lightkube.codecs import from_dict
 from lightkube.resources.core_v1 import Pod
 
 from infra.campaign import proving
-from infra.cluster.attempts import VANISHED
+from infra.cluster.standing.queueing import VANISHED, QueuePlace
 
-WORDS = "the gang waits for quota: Pending: insufficient unused quota"
+QUOTA = "insufficient unused quota"
+WAITS = QueuePlace(state="waiting", reason="Pending", message=QUOTA)
+MAY_START = QueuePlace(state="admitted")
 HOUR_S = 3600.0
-Look = tuple[str, list[Pod]]
-"""The queue's words after the pods."""
+Look = tuple[QueuePlace, list[Pod]]
+"""The place in the queue after the pods."""
 
 
 def pod(name: str, phase: str) -> Pod:
@@ -37,18 +39,18 @@ class Check:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.shown = 0.0, list[str]()
         self.looks: Iterator[Look] = iter(())
-        self.words = ""
+        self.place = MAY_START
         monkeypatch.setattr(proving.time, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(proving.time, "sleep", self.pass_an_hour)
         monkeypatch.setattr(proving.attempts, "pods", self.pods)
-        monkeypatch.setattr(proving.attempts, "queue_words", lambda *_: self.words)
+        monkeypatch.setattr(proving.attempts, "ask_queue", lambda *_: self.place)
         monkeypatch.setattr(proving, "warnings", lambda _: {})
 
     def pass_an_hour(self, _: float) -> None:
         self.now_s += HOUR_S
 
     def pods(self, *_: Any) -> list[Pod]:
-        self.words, pods = next(self.looks)
+        self.place, pods = next(self.looks)
         return pods
 
     def watch(self, *looks: Look, queue: str | None = "team-a") -> proving._Watch:
@@ -70,13 +72,13 @@ ENDED = [pod("a", "Succeeded"), pod("b", "Succeeded")]
 
 
 def test_a_gang_that_waits_for_quota_outlives_the_startup_timeout_and_says_why(check: Check) -> None:
-    watch = check.watch(*[(WORDS, [])] * 30, ("", ENDED))
+    watch = check.watch(*[(WAITS, [])] * 30, (MAY_START, ENDED))
     assert len(watch.ended) == 2 and watch.start_probes() == ()
-    assert set(check.shown) == {f"health check: {WORDS}"} and len(check.shown) == 30
+    assert set(check.shown) == {f"health check: the gang waits for quota: Pending: {QUOTA}"} and len(check.shown) == 30
 
 
 def test_without_a_queue_the_startup_timeout_holds(check: Check) -> None:
-    watch = check.watch(*[(WORDS, [])] * 30, queue=None)
+    watch = check.watch(*[(WAITS, [])] * 30, queue=None)
     assert len(check.shown) == 1 and len(watch.start_probes()) == 2
 
 
@@ -84,10 +86,20 @@ def test_a_check_that_is_preempted_is_that_of_the_gang_that_starts_again(check: 
     """The pods that the queue ended died of that and of no fault, one of them after its report."""
     first_pods = [pod("a", "Succeeded"), pod("b", "Running")]
     next_pods = [pod("c", "Succeeded"), pod("d", "Succeeded")]
-    watch = check.watch(("", first_pods), (WORDS, first_pods), (WORDS, []), ("", [first_pods[1], *next_pods]))
+    watch = check.watch(
+        (MAY_START, first_pods), (WAITS, first_pods), (WAITS, []), (MAY_START, [first_pods[1], *next_pods])
+    )
     assert sorted(watch.pods_by_node()) == ["c", "d"] and watch.vanished == set() and watch.start_probes() == ()
 
 
-def test_a_check_that_kueue_deletes_ends_with_that_as_its_reason(check: Check) -> None:
-    watch = check.watch((WORDS, []), (VANISHED, []))
-    assert all(VANISHED in probe.seen for probe in watch.start_probes()) and len(watch.start_probes()) == 2
+STOPPED = QueuePlace(state="stopped", reason="AdmissionCheck", message="the quota is another team's")
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), [(QueuePlace(state="vanished"), VANISHED), (STOPPED, "the quota is another team's")]
+)
+def test_a_check_that_kueue_deletes_or_never_starts_ends_with_that_as_its_reason(
+    check: Check, place: QueuePlace, words: str
+) -> None:
+    watch = check.watch((WAITS, []), (place, []))
+    assert all(words in probe.seen for probe in watch.start_probes()) and len(watch.start_probes()) == 2

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 from lightkube.resources.core_v1 import Pod
 
 from infra.clock import BoundedLook, Clock
@@ -64,6 +64,8 @@ class FakeAws:
     """Name -> request with which EventBridge Scheduler was told of it last."""
     no_scheduler: str = ""
     """Code with which Scheduler refuses everything."""
+    lost_answers: int = 0
+    """So many changes of a schedule are carried out, and nobody hears of it."""
 
     def client(self, _: str) -> Any:
         return self
@@ -99,6 +101,9 @@ class FakeAws:
     def update_schedule(self, **request: Any) -> None:
         self._weather()
         self.schedules[request["Name"]] = request
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise ConnectionClosedError(endpoint_url="https://scheduler")
 
     def describe_nodegroup(self, **_: Any) -> dict[str, Any]:
         self._weather()

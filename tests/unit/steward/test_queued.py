@@ -12,9 +12,9 @@ from lightkube.core.exceptions import ApiError
 
 from infra.cluster import attempts
 from infra.cluster.kubernetes import JobSet
-from infra.cluster.standing.queueing import Workload
+from infra.cluster.standing.queueing import VANISHED, QueuePlace, Workload
 from infra.spec.standing import StandingCluster
-from infra.steward.decide import EndAttempt, History, Wait, decide
+from infra.steward.decide import Attempt, EndAttempt, FailureClass, History, Hold, Wait, decide
 from infra.steward.seeing import observe
 from tests.fake_cluster import answer
 from tests.root import ROOT
@@ -23,26 +23,29 @@ from tests.unit.steward.test_decide import POLICY, node, seen
 from tests.unit.steward.test_decide import pod as pod_view
 
 __all__ = ["world"]
+WAITS = QueuePlace(state="waiting", reason="Pending", message="insufficient unused quota")
 WORDS = "the gang waits for quota: Pending: insufficient unused quota"
+MAY_START = QueuePlace(state="admitted")
+STOPPED = QueuePlace(state="stopped", reason="PodsReadyTimeout", message="exceeded the requeuing limit")
 
 
 @pytest.fixture
 def queued(world: ObservedGang, monkeypatch: pytest.MonkeyPatch) -> ObservedGang:
-    """The gang in a queue, which says `world.words`."""
+    """The gang in a queue, which says `world.answers`."""
     section = yaml.safe_load((ROOT / "tests/unit/standing/standing.yaml").read_text())["cluster"]
     cluster = StandingCluster.model_validate({**section, "queue": "team-a"})
     config = world.observer.config
     spec = config.spec.model_copy(update={"cluster": cluster})
     world.observer.config = config.model_copy(update={"spec": spec})
     asked: list[tuple[Any, ...]] = []
-    answers = {"words": WORDS}
+    answers = {"place": WAITS}
 
-    def words(*question: Any) -> str:
+    def place(*question: Any) -> QueuePlace:
         asked.append(question[1:])
         world._weather()
-        return answers["words"]
+        return answers["place"]
 
-    monkeypatch.setattr(observe.attempts, "queue_words", words)
+    monkeypatch.setattr(observe.attempts, "ask_queue", place)
     world.answers, world.asked = answers, asked  # type: ignore[attr-defined]
     return world
 
@@ -53,19 +56,19 @@ def test_a_queued_gang_waits_with_its_queues_words_and_its_clocks_stand(queued: 
         sight = queued.look(60)
     assert sight.queued == WORDS and sight.pods == () and seconds(sight.since_launch) == 0
     assert queued.asked[-1] == (JobSet, "story-a1", "team-a")
-    queued.answers["words"] = ""
+    queued.answers["place"] = MAY_START
     queued.pods = [pod(0), pod(1)]
     sight = queued.look(10)
     assert sight.queued == "" and len(sight.pods) == 2 and seconds(sight.since_launch) == 10
 
 
 def test_the_pods_of_a_preempted_gang_are_not_missing_when_it_starts_again(queued: Any) -> None:
-    queued.answers["words"] = ""
+    queued.answers["place"] = MAY_START
     queued.steps = {0: 70, 1: 70}
     assert {one.phase for one in queued.look().pods} == {"Running"}
-    queued.answers["words"], queued.pods = WORDS, []
+    queued.answers["place"], queued.pods = WAITS, []
     assert queued.look().pods == () and queued.observer.agents == {}
-    queued.answers["words"] = ""
+    queued.answers["place"] = MAY_START
     assert queued.look().pods == (), "no pod has been made yet, and none is missed"
 
 
@@ -73,13 +76,13 @@ def test_pods_that_the_queue_ends_while_it_is_looked_at_are_not_missing(
     queued: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It suspends the gang first: who asks it last hears why pods are gone."""
-    queued.answers["words"] = ""
+    queued.answers["place"] = MAY_START
     queued.steps = {0: 70, 1: 70}
     assert {one.phase for one in queued.look().pods} == {"Running"}
     listed = observe.attempts.pods
 
     def list_and_preempt(*question: Any) -> Any:
-        queued.pods, queued.answers["words"] = [], WORDS
+        queued.pods, queued.answers["place"] = [], WAITS
         return listed(*question)
 
     monkeypatch.setattr(observe.attempts, "pods", list_and_preempt)
@@ -89,15 +92,50 @@ def test_pods_that_the_queue_ends_while_it_is_looked_at_are_not_missing(
 
 def test_a_gang_whose_job_is_deleted_under_it_has_neither_ended_nor_failed(queued: Any) -> None:
     """Kueue's retention deletes Workload and JobSet. Its pods were there, and had not ended."""
-    queued.answers["words"] = ""
+    queued.answers["place"] = MAY_START
     queued.steps = {0: 70, 1: 70}
     assert {one.phase for one in queued.look().pods} == {"Running"}
-    queued.answers["words"], queued.pods = attempts.VANISHED, []
+    queued.answers["place"], queued.pods = QueuePlace(state="vanished"), []
     view = queued.look()
     action = decide(view, POLICY, History())
     assert isinstance(action, EndAttempt) and action.failure == "interrupted" and not action.dead_nodes
-    assert action.why == attempts.VANISHED and "not known" in action.why
+    assert action.why == VANISHED and "not known" in action.why
     assert seconds(view.since_launch) == 0, "no clock of the old pods counts"
+
+
+def test_a_gang_that_its_queue_has_stopped_for_good_is_held_with_the_queues_words(queued: Any) -> None:
+    """Not at once: Kueue may still delete it, and an admin may have erred. A retry would take no notice of either."""
+    queued.look()
+    queued.answers["place"], queued.pods = STOPPED, []
+    queued.look(10)
+    view = queued.look(POLICY.heartbeat_timeout.total_seconds())
+    assert decide(view, POLICY, History()) == Wait(why=STOPPED.words)
+    action = decide(queued.look(1), POLICY, History())
+    assert action == EndAttempt(failure=FailureClass.QUEUE, why=STOPPED.words)
+    attempt = Attempt(
+        number=1, failure=FailureClass.QUEUE, ended_at=view.now, committed_at_launch=-1, committed_at_end=-1
+    )
+    after = queued.look(1, in_flight=False)
+    held = decide(after, POLICY.model_copy(update={"on_stop": "hold"}), History(attempts=(attempt,)))
+    assert after.stopped_for is None and isinstance(held, Hold) and "queue error" in held.why
+
+
+def test_a_gang_that_is_started_again_after_a_stop_goes_on(queued: Any) -> None:
+    queued.answers["place"] = STOPPED
+    queued.look(10)
+    queued.answers["place"] = WAITS
+    assert queued.look(3600).stopped_for is None
+    queued.answers["place"] = STOPPED
+    assert decide(queued.look(10), POLICY, History()) == Wait(why=STOPPED.words)
+
+
+def test_of_a_new_attempt_nothing_is_known_by_what_the_queue_said_of_the_last_one(queued: Any) -> None:
+    queued.answers["place"], queued.pods = QueuePlace(state="vanished"), []
+    assert queued.look().vanished == VANISHED
+    queued.observer.begin_attempt(2)
+    queued.away = True
+    view = queued.look(1, attempt=2)
+    assert not view.vanished and not isinstance(decide(view, POLICY, History()), EndAttempt)
 
 
 def test_an_api_server_that_is_silent_takes_no_gang_out_of_its_queue(queued: Any) -> None:
@@ -111,18 +149,18 @@ def test_a_queue_that_cannot_be_asked_cuts_off_neither_stop_nor_budget(
 ) -> None:
     """Kueue may be gone, or its right withdrawn, while the API server answers all else."""
 
-    def refuse(*_: object) -> str:
+    def refuse(*_: object) -> QueuePlace:
         raise answer(403, "Forbidden")
 
     assert queued.look().queued == WORDS
-    monkeypatch.setattr(observe.attempts, "queue_words", refuse)
+    monkeypatch.setattr(observe.attempts, "ask_queue", refuse)
     view = queued.look(60)
     assert view.queued == WORDS and [outage.source for outage in view.unseen] == ["queue"]
     assert isinstance(decide(view.model_copy(update={"stop_requested": True}), POLICY, History()), EndAttempt)
 
 
 def test_without_a_queue_nobody_is_asked(world: ObservedGang, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observe.attempts, "queue_words", lambda *_: pytest.fail("it was asked"))
+    monkeypatch.setattr(observe.attempts, "ask_queue", lambda *_: pytest.fail("it was asked"))
     assert world.look().queued == ""
 
 
@@ -148,7 +186,7 @@ def test_waiting_in_a_queue_bills_nothing(queued: Any) -> None:
     assert node_rate > 0
     queued.pods = []
     assert queued.look(60).usd_per_hour == base and observer.nodes_billing == 0
-    queued.answers["words"] = ""
+    queued.answers["place"] = MAY_START
     queued.pods = [pod(0), pod(1)]
     assert queued.look(10).usd_per_hour == base + 2 * node_rate and observer.nodes_billing == 2
 
@@ -183,9 +221,9 @@ class Server:
 
 def test_the_words_are_those_of_the_jobs_own_workload(monkeypatch: pytest.MonkeyPatch) -> None:
     def words(code: int) -> str:
-        return attempts.queue_words(Server(code), JobSet, "story-a1", "team-a")  # type: ignore[arg-type]
+        return attempts.ask_queue(Server(code), JobSet, "story-a1", "team-a").words  # type: ignore[arg-type]
 
-    assert words(200) == WORDS and words(404) == attempts.VANISHED
+    assert words(200) == WORDS and words(404) == VANISHED
     monkeypatch.setattr(Server, "suspended", False)
     assert words(200) == "", "its pods may start, whatever Kueue has forgotten of it"
     with pytest.raises(ApiError):

@@ -170,9 +170,12 @@ def test_a_successor_that_is_refused_once_asks_before_its_predecessors_schedule_
     assert left(guarded) > LONGEST_SILENCE - QUARTER
 
 
-@pytest.mark.parametrize("refused_s", [0, 20])
-def test_a_successor_records_when_the_nodes_of_its_predecessor_went(guarded: StewardRun, refused_s: int) -> None:
-    """Also one that could not ask at first: the refusal leaves the schedule as it is."""
+@pytest.mark.parametrize(("refused_s", "lost_answers"), [(0, 0), (20, 0), (0, 1), (0, 2)])
+def test_a_successor_records_when_the_nodes_of_its_predecessor_went(
+    guarded: StewardRun, refused_s: int, lost_answers: int
+) -> None:
+    """Also one that could not ask at first: the refusal leaves the schedule as it is. Or one that hears nothing of its
+    first changes, after which no schedule shows it any more."""
     assert not guarded.run(5)
     went = guarded.time.wall().replace(microsecond=0) + timedelta(minutes=1)
     for name in (NODES, NOTICE):
@@ -185,7 +188,7 @@ def test_a_successor_records_when_the_nodes_of_its_predecessor_went(guarded: Ste
     def turn() -> None:
         guarded.aws.no_scheduler = "ThrottlingException" if guarded.time() < start + refused_s else ""
 
-    guarded.aws.no_scheduler = "ThrottlingException" if refused_s else ""
+    guarded.aws.no_scheduler, guarded.aws.lost_answers = "ThrottlingException" if refused_s else "", lost_answers
     guarded.run(3, turn)
     (event,) = [event for event in guarded.store().events() if event.kind == "nodes.at-zero"]
     assert isinstance(event.payload, NodesAtZero) and event.payload.since == went
@@ -253,3 +256,22 @@ def test_borrowed_nodes_have_no_schedule_and_aws_is_not_asked(story: StewardRun)
     borrowed.postpone()
     borrowed.switch_off()
     assert borrowed.troubles() == ()
+
+
+def test_of_nodes_that_were_asked_for_again_since_it_fired_nothing_is_recorded(
+    guarded: StewardRun,
+) -> None:
+    """A driver has asked for them in between: what went is long back, and what goes later went later."""
+    assert not guarded.run(5)
+    went = guarded.time.wall() - timedelta(minutes=3)
+    for name in (NODES, NOTICE):
+        guarded.aws.schedules[name] |= {"State": "ENABLED", "ScheduleExpression": f"at({went:%Y-%m-%dT%H:%M:%S})"}
+    start = guarded.time()
+
+    def turn() -> None:
+        if guarded.time() > start + MINUTE:
+            guarded.aws.desired = 0
+
+    guarded.run(3, turn)
+    assert guarded.aws.desired == 0
+    assert "nodes.at-zero" not in [event.kind for event in guarded.store().events()]

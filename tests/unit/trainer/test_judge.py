@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import subprocess
@@ -16,7 +17,8 @@ from tests.waiting import HUNG_S, until
 from trainer.contract import ExitCode
 from trainer.contract.workload import Judgement
 from trainer.supervisor import seal
-from trainer.supervisor.judge import apart, numbers
+from trainer.supervisor.judge import Judge, apart, numbers
+from trainer.supervisor.redact import Redactor
 
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 4.0}
 EVALUATE = """
@@ -143,6 +145,33 @@ def test_each_failure_is_said_and_nothing_is_handed_over(
     assert (code, found.step, found.files) == (ExitCode.USER, 30, ()) and why in found.why, found.why
     assert judging.told()["detail"] == found.why and SECRET not in found.why + said
     assert seal.fault(judging.camp.tier, 30, "tiny", "one") == "", "the checkpoint is as it was"
+
+
+@pytest.mark.parametrize(
+    ("error", "judged"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file", "/bivouac-export/model/x"), True),
+        (OSError(errno.EIO, "Input/output error"), False),
+        (OSError(errno.EMFILE, "Too many open files"), False),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), False),
+    ],
+)
+def test_only_what_the_jobs_commands_did_to_files_is_a_judgement_of_them(
+    error: OSError, judged: bool, tmp_path: Path
+) -> None:
+    judge = Judge.__new__(Judge)
+
+    def fail(findings: dict[str, Any]) -> None:
+        raise error
+
+    judge._judge, judge.out, judge.secrets, judge.stopping = fail, tmp_path, Redactor(()), ""  # type: ignore[method-assign]
+    judge.emit = lambda event, **fields: None  # type: ignore[method-assign]
+    if judged:
+        assert judge.run().code == ExitCode.USER
+    else:
+        with pytest.raises(OSError, match=str(error.strerror)):
+            judge.run()
+    assert (tmp_path / "judgement.json").exists() is judged, "without one the steward tries again"
 
 
 def test_a_judge_that_is_stopped_tells_no_judgement_not_even_an_earlier_one(judging: Judging) -> None:

@@ -119,7 +119,7 @@ class Queued:
 
     def words(self, name: str) -> str:
         """What the steward hears of the gang, by its own rights."""
-        return attempts.queue_words(self.steward, JobSet, name, SPACE)
+        return attempts.ask_queue(self.steward, JobSet, name, SPACE).words
 
     def lacks(self, queue: str, **changes: object) -> dict[str, object]:
         """What `check --online` hears of a queue, for the gang of the spec: four nodes of eight GPUs."""

@@ -21,7 +21,7 @@ from trainer.builtin.checkpoint.tiers import AnyTiers, KeptLimits, SharedTier
 from trainer.builtin.checkpoint.writing import Unchanged, Worker, Writing, merge, random_state_of, rng_state
 from trainer.builtin.gang import Gang
 from trainer.contract import CheckpointConfig, Consumed, Manifest, ParallelConfig, Shard, attempt_folder
-from trainer.errors import Diverged, PeerLost, StorageError, TrainerError, limit_error
+from trainer.errors import Diverged, PeerLost, StorageError, TrainerError, storage_error
 from trainer.events import emit
 
 VOTES = 4
@@ -320,9 +320,8 @@ class Committer:
         error = self._local.error or self._shared.error or self._keeper.error
         if error is None or isinstance(error, TrainerError):
             return error
-        if (refused := limit_error(error, repr(error))) is not None:
-            return refused  # the process needs memory, and the tier no repair
-        return StorageError("a checkpoint could not be written", repr(error), "repair or enlarge the tier's storage")
+        cure = "repair or enlarge the tier's storage"
+        return storage_error(error, "a checkpoint could not be written", repr(error), cure)
 
     def _report(self, event: str, **fields: object) -> None:
         if self._gang.first:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import errno
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from trainer.builtin.checkpoint.files import open_regular
 from trainer.builtin.checkpoint.frozen_weights import frozen_file, joined, split
-from trainer.errors import StorageError
+from trainer.errors import first_line, limit_error, storage_error
 
 # DeepSpeed's state holds these besides tensors and plain values; a load constructs nothing else.
 ALLOWED = (LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address)
@@ -226,16 +227,21 @@ def load_safely(file: BufferedReader, use_mmap: bool = False) -> Any:
     try:
         return torch.load(source, map_location="cpu", weights_only=True, mmap=use_mmap)
     except Exception as error:
-        detail = f"{file.name}: {str(error).splitlines()[0][:300]}"
-        raise StorageError("a shard cannot be loaded safely", detail, "use another copy of it") from error
+        detail = f"{file.name}: {first_line(error)[:300]}"
+        raise storage_error(error, "a shard cannot be loaded safely", detail, "use another copy of it") from error
 
 
 def forbidden(file: BufferedReader) -> str:
-    """Return what a shard holds that must not be loaded, from its bytes alone; empty for nothing."""
+    """Return what a shard holds that must not be loaded, from its bytes alone; empty for nothing. Raises the error of a
+    disk, or a limit's, which says nothing of the bytes."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
     except Exception as error:
-        return f"not a file of torch's: {str(error).splitlines()[0][:200]}"
+        if (refused := limit_error(error, file.name)) is not None:
+            raise refused from error
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        return f"not a file of torch's: {first_line(error)[:200]}"
     return f"it would construct {', '.join(sorted(names))}" if names else ""
 
 

@@ -18,7 +18,7 @@ from trainer.builtin.checkpoint.files import make_folder, sync_folder
 from trainer.builtin.checkpoint.room import with_room
 from trainer.builtin.checkpoint.tiers import SharedTier
 from trainer.contract import attempt_folder
-from trainer.errors import Fenced, StorageError, limit_error
+from trainer.errors import Fenced, storage_error
 
 FENCE_NAME = "fence"
 _ATTEMPT = re.compile(r"attempt-(\d+)")
@@ -76,8 +76,7 @@ def newest_attempt(place: Path | Marks) -> int:
     except OSError as error:
         location = place / FENCE_NAME if isinstance(place, Path) else place
         detail = f"{location}: {error.strerror or error}"
-        refusal = StorageError("the fence cannot be read", detail, "mend the shared tier")
-        raise limit_error(error, detail) or refusal from error
+        raise storage_error(error, "the fence cannot be read", detail, "mend the shared tier") from error
 
 
 def losses(place: Path | Marks) -> tuple[int, float]:

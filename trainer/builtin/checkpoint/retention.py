@@ -55,7 +55,8 @@ class TierSteps(ABC):
 
     @abstractmethod
     def claims(self) -> Iterator[Claim]:
-        """Yield the steps with a manifest, newest first; never raise for a single one."""
+        """Yield the steps with a manifest, newest first; never raise for a single one. Raises a limit's error, which
+        says nothing of any."""
 
     @abstractmethod
     def drop(self, step: int, attempt: int) -> bool:
@@ -93,11 +94,11 @@ class TierSteps(ABC):
         a protected step. Steps after `newest` are leftovers that a restore refused; training will replace them. Steps
         of earlier attempts after `start_step`, where this attempt began, do not count as kept.
         """
-        eligible, foreigners = self._eligible_steps(attempt, start_step, newest)
+        eligible, untouchable = self._eligible_steps(attempt, start_step, newest)
         pins = {newest, *protected_steps}
         recent = [step for step in eligible[:keep] if limits.hours is None or self.hours(step) <= limits.hours]
         steps = self.steps()
-        surplus = removable(steps, len(recent), {*steps} - {*recent}, {*pins, *foreigners})
+        surplus = removable(steps, len(recent), {*steps} - {*recent}, {*pins, *untouchable})
         removals = [step for step in surplus if step < newest and self.drop(step, attempt)]
         for step in sorted({*recent} - pins):
             if self.free_bytes() < limits.free_bytes and self.drop(step, attempt):
@@ -105,14 +106,16 @@ class TierSteps(ABC):
         return removals
 
     def reclaim(self, keep: Collection[int], attempt: int, start_step: int) -> list[int]:
-        """Like `retain`, for a full disk: keep only `keep`, the newest committed step and foreign ones."""
-        eligible, foreigners = self._eligible_steps(attempt, start_step)
-        keepers = {*eligible[:1], *keep, *foreigners}
+        """Like `retain`, for a full disk: keep only `keep`, the newest committed step, foreign ones and those that
+        cannot be read now."""
+        eligible, untouchable = self._eligible_steps(attempt, start_step)
+        keepers = {*eligible[:1], *keep, *untouchable}
         return [step for step in self.steps() if step not in keepers and self.drop(step, attempt)]
 
     def _eligible_steps(self, attempt: int, start: int, newest: float = math.inf) -> tuple[list[int], list[int]]:
-        """Return the steps up to `newest` that count as kept, newest first, and the foreign ones."""
+        """Return the steps up to `newest` that count as kept, newest first, and those that no retention removes:
+        foreign ones, and those whose manifest cannot be read now: any of them may be the newest sound one."""
         claims = list(self.claims())
         manifests = [claim.manifest for claim in claims if claim.manifest is not None and claim.step <= newest]
         eligible = [manifest.step for manifest in manifests if manifest.attempt == attempt or manifest.step <= start]
-        return eligible, [claim.step for claim in claims if claim.foreign]
+        return eligible, [claim.step for claim in claims if claim.foreign or claim.passing]

@@ -21,7 +21,7 @@ from trainer.builtin.checkpoint.room import with_room
 from trainer.builtin.checkpoint.tiers import AnyTiers, SharedTier, Tier
 from trainer.builtin.gang import Gang
 from trainer.contract import Manifest, Shard
-from trainer.errors import StorageError, lasting
+from trainer.errors import StorageError, lasting, limit_error
 from trainer.events import emit
 
 NOTHING_NEEDED: Any = object()
@@ -156,7 +156,12 @@ class Search:
             nonlocal fetched_bytes
             fetched_bytes = call()
 
-        with_room(self.tiers.local, shard.size_bytes, self._reclaim(manifest), fetch)
+        try:
+            with_room(self.tiers.local, shard.size_bytes, self._reclaim(manifest), fetch)
+        except OSError as error:
+            if (refused := limit_error(error, shard.file)) is not None:
+                raise refused from error
+            raise
         return fetched_bytes
 
     def _reclaim(self, manifest: Manifest) -> Callable[[], list[int]]:
@@ -177,7 +182,8 @@ def unsound_shards(manifest: Manifest, folder: Path) -> list[tuple[Shard, str]]:
 def look(path: Path, shard: Shard, pauses_s: Sequence[float] = ()) -> tuple[str, tuple[int, ...]]:
     """Return why a copy of a shard is refused (empty when it is sound), and the identity of the file.
 
-    Wait after errors that may pass: a refusal would give the step up for an older one.
+    Wait after errors that may pass: a refusal would give the step up for an older one. Raises a limit's error: it says
+    nothing of the copy.
     """
     for pause_s in (*pauses_s, None):
         try:
@@ -185,6 +191,8 @@ def look(path: Path, shard: Shard, pauses_s: Sequence[float] = ()) -> tuple[str,
         except (FileNotFoundError, NotADirectoryError):
             return "missing", ()
         except OSError as error:
+            if pause_s is None and (refused := limit_error(error, path)) is not None:
+                raise refused from error
             if pause_s is None or lasting(error) or error.errno == errno.EINVAL:
                 return f"unreadable: {error.strerror}", ()
             time.sleep(pause_s)

@@ -37,7 +37,7 @@ from trainer.contract import (
     step_of_folder,
 )
 from trainer.contract.checkpoint import BANS
-from trainer.errors import Fenced, StorageError, lasting
+from trainer.errors import Fenced, StorageError, lasting, limit_error
 from trainer.events import emit
 
 RESHAPING = ".universal-"
@@ -59,13 +59,11 @@ class Tier(TierSteps):
 
     def steps(self) -> list[int]:
         """Return the steps with a folder, committed or not, newest first."""
-        if not self.root.is_dir():
-            return []
-        numbers = (step_of_folder(name) for name in os.listdir(self.root))
+        numbers = map(step_of_folder, _names(self.root))
         return sorted((step for step in numbers if step is not None), reverse=True)
 
     def claims(self) -> Iterator[Claim]:
-        """Yield the steps with a manifest file, newest first; never raise for a single one."""
+        """Yield the steps with a manifest file, newest first; never raise for a single one. Raises a limit's error."""
         for step in self.steps():
             try:
                 with open_regular(self.folder(step) / COMMITTED_NAME) as file:
@@ -75,6 +73,8 @@ class Tier(TierSteps):
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
+                if (refused := limit_error(error, self.folder(step))) is not None:
+                    raise refused from error
                 passing = not lasting(error) and error.errno != errno.EINVAL
                 yield Claim(step, None, f"unreadable: {error.strerror}", passing)
 
@@ -158,7 +158,11 @@ class Tier(TierSteps):
         try:
             _write(path, content, os.link)
         except FileExistsError:
-            existing = next((claim.manifest for claim in self.claims() if claim.step == manifest.step), None)
+            claim = next((claim for claim in self.claims() if claim.step == manifest.step), None)
+            if claim is not None and claim.passing:
+                cure = "mend the tier: it may be a newer attempt's"
+                raise StorageError("the manifest of this step cannot be read", f"{path}: {claim.why}", cure) from None
+            existing = None if claim is None else claim.manifest
             if existing is not None and existing.attempt > attempt:
                 detail = f"step {manifest.step} by attempt {existing.attempt}, this is attempt {attempt}"
                 raise Fenced("a newer attempt has committed this step", detail, "let this attempt end") from None
@@ -279,9 +283,17 @@ def accepts(shard: Shard, tier: str) -> Callable[[str], None]:
 
 def _attempts(folder: Path) -> list[int]:
     """Return the attempts with a folder of shards at a step; none when the step is gone."""
-    names = os.listdir(folder) if folder.is_dir() else []
+    names = _names(folder)
     numbers = [int(digits) for name in names if (digits := name.removeprefix("attempt-")).isdigit()]
     return sorted(number for number in numbers if attempt_folder(number) in names)
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names in a folder; none if there is none. Raises `OSError` where it cannot be seen."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _write(path: Path, content: bytes, appear: Callable[[Path, Path], None]) -> None:

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from trainer.builtin.data.prepare.failures import preparation_error
 from trainer.builtin.data.prepare.prepare import list_files, make, plan_digest, text_bytes
 from trainer.builtin.data.prepare.workers import Teller
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode
 from trainer.contract.recipe import Recipe
-from trainer.errors import DataError, StorageError, TrainerError, limit_error
+from trainer.errors import DataError, TrainerError
 from trainer.events import emit
 
 
@@ -34,21 +35,14 @@ def main() -> int:
             _list(recipe)
             return 0
         manifest = make(recipe, options.out, Teller(), options.cores)
-    except TrainerError as error:
-        print(error, file=sys.stderr)
-        return int(error.exit_code)
     except ValidationError as error:
         rows = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
         print(DataError("the recipe is not valid", "; ".join(rows), "correct it"), file=sys.stderr)
         return int(ExitCode.USER)
-    except MemoryError:
-        cure = "use fewer --cores, or a machine with more"
-        print(DataError("the text does not fit into memory", "no memory left", cure), file=sys.stderr)
-        return int(ExitCode.DATA)
-    except OSError as error:
-        detail = f"{error.filename or options.out}: {error.strerror}"
+    except (TrainerError, OSError, MemoryError) as error:
         cure = "make room, or name another folder; the same command continues"
-        refusal = limit_error(error, detail) or StorageError("the prepared data cannot be written", detail, cure)
+        memory_cure = "use fewer --cores, or a machine with more"
+        refusal = preparation_error(error, options.out, "the prepared data cannot be written", cure, memory_cure)
         print(refusal, file=sys.stderr)
         return int(refusal.exit_code)
     except KeyboardInterrupt:

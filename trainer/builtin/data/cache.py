@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from trainer.buckets.sources import ShardSource
 from trainer.contract import TokenShard
-from trainer.errors import DataError, StorageError, limit_error
+from trainer.errors import DataError, storage_error
 from trainer.events import emit
 
 TRIES = 5
@@ -106,7 +106,7 @@ class Cache:
         if len(texts) == 1 and all(isinstance(trouble, _Wrong) for trouble in troubles):
             raise DataError("a data shard is missing or damaged at its source", detail, "stage the data set again")
         cure = "repair the source, or stage the data set again"
-        raise limit_error(troubles[-1], detail) or StorageError("a data shard cannot be copied", detail, cure)
+        raise storage_error(troubles[-1], "a data shard cannot be copied", detail, cure)
 
     def _copy(self, shard: TokenShard, file: BinaryIO, patient: bool) -> None:
         digest, size, start_s = hashlib.sha256(), 0, time.monotonic()

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trainer.builtin.data.prepare.failures import preparation_error
 from trainer.builtin.data.prepare.parts import Parts
 from trainer.builtin.data.prepare.prepare import list_files, plan_digest, prepare
 from trainer.builtin.data.prepare.sharing import Sharing
@@ -26,7 +27,7 @@ from trainer.contract import (
 )
 from trainer.contract.exits import write_termination
 from trainer.contract.preparing import INDEX_VARIABLE, SCRATCH, SHARE_FILE, Prepared, Preparing
-from trainer.errors import DataError, StorageError, TrainerError, limit_error
+from trainer.errors import DataError, TrainerError
 from trainer.events import emit
 
 _ROOM = 3500
@@ -38,7 +39,8 @@ def main() -> int:
         work = Preparing.model_validate_json(Path(SHARE_FILE).read_bytes())
         digest = share(work, int(os.environ[INDEX_VARIABLE]), Path(SCRATCH), _s3())
     except (TrainerError, OSError, MemoryError) as error:
-        refusal = _refusal(error)
+        cure, memory_cure = "the same command continues on another node", "write a larger data.prepare.instance_type"
+        refusal = preparation_error(error, Path(SCRATCH), "the pod's disk cannot be used", cure, memory_cure)
         print(refusal, file=sys.stderr, flush=True)
         write_termination(str(refusal)[:_ROOM])
         return int(refusal.exit_code)
@@ -94,17 +96,6 @@ def _s3() -> Any:
     return boto3.client(
         "s3", config=Config(retries={"mode": "standard", "total_max_attempts": 8}, max_pool_connections=32)
     )
-
-
-def _refusal(error: BaseException) -> TrainerError:
-    if isinstance(error, TrainerError):
-        return error
-    if isinstance(error, MemoryError):
-        cure = "write a larger data.prepare.instance_type"
-        return DataError("the text does not fit into memory", "no memory left", cure)
-    detail = f"{getattr(error, 'filename', None) or SCRATCH}: {getattr(error, 'strerror', None) or error}"
-    cure = "the same command continues on another node"
-    return limit_error(error, detail) or StorageError("the pod's disk cannot be used", detail, cure)
 
 
 if __name__ == "__main__":

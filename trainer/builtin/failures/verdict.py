@@ -11,7 +11,7 @@ from pathlib import Path
 from trainer.builtin.failures import first_end, recorder
 from trainer.builtin.heartbeat import Beat, read_beats
 from trainer.contract.culprit import Located, RankSeen, Sign, find_culprit
-from trainer.contract.exits import OF_OTHERS, PEER_LOST
+from trainer.contract.exits import OF_OTHERS, PEER_LOST, cause_in
 from trainer.supervisor.ends import DONE, INTERNAL, End
 
 _TAIL_BYTES = 256 * 1024
@@ -84,7 +84,8 @@ def _judge(run: Path, logs: Path, rank: int, code: int | None, state: str, beat:
 def _cause(ranks: tuple[RankSeen, ...], beats: Mapping[int, Beat], exit_codes: Mapping[int, int]) -> End:
     for state in ranks:
         if state.end == Sign.DIED:
-            return End(INTERNAL, state.detail, "signal", state.rank, -exit_codes[state.rank])
+            reason = cause_in(state.detail) or "signal"
+            return End(INTERNAL, state.detail, reason, state.rank, -exit_codes[state.rank])
     outcomes = {rank: beat.outcome for rank, beat in beats.items() if beat.outcome is not None}
     faults = {rank: state for rank, state in outcomes.items() if state.exit_code != 0 and state.reason not in OF_OTHERS}
     if faults:

@@ -7,9 +7,11 @@ keeps is chosen inside: outside, torch would ask Python about each operation, wh
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,17 +24,19 @@ FOLDER = ".compiled"
 """Folder on the node's disk, beside the campaigns' checkpoints: the next attempt on this node compiles nothing."""
 
 
-def compile_layers(model: nn.Module, recompute: RecomputeConfig) -> None:
+def compile_layers(
+    model: nn.Module, recompute: RecomputeConfig, backend: str | Callable[..., Any] = "inductor"
+) -> None:
     """Make each layer compile its forward pass, and its gradient, when it is first called.
 
-    `recompute`: what `recompute_outside` leaves out is compiled with the layer.
+    `recompute`: what `recompute_outside` leaves out is compiled with the layer. `backend`: of `torch.compile`.
     """
     for number, layer in enumerate(blocks_of(model)):
         compute, keep = layer.forward, recompute_function(recompute, number)
         if recompute.policy == "selective" and keep is not None:
             compute = partial(keep, compute)
         # Not `layer.compile()`: it would compile the hooks too.
-        layer.forward = torch.compile(compute, dynamic=False)  # type: ignore[method-assign]
+        layer.forward = torch.compile(compute, dynamic=False, backend=backend)  # type: ignore[method-assign]
 
 
 def recompute_outside(config: TrainConfig) -> RecomputeConfig:

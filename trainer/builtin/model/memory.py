@@ -23,11 +23,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils.hooks import RemovableHandle
 
 from trainer.builtin.model.adapters import adapt
-from trainer.builtin.model.building import Model, build, parameter_count
+from trainer.builtin.model.building import Model, blocks_of, build, parameter_count
+from trainer.builtin.model.compiled import compile_layers, recompute_outside
+from trainer.builtin.model.compiled_memory import CompiledMemTracker, allocating
 from trainer.builtin.model.named import NamedModel
 from trainer.builtin.model.recompute import rows_at_once
 from trainer.builtin.model.tensor import dealt_out, rules_of
@@ -166,14 +167,17 @@ def _probe_peak(config: TrainConfig, layers: int, spread: int, bucket: int, accu
             plain = config.model.model_copy(update={"document_attention": False, "reset_positions": False})
             config = config.model_copy(update={"model": plain})
         model = _model(config, layers)
+        is_compiled = config.compile == "layers"
         if kernels:
-            use_kernels(model, blockwise)
+            use_kernels(model, blockwise, is_compiled)
+        if is_compiled:
+            compile_layers(model, config.recompute, allocating())
         length = config.model.context // config.parallel.sequence
         tokens = torch.zeros(config.micro_batch, length + 1, dtype=torch.long)
         if config.zero_stage or accumulates:
             for weight in filter(lambda weight: weight.requires_grad, model.parameters()):
                 weight.register_post_accumulate_grad_hook(exchange)
-        tracker, no_hooks = MemTracker(), OrderedDict[int, Any]()
+        tracker, no_hooks = CompiledMemTracker(), OrderedDict[int, Any]()
         for weight in model.parameters():
             if not weight.requires_grad:
                 # It hooks into each parameter's gradient, and a frozen one has none.
@@ -198,7 +202,7 @@ def _model(config: TrainConfig, layers: int) -> Model:
         if kinds := values.get("layer_types"):
             values["layer_types"] = kinds[:layers]
         shape = {"config": values}
-    model = build(config.model.model_copy(update=shape), config.recompute, bare=True)
+    model = build(config.model.model_copy(update=shape), recompute_outside(config), bare=True)
     if config.model.lora is not None:
         assert isinstance(model, NamedModel), "checked when the configuration was read"
         # `peft` moves what it makes, and fake tensors cannot be moved.
@@ -245,13 +249,16 @@ def real_masks() -> Iterator[None]:
         masking_utils.find_packed_sequence_indices = original
 
 
-def use_kernels(model: Model, blockwise: bool) -> None:
+def use_kernels(model: Model, blockwise: bool, is_compiled: bool = False) -> None:
     """Replace in a fake model what an accelerator computes by one kernel: RMSNorm and, if `blockwise`, FlexAttention.
 
     Fake tensors take the processor's path: an RMSNorm whose parts all keep their results, and all pairs' scores.
+    `is_compiled`: the layers' norms become parts of other kernels.
     """
+    fused = {module for block in blocks_of(model) for module in block.modules()} if is_compiled else set()
     for module in model.modules():
-        if type(module) is nn.RMSNorm:  # its kernel keeps the input and a number per row, as LayerNorm's does
+        if type(module) is nn.RMSNorm and module not in fused:
+            # Its kernel keeps the input and a number per row, as LayerNorm's does.
             norm = partial(F.layer_norm, normalized_shape=module.normalized_shape, weight=module.weight)
             module.forward = norm  # type: ignore[method-assign]
     if blockwise and isinstance(model, NamedModel):

@@ -7,14 +7,9 @@ import threading
 import time
 from typing import Protocol
 
-from trainer.contract.exits import HARDWARE_SIGNALS, PEER_LOST, RESTARTABLE
+from trainer.contract.exits import GPU, HARDWARE_SIGNALS, PEER_LOST, RESTARTABLE
 from trainer.supervisor.ends import DONE, INTERNAL, INTERRUPTED, End
 from trainer.supervisor.in_place.meeting import Meeting, Word
-
-_GPU_SIGNS = (
-    "cuda error", "cuda failure", "cuda driver error", "cudnn", "cublas", "nvml", "xid", " ecc ", "uncorrectable",
-)  # fmt: skip
-"""Words of errors behind which a GPU may be broken."""
 
 
 class Restartable(Protocol):
@@ -82,13 +77,13 @@ class Generations:
 
 def refusal(end: End) -> str:
     """Return why an end is not for a restart in place; empty when it is, as far as the end itself tells."""
+    if end.reason == GPU:
+        return f"the error may come from the GPU: {end.detail[:200]}"
     if end.code != INTERNAL or end.reason not in RESTARTABLE:
         return f"the reason is {end.reason}"
     if end.signal in HARDWARE_SIGNALS:
         return f"{signal.Signals(end.signal).name} may come from the hardware"
-    words = f" {end.detail.lower()} "
-    gpu_sign = next((sign for sign in _GPU_SIGNS if sign in words), None)
-    return f"the error may come from the GPU: {end.detail[:200]}" if gpu_sign else ""
+    return ""
 
 
 def is_own(end: End) -> bool:

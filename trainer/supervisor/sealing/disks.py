@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Mapping, Protocol
 
+from trainer.contract.exits import limit_of
 from trainer.contract.sealed import MANIFEST, read_manifest, step_folder
 from trainer.supervisor import seal
 from trainer.supervisor.place import Place
@@ -85,11 +86,14 @@ class Disks:
         return self._made_whole(step) if act == "whole" else self._sent_back(step, manifest)
 
     def _manifest_of(self, step: int) -> str:
-        """Return the manifest of a step on this node's disk, empty for one that may not be used."""
+        """Return the manifest of a step on this node's disk, empty for one that may not be used. Raises a limit's
+        `OSError`."""
         try:
             content = (self.disk / step_folder(step) / MANIFEST).read_bytes()
             read_manifest(content, step, self.place.campaign, self.identity)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if limit_of(error):
+                raise
             return ""
         return content.decode()
 
@@ -102,9 +106,14 @@ class Disks:
 
     def _lend_shard(self, step: int, shard: Row) -> None:
         name, size_and_digest = f"{step_folder(step)}/{shard['file']}", (shard["size_bytes"], shard["sha256"])
-        with contextlib.suppress(OSError, ValueError):  # it is not here, or damaged here too
+        try:
             if self.far.digest(name) != size_and_digest and seal.digest_of(self.disk / name) == size_and_digest:
                 self.far.send(self.disk / name, name, size_and_digest)
+        except ValueError:
+            pass  # it is damaged here too
+        except OSError as error:  # it is not here
+            if limit_of(error):
+                raise
 
     def follow(self) -> dict[str, Any]:
         """Do what node 0 asks for, until it has chosen; return its choice."""
@@ -163,6 +172,7 @@ class Disks:
             if (own_digest := seal.digest_of(own_path)) == expected:
                 return "", 0
             self.job.emit("refused_file", step=step, file=shard["file"], seen=own_digest[1], wanted=expected[1])
-        except OSError:
-            pass  # it is not here, or cannot be read
+        except OSError as error:  # it is not here, or cannot be read
+            if limit_of(error):
+                raise
         return self.far.fetch(name, own_path, expected), shard["size_bytes"]

@@ -12,10 +12,12 @@ import json
 import os
 import secrets
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
-from trainer.contract.sealed import step_folder
+from trainer.contract.exits import limit_of
+from trainer.contract.sealed import patient, step_folder
 from trainer.supervisor import seal
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing.copying import copy
@@ -57,10 +59,12 @@ class SharedFolder:
         shutil.rmtree(self.root / folder, ignore_errors=True)
 
     def digest(self, name: str) -> Wanted | None:
-        """Return size and SHA-256 of a file there, None if it cannot be read."""
+        """Return size and SHA-256 of a file there, None if it cannot be read. Raises the `OSError` of a limit."""
         try:
-            return seal.digest_of(self.root / name)
-        except OSError:
+            return patient(partial(seal.digest_of, self.root / name))
+        except OSError as error:
+            if limit_of(error):
+                raise
             return None
 
     def send(self, source: Path, name: str, expected: Wanted) -> None:
@@ -76,12 +80,12 @@ class SharedFolder:
                 )
 
     def fetch(self, name: str, target: Path, expected: Wanted) -> str:
-        """Copy a file to this node; return why it may not be used, empty for a sound one. Raises `OSError` where this
-        node has no room."""
+        """Copy a file to this node; return why it may not be used, empty for a sound one. What may pass is waited for.
+        Raises `OSError` where this node has no room or a limit."""
         seal.make(target.parent)
         try:
             with _fresh(target) as fresh:
-                copy_digest = copy(self.root / name, fresh)
+                copy_digest = patient(partial(_copied, self.root / name, fresh))
                 if copy_digest != expected:
                     raise ValueError(f"{name}: {_words(copy_digest)}, wanted {_words(expected)}")
         except FileNotFoundError:
@@ -89,10 +93,16 @@ class SharedFolder:
         except ValueError as error:
             return str(error)
         except OSError as error:
-            if error.errno in _NO_ROOM:
+            if error.errno in _NO_ROOM or limit_of(error):
                 raise
             return f"{name}: {error.strerror}"
         return ""
+
+
+def _copied(source: Path, target: Path) -> Wanted:
+    """Copy a file once more, also where a part of it is there."""
+    target.unlink(missing_ok=True)
+    return copy(source, target)
 
 
 @contextlib.contextmanager

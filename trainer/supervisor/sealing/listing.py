@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from trainer.contract.exits import limit_of
 from trainer.contract.rows import rows_of
 from trainer.contract.sealed import MANIFEST, read_manifest, step_folder
 from trainer.contract.tree import parse_tree
@@ -37,13 +38,16 @@ def answer(path: str, disk: Path | None, campaign: str, node: str) -> Answer | N
 
 
 def verdict(disk: Path, step: int, campaign: str, node: str) -> dict[str, Any] | None:
-    """Read every byte of a step that is here; return its `StepVerdict`, None for a step that is not."""
+    """Read every byte of a step that is here; return its `StepVerdict`, None for a step that is not. Raises the
+    `OSError` of a limit, which is no fault of the step."""
     if step not in seal.committed(disk):
         return None
     faults, size, place = [], 0, disk / step_folder(step)
     try:
         shards = read_manifest((place / MANIFEST).read_bytes(), step, campaign)["shards"]
     except (OSError, ValueError) as error:
+        if limit_of(error):
+            raise
         faults, shards = [[MANIFEST, str(error)[:300]]], []
     for shard in shards:
         try:
@@ -51,6 +55,8 @@ def verdict(disk: Path, step: int, campaign: str, node: str) -> dict[str, Any] |
         except FileNotFoundError:
             continue  # another node's
         except OSError as error:
+            if limit_of(error):
+                raise
             faults.append([_with_name(place, shard["file"]), f"unreadable: {error.strerror or error}"])
             continue
         size += size_and_digest[0]

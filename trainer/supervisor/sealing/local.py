@@ -122,7 +122,7 @@ class LocalSealing(Sealing):
         try:
             self._look()
         except OSError as error:
-            self.job.emit("not_sealed", step=self.committed, why=ends.of_error(error, self.tier)[:500])
+            self.tell_failed_look(ends.of_error(error, self.tier))
             self._away = time.monotonic() + AGAIN_S
 
     def _look(self) -> None:
@@ -139,6 +139,7 @@ class LocalSealing(Sealing):
             self._commit()
         self._settle(set(self.parts.requests()))
         self.accounts.look(self.committed)
+        self._failed_look = ""
 
     def _ask(self, checkpoint: Finished) -> None:
         with self.trying(checkpoint.step, self.disk):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import time
 from pathlib import Path
@@ -70,6 +71,8 @@ class Sealing:
         """A checkpoint is being read or copied, which takes minutes: life signs go on meanwhile."""
         self.heard = time.monotonic()
         """When that was over last."""
+        self._failed_look = ""
+        """Why the last look failed."""
 
     def answer(self, path: str) -> listing.Answer | None:
         """Return the answer to a question for what is on this node's disk, None for one of something else."""
@@ -136,7 +139,10 @@ class Sealing:
         sealed_at = (tier / f"step-{step:08d}" / seal.MANIFEST).stat().st_mtime
         try:
             seal.lay_back(tier, step, path)
-        except OSError:  # what goes now may be what takes the room
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # What goes now may be what takes the room.
             formats.forget_later(self.format, self.folder, checkpoint, sealed_at)
             seal.lay_back(tier, step, path)
         formats.forget_later(self.format, self.folder, checkpoint, sealed_at)
@@ -151,6 +157,14 @@ class Sealing:
             for checkpoint in self.due_checkpoints():
                 self._seal(checkpoint)
         self.accounts.look(self.committed)
+        self._failed_look = ""
+
+    def tell_failed_look(self, reason: str) -> None:
+        """Tell why nobody knows what there is to seal, once until it is another reason or a look goes well. It says
+        nothing of any step."""
+        if reason != self._failed_look:
+            self.job.emit("look_failed", why=reason[:500])
+        self._failed_look = reason
 
     def finish(self, code: int) -> None:
         """Do what is left, now that the job has ended with `code`."""

@@ -208,7 +208,8 @@ def _insist_unchanged(path: str, entry: Entry, status: os.stat_result) -> None:
 
 def _digests_of_writer(checkpoint: Survey) -> dict[str, SizeAndDigest]:
     """Return size and SHA-256 of each file as its writer has noted them while it wrote; empty unless the note names
-    these files, in these sizes, and `.metadata` as it stands: that one is another with each save."""
+    these files, in these sizes, and `.metadata` as it stands: that one is another with each save. Raises `OSError`
+    where it cannot be read."""
     try:
         files = json.loads(Path(checkpoint.files[DIGESTS].source).read_bytes())["files"]
         writer_digests = {str(name): (int(size), str(digest)) for name, (size, digest) in files.items()}
@@ -216,7 +217,7 @@ def _digests_of_writer(checkpoint: Survey) -> dict[str, SizeAndDigest]:
         noted_sizes = {path: size for path, (size, _) in writer_digests.items()}
         if sizes == noted_sizes and digest_of(Path(checkpoint.files[_METADATA].source)) == writer_digests[_METADATA]:
             return writer_digests
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         pass  # the note is of another save, or none
     return {}
 

@@ -172,10 +172,16 @@ def _kept(archive: tarfile.TarFile, root: Path) -> Iterator[tarfile.TarInfo]:
     for member in archive:
         member.name = member.name.lstrip("/")
         path = root / member.name
-        if os.path.commonpath([top, os.path.realpath(path)]) != top:
+        takes_away, hidden = path.name.startswith(".wh."), path.name.removeprefix(".wh.")
+        places = [path]
+        if member.islnk():  # to a file of the image, by its name there
+            member.linkname = member.linkname.lstrip("/")
+            places.append(root / member.linkname)
+        is_outside = any(os.path.commonpath([top, os.path.realpath(place)]) != top for place in places)
+        if is_outside or (takes_away and hidden in ("", ".", "..")):
             raise PullError("a layer leads out of its image", seen=member.name)
-        if path.name.startswith(".wh."):
-            _remove(path.with_name(path.name.removeprefix(".wh.")), with_folder=path.name == ".wh..wh..opq")
+        if takes_away:
+            _remove(path.with_name(hidden), with_folder=path.name == ".wh..wh..opq")
             continue
         # A mapped root owns one user only, so the layer's owners cannot be kept.
         member.uid, member.gid, member.uname, member.gname = os.geteuid(), os.getegid(), "", ""

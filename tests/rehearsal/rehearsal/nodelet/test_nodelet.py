@@ -6,6 +6,7 @@ import base64
 import io
 import os
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -112,13 +113,18 @@ def test_a_written_volume_changes_as_a_whole(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
 
 
-def layer(*entries: tuple[str, bytes]) -> bytes:
+def layer(*entries: tuple[str, bytes], links: Mapping[str, str] | None = None) -> bytes:
+    """`links`: name -> the file of the image that it is a hard link to."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, content in entries:
             member = tarfile.TarInfo(name)
             member.size, member.uid = len(content), 12345
             tar.addfile(member, io.BytesIO(content))
+        for name, target in (links or {}).items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.LNKTYPE, target
+            tar.addfile(member)
     return buffer.getvalue()
 
 
@@ -131,6 +137,25 @@ def test_a_layer_that_leads_out_of_its_image_is_refused_and_writes_nothing_there
     with pytest.raises(PullError, match="leads out of its image"):
         unpack(layer((name, b"1")), root)
     assert not (tmp_path / "a").exists() and list(elsewhere.iterdir()) == []
+
+
+def test_a_hard_link_leads_to_a_file_of_the_image_and_to_no_other(tmp_path: Path) -> None:
+    root, other = tmp_path / "root", tmp_path / "secret"
+    root.mkdir()
+    other.write_bytes(b"1")
+    with pytest.raises(PullError, match="leads out of its image"):
+        unpack(layer(links={"a": "../secret"}), root)
+    assert list(root.iterdir()) == [] and other.stat().st_nlink == 1
+    unpack(layer(("./opt/a", b"1"), links={"opt/b": "/opt/a"}), root)
+    assert (root / "opt/b").samefile(root / "opt/a")
+
+
+@pytest.mark.parametrize("name", ["opt/.wh.", "opt/.wh..", "opt/.wh..."])
+def test_a_layer_takes_away_nothing_but_what_it_names(tmp_path: Path, name: str) -> None:
+    unpack(layer(("./opt/a", b"1")), tmp_path)
+    with pytest.raises(PullError, match="leads out of its image"):
+        unpack(layer((name, b"")), tmp_path)
+    assert (tmp_path / "opt/a").exists()
 
 
 def test_a_layers_absolute_names_lie_in_its_image_and_its_files_are_ours(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -18,7 +17,6 @@ import boto3
 import pulumi
 import pulumi_aws as aws
 import pytest
-from moto.server import ThreadedMotoServer
 from pulumi import automation
 
 from infra.rehearsal.plugins.aws import table
@@ -41,18 +39,9 @@ READ: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture
-def world(tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> PulumiProject:
-    return PulumiProject(tmp_path, {"AWS_ENDPOINT_URL": endpoint}, monkeypatch)
+def world(tmp_path: Path, moto_server: str, monkeypatch: pytest.MonkeyPatch) -> PulumiProject:
+    return PulumiProject(tmp_path, {"AWS_ENDPOINT_URL": moto_server}, monkeypatch)
 
 
 def small_stack(**settings: Any) -> Program:
@@ -133,19 +122,19 @@ def wrong_stack() -> None:
     aws.ec2.Vpc("vpc", cidr_block="10.1.0.0/16", enable_network_address_usage_metrics=True)
 
 
-def refusal(work: Path, endpoint: str) -> str:
+def refusal(work: Path, moto_server: str) -> str:
     """What the engine says of `wrong_stack`."""
     with pytest.raises(automation.CommandError) as refused:
-        PulumiProject(work, {"AWS_ENDPOINT_URL": endpoint}, pytest.MonkeyPatch()).stack(wrong_stack).preview()
+        PulumiProject(work, {"AWS_ENDPOINT_URL": moto_server}, pytest.MonkeyPatch()).stack(wrong_stack).preview()
     return str(refused.value)
 
 
 @pytest.mark.nightly
-def test_an_unknown_property_is_an_error_that_names_it(tmp_path: Path, endpoint: str) -> None:
+def test_an_unknown_property_is_an_error_that_names_it(tmp_path: Path, moto_server: str) -> None:
     # In a process of its own: the SDK leaves the coroutine of a program that failed to the garbage collector, where
     # it raises, whatever runs then.
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        text = process.submit(refusal, tmp_path, endpoint).result()
+        text = process.submit(refusal, tmp_path, moto_server).result()
     assert "unknown property 'enableNetworkAddressUsageMetrics' of aws:ec2/vpc:Vpc" in text
 
 

@@ -19,7 +19,7 @@ from trainer.builtin.checkpoint.fence import raise_fence
 from trainer.builtin.checkpoint.files import digest_of
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.contract import Manifest
-from trainer.errors import Fenced, OutOfMemory, PeerLost, StorageError
+from trainer.errors import Fenced, OutOfFiles, OutOfMemory, PeerLost, StorageError
 
 
 @pytest.fixture
@@ -277,6 +277,16 @@ def test_an_error_of_any_background_work_ends_the_attempt_as_storage(worker: str
     getattr(rank.committer, worker).error = OSError(errno.EIO, "a disk")
     assert rank.committer.votes()[3] == 1
     with pytest.raises(StorageError, match="could not be written"):
+        rank.settle()
+
+
+@pytest.mark.parametrize(("number", "error"), [(errno.ENOMEM, OutOfMemory), (errno.EMFILE, OutOfFiles)])
+def test_a_limit_that_stops_background_work_is_not_the_storages(
+    number: int, error: type[Exception], make: MakeRank
+) -> None:
+    rank = make()
+    rank.committer._local.error = OSError(number, "refused")
+    with pytest.raises(error, match="refused"):
         rank.settle()
 
 

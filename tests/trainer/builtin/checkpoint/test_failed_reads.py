@@ -21,17 +21,27 @@ from tests.manifests import manifest_of, shard_at
 from trainer.buckets.sources import BucketSource
 from trainer.builtin.assembly import Supply
 from trainer.builtin.checkpoint import restore, search
+from trainer.builtin.checkpoint.convert import initial
+from trainer.builtin.checkpoint.convert.weights import verified_manifest
 from trainer.builtin.checkpoint.neighbour import Neighbours
 from trainer.builtin.checkpoint.search import Search
-from trainer.builtin.checkpoint.tiers import campaign_tiers
+from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
 from trainer.builtin.config import load_config
 from trainer.builtin.data.held_out import open_held_out
 from trainer.builtin.data.prepare.vocabulary import given_tokenizer
 from trainer.builtin.data.reader import TokenRow, load_manifest, verify_shards
 from trainer.builtin.gang import Gang
 from trainer.client.bivouac_data.reader import folder_opener
-from trainer.contract import DATA_MANIFEST_NAME, TOKENIZER_NAME, ExitCode, Layout, TrainConfig, attempt_folder
-from trainer.errors import classify
+from trainer.contract import (
+    COMMITTED_NAME,
+    DATA_MANIFEST_NAME,
+    TOKENIZER_NAME,
+    ExitCode,
+    Layout,
+    TrainConfig,
+    attempt_folder,
+)
+from trainer.errors import OutOfFiles, OutOfMemory, StorageError, classify
 from trainer.place import Paths
 
 PASSING = ("EIO", "ESHUTDOWN", "ESTALE", "ETIMEDOUT", "ENOTCONN", "EHOSTDOWN", "ENODEV")
@@ -57,6 +67,18 @@ def config_file(data: Path, config: TrainConfig, folder: Path) -> object:
     return load_config(folder / "train.json")
 
 
+def weights(data: Path, config: TrainConfig, folder: Path) -> object:
+    (folder / initial.INDEX).write_text('{"weight_map": {"w": "a.safetensors"}}')
+    return initial._places(folder)
+
+
+def step_folder(data: Path, config: TrainConfig, folder: Path) -> object:
+    tier = campaign_tiers(folder, folder / "shared", "tiny").local
+    if not tier.steps():
+        tier.publish(manifest_of(5, (), rng_included=False), 1)
+    return verified_manifest(tier.folder(5))
+
+
 READERS: dict[str, tuple[str, Read]] = {
     "the supply's manifest": (DATA_MANIFEST_NAME, supply),
     "the supply's shards": ("train-00000.bin", supply),
@@ -66,6 +88,8 @@ READERS: dict[str, tuple[str, Read]] = {
     "tokens": ("train-00000.bin", tokens),
     "the held-out part": ("validation-00000.bin", lambda data, *_: open_held_out(data, "", 512, 64)),
     "the configuration": ("train.json", config_file),
+    "weights to start from": (initial.INDEX, weights),
+    "a step's manifest": (COMMITTED_NAME, step_folder),
     "the tokenizer": (TOKENIZER_NAME, lambda data, *_: given_tokenizer(data / TOKENIZER_NAME)),
 }
 
@@ -106,7 +130,8 @@ def test_only_what_the_files_say_holds_a_campaign_and_what_storage_says_is_tried
     with pytest.raises(Exception) as raised:
         read(data, config, tmp_path)
     known = classify(raised.value)
-    wanted = ExitCode.USER if reader == "the configuration" else ExitCode.DATA
+    codes = {"the configuration": ExitCode.USER, "weights to start from": ExitCode.USER}
+    wanted = {**codes, "a step's manifest": ExitCode.STORAGE}.get(reader, ExitCode.DATA)
     passing = ExitCode.INTERNAL if name in LIMITS else ExitCode.STORAGE
     assert known.exit_code == (wanted if name in LASTING else passing), known
     assert file in str(known) and known.cure, known
@@ -173,3 +198,47 @@ def test_a_step_is_given_up_for_an_older_one_only_when_the_shared_tier_stays_unr
     found = restore._choose(restore._candidates(gang, tiers), Search(gang, tiers, Neighbours(0), 2), Layout(1), 1)
     assert found is not None and found[0].step == taken
     assert len(pauses) == (0 if name == "EACCES" else min(times, 3))
+
+
+def steps_with(failing: Callable[[str, int], None], tmp_path: Path, number: int) -> Tiers:
+    """Three steps on a node's disk, of which no manifest can be opened."""
+    tiers = campaign_tiers(tmp_path / "local", tmp_path / "shared", "tiny")
+    for step in (5, 7, 9):
+        tiers.local.publish(manifest_of(step, (), rng_included=False), 1)
+    failing(COMMITTED_NAME, number)
+    return tiers
+
+
+@pytest.mark.parametrize(("name", "error"), [("EMFILE", OutOfFiles), ("ENOMEM", OutOfMemory)])
+def test_a_limit_says_nothing_of_a_tiers_steps(
+    name: str, error: type[Exception], tmp_path: Path, failing: Callable[[str, int], None]
+) -> None:
+    tiers = steps_with(failing, tmp_path, getattr(errno, name))
+    for look in (tiers.local.committed, lambda: tiers.local.reclaim({}, 1, 9)):
+        with pytest.raises(error):
+            look()
+    assert tiers.local.steps() == [9, 7, 5]
+
+
+def test_a_step_whose_manifest_cannot_be_read_now_is_dropped_by_no_retention(
+    tmp_path: Path, failing: Callable[[str, int], None]
+) -> None:
+    tiers = steps_with(failing, tmp_path, errno.EIO)
+    assert tiers.local.reclaim({}, 1, 9) == tiers.local.retain(1, 9, (), 1, 9) == []
+    with pytest.raises(StorageError, match="cannot be read"):
+        tiers.local.publish(manifest_of(9, (), rng_included=False, loss=2.0), 1)
+    assert tiers.local.steps() == [9, 7, 5]
+
+
+def test_a_folder_of_steps_that_cannot_be_listed_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object = ".") -> list[str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    tier = campaign_tiers(tmp_path / "local", tmp_path / "shared", "tiny").local
+    assert tier.steps() == []
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        tier.steps()
+    assert tier.drop(5, 1) is False

@@ -13,7 +13,7 @@ from tests.manifests import manifest_of
 from trainer.builtin.checkpoint import fence, room
 from trainer.builtin.checkpoint.fence import check_fence, claim, newest_attempt, raise_fence
 from trainer.builtin.checkpoint.tiers import Tier
-from trainer.errors import Fenced, StorageError
+from trainer.errors import Fenced, OutOfFiles, OutOfMemory, StorageError
 
 
 def names(root: Path) -> list[str]:
@@ -53,6 +53,20 @@ def test_on_a_full_tier_half_done_work_makes_way_for_the_fence_and_no_commit_doe
     assert [each["dropped"] for each in told] == [["step-00000020/attempt-0001"]]
     assert [path.name for path in tier.folder(20).iterdir()] == ["attempt-0003"], "a newer attempt's"
     assert (tier.folder(10) / "attempt-0001").exists() and [m.step for m in tier.committed()] == [10]
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.EIO, StorageError), (errno.ENOMEM, OutOfMemory), (errno.EMFILE, OutOfFiles)]
+)
+def test_a_fence_that_cannot_be_read_is_the_storages_unless_a_limit_refused_it(
+    number: int, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> list[str]:
+        raise OSError(number, "refused", str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(error, match="fence: refused"):
+        check_fence(tmp_path, 3)
 
 
 def test_a_tier_that_stays_full_is_told_as_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,29 +16,12 @@ from trainer.builtin.checkpoint import restore, search
 from trainer.builtin.checkpoint.commit import Begun
 from trainer.builtin.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.builtin.checkpoint.search import FoundShard
-from trainer.builtin.checkpoint.tiers import Claim, Tiers, campaign_tiers
+from trainer.builtin.checkpoint.tiers import Claim, Tiers
 from trainer.contract import NOTHING_SOUND, Layout, Manifest, Shard, parse_manifest
 from trainer.errors import ConfigError, Fenced, NothingSound
 
 Events = list[dict[str, Any]]
-
-
-@pytest.fixture
-def tiers(tmp_path: Path) -> Tiers:
-    return campaign_tiers(tmp_path / "local", tmp_path / "shared", "tiny")
-
-
-@pytest.fixture(autouse=True)
-def events(monkeypatch: pytest.MonkeyPatch) -> Events:
-    told: Events = []
-    for module in (restore, search):
-        monkeypatch.setattr(module, "emit", lambda event, **fields: told.append({"event": event, **fields}))
-    return told
-
-
-@pytest.fixture(autouse=True)
-def no_power_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("events")
 
 
 @pytest.fixture(autouse=True)

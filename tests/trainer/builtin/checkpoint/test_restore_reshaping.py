@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,31 +9,18 @@ from typing import Any
 import pytest
 
 from tests.trainer.builtin.checkpoint.saved_steps import TinyEngine, Told, changed, flip, saved, watched
-from trainer.builtin.checkpoint import restore, room, search
+from trainer.builtin.checkpoint import restore
 from trainer.builtin.checkpoint.commit import Begun
 from trainer.builtin.checkpoint.fence import raise_fence
 from trainer.builtin.checkpoint.files import digest_of
 from trainer.builtin.checkpoint.neighbour import Neighbours
 from trainer.builtin.checkpoint.search import Search, unsound_shards
-from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
+from trainer.builtin.checkpoint.tiers import Tiers
 from trainer.contract import Layout
 from trainer.errors import Fenced, StorageError
 
 Events = list[dict[str, Any]]
-
-
-@pytest.fixture
-def tiers(tmp_path: Path) -> Tiers:
-    return campaign_tiers(tmp_path / "local", tmp_path / "shared", "tiny")
-
-
-@pytest.fixture(autouse=True)
-def events(monkeypatch: pytest.MonkeyPatch) -> Events:
-    told: Events = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power fails here, and a busy disk takes its time
-    for module in (restore, search, room):
-        monkeypatch.setattr(module, "emit", lambda event, **fields: told.append({"event": event, **fields}))
-    return told
+pytestmark = pytest.mark.usefixtures("events")
 
 
 class Reshaping:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,29 +21,16 @@ from tests.trainer.builtin.checkpoint.saved_steps import (
     saved,
     watched,
 )
-from trainer.builtin.checkpoint import restore, room, search
+from trainer.builtin.checkpoint import restore, search
 from trainer.builtin.checkpoint.commit import Begun
 from trainer.builtin.checkpoint.files import digest_of
 from trainer.builtin.checkpoint.search import FoundShard, needed_shards, unsound_shards
-from trainer.builtin.checkpoint.tiers import Tier, Tiers, campaign_tiers
+from trainer.builtin.checkpoint.tiers import Tier, Tiers
 from trainer.contract import Manifest
 from trainer.errors import StorageError
 
 Events = list[dict[str, Any]]
-
-
-@pytest.fixture
-def tiers(tmp_path: Path) -> Tiers:
-    return campaign_tiers(tmp_path / "local", tmp_path / "shared", "tiny")
-
-
-@pytest.fixture(autouse=True)
-def events(monkeypatch: pytest.MonkeyPatch) -> Events:
-    told: Events = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power fails here, and a busy disk takes its time
-    for module in (restore, search, room):
-        monkeypatch.setattr(module, "emit", lambda event, **fields: told.append({"event": event, **fields}))
-    return told
+pytestmark = pytest.mark.usefixtures("events")
 
 
 def restored(tiers: Tiers, gang: Told | None = None, attempt: int = 2) -> tuple[Begun, TinyEngine]:

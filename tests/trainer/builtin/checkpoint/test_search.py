@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from tests.trainer.builtin.checkpoint.saved_steps import MODEL, Told, flip, saved
-from trainer.builtin.checkpoint import room, search
+from trainer.builtin.checkpoint import search
 from trainer.builtin.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.builtin.checkpoint.search import NOTHING_NEEDED, Search, identity_of, needed_shards, unsound_shards
-from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
+from trainer.builtin.checkpoint.tiers import Tiers
 from trainer.contract import Shard
-from trainer.errors import StorageError
+from trainer.errors import OutOfFiles, StorageError
 
 Events = list[dict[str, Any]]
+pytestmark = pytest.mark.usefixtures("events")
 
 
 @dataclass(frozen=True)
@@ -47,20 +48,6 @@ class ImageInventory(ShardAddress):
 
 def inventory(node: int, folder: Path = Path(), **how: Any) -> ImageInventory:
     return ImageInventory(node, (node,), "there", 1, "word", folder, **how)
-
-
-@pytest.fixture
-def tiers(tmp_path: Path) -> Tiers:
-    return campaign_tiers(tmp_path / "local", tmp_path / "shared", "tiny")
-
-
-@pytest.fixture(autouse=True)
-def events(monkeypatch: pytest.MonkeyPatch) -> Events:
-    told: Events = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power fails here, and a busy disk takes its time
-    for module in (search, room):
-        monkeypatch.setattr(module, "emit", lambda event, **fields: told.append({"event": event, **fields}))
-    return told
 
 
 @pytest.fixture(autouse=True)
@@ -213,6 +200,14 @@ def test_without_a_neighbours_copy_the_shared_one_is_taken_and_our_mistakes_are_
     assert (len(no[0].asked), len(no[1].asked), len(no[2].asked)) == (0, 3, 3), "its own door is none"
     with pytest.raises(KeyError):
         searching(tiers, None, 0, no[0], inventory(1, says=KeyError("ours"))).shards(manifest)
+
+
+def test_a_limit_that_stops_a_fetch_is_not_a_neighbour_without_the_shard(tiers: Tiers, events: Events) -> None:
+    manifest = saved([tiers.shared], 10)
+    full = inventory(1, says=OSError(errno.EMFILE, "Too many open files"))
+    with pytest.raises(OutOfFiles):
+        searching(tiers, None, 0, inventory(0), full).shards(manifest)
+    assert not [event for event in events if event["event"] == "neighbour_without_shard"]
 
 
 def test_a_shard_that_is_sound_nowhere_is_told_for_each_tier_and_not_found(tiers: Tiers, events: Events) -> None:

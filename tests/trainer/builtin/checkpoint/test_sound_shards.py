@@ -15,8 +15,10 @@ from tests.manifests import shard_at
 from tests.trainer.builtin.checkpoint.saved_steps import flip, saved
 from tests.trainer.builtin.checkpoint.test_checkpoint_parts import Harmful
 from trainer.builtin.checkpoint import search
+from trainer.builtin.checkpoint.deepspeed_engine import forbidden, load_safely
 from trainer.builtin.checkpoint.search import identity_of, look, unsound_shards
 from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
+from trainer.errors import OutOfFiles, OutOfMemory, StorageError
 
 
 @pytest.fixture
@@ -88,6 +90,46 @@ def test_whatever_changes_a_file_changes_its_identity(tmp_path: Path) -> None:
     (tmp_path / "other").replace(path)
     with path.open("rb") as file:
         assert identity_of(file)[1] != second[1]
+
+
+@pytest.mark.parametrize(("number", "error"), [(errno.EMFILE, OutOfFiles), (errno.ENOMEM, OutOfMemory)])
+@pytest.mark.parametrize("name", ["open_regular", "sha256_of", "forbidden"])
+def test_a_limit_says_nothing_of_a_copy_and_is_waited_for_as_storage_is(
+    number: int, error: type[Exception], name: str, tiers: Tiers, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    shard = saved([tiers.shared], 10).shards[0]
+    monkeypatch.setattr(search, name, refuse)
+    with pytest.raises(error, match=shard.file):
+        look(tiers.shared.folder(10) / shard.file, shard, (0.1,))
+    assert pauses == [0.1]
+
+
+@pytest.mark.parametrize(
+    ("error", "of"),
+    [
+        (MemoryError(), OutOfMemory),
+        (RuntimeError("unable to mmap 8 bytes: Cannot allocate memory (12)"), OutOfMemory),
+        (OSError(errno.EMFILE, "Too many open files"), OutOfFiles),
+        (OSError(errno.EIO, "Input/output error"), OSError),
+    ],
+)
+def test_what_stops_a_shard_from_being_read_says_nothing_of_what_it_holds(
+    error: Exception, of: type[Exception], tiers: Tiers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **how: object) -> None:
+        raise error
+
+    shard = saved([tiers.shared], 10).shards[0]
+    monkeypatch.setattr(torch.serialization, "get_unsafe_globals_in_checkpoint", refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+    with (tiers.shared.folder(10) / shard.file).open("rb") as file:
+        with pytest.raises(of):
+            forbidden(file)
+        with pytest.raises(StorageError if of is OSError else of):
+            load_safely(file)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from tests.trainer.builtin.data.cached_shards import SIZE, World, caches_at, con
 from trainer.builtin.data import cache as caching
 from trainer.builtin.data.cache import Cache
 from trainer.contract import TokenShard
-from trainer.errors import DataError, StorageError
+from trainer.errors import DataError, OutOfFiles, OutOfMemory, StorageError, TrainerError
 
 MIB = 2**20
 
@@ -63,6 +64,8 @@ def test_a_failed_bringing_leaves_nothing_and_what_was_damaged_goes(make: Callab
         ([FileNotFoundError("NoSuchKey")] * 5, DataError, "NoSuchKey"),
         ([OSError("reset")] * 5, StorageError, "reset"),
         ([OSError()] * 5, StorageError, "OSError"),
+        ([OSError(errno.EMFILE, "Too many open files")] * 5, OutOfFiles, ".*Too many"),
+        ([OSError("reset")] * 4 + [OSError(errno.ENOMEM, "refused")], OutOfMemory, "reset; .*refused"),
         ([b"x"] * 4 + [OSError("reset")], StorageError, "corrupt.*; reset"),
         ([b"x"] * 4 + [b"y"], StorageError, "corrupt.*; corrupt"),
         ([FileNotFoundError("gone")] * 4 + [OSError("gone")], StorageError, "gone"),
@@ -73,7 +76,7 @@ def test_only_a_source_that_says_the_same_wrong_thing_at_every_try_is_damaged(
     answers: list[Any], kind: type[Exception], told: str, make: Callable[..., World]
 ) -> None:
     world = make(*answers)
-    with pytest.raises((DataError, StorageError), match=rf"a\.bin from the shelves, 5 tries: {told}") as raised:
+    with pytest.raises(TrainerError, match=rf"a\.bin from the shelves, 5 tries: {told}") as raised:
         world.cache.locate(shard("a"))
     assert type(raised.value) is kind and len(world.said("data_retry")) == 5
 

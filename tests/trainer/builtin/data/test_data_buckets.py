@@ -5,13 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
-from moto.server import ThreadedMotoServer
 from pyarrow import parquet
 
 from trainer.builtin.data.prepare import documents, inputs
@@ -22,17 +20,9 @@ from trainer.errors import DataError
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    import boto3
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
-    made = boto3.client("s3", endpoint_url=f"http://{host}:{port}", **keys)
-    made.create_bucket(Bucket="texts")
-    yield made
-    server.stop()
+def client(moto_s3: Any) -> Any:
+    moto_s3.create_bucket(Bucket="texts")
+    return moto_s3
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -263,23 +264,12 @@ def test_shards_are_staged_ahead_and_the_cache_stays_bounded_over_epochs(
     assert not waits, "the reader met a shard that was not there"
 
 
-def test_shards_come_from_a_bucket(data: Path, shards: tuple[TokenShard, ...], tmp_path: Path) -> None:
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
-        client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", **keys)
-        client.create_bucket(Bucket="sets")
-        client.upload_file(str(data / shards[0].file), "sets", f"one/{shards[0].file}")
-        source = BucketSource("s3://sets/one/")
-        source._made = client
-        cache, _ = cached(tmp_path, source)
-        assert hashlib.sha256(cache.locate(shards[0]).read_bytes()).hexdigest() == shards[0].sha256
-        with pytest.raises(DataError, match=rf"{shards[1].file} from s3://sets/one.*NoSuchKey"):
-            cache.locate(shards[1])
-    finally:
-        server.stop()
+def test_shards_come_from_a_bucket(data: Path, shards: tuple[TokenShard, ...], tmp_path: Path, moto_s3: Any) -> None:
+    moto_s3.create_bucket(Bucket="sets")
+    moto_s3.upload_file(str(data / shards[0].file), "sets", f"one/{shards[0].file}")
+    source = BucketSource("s3://sets/one/")
+    source._made = moto_s3
+    cache, _ = cached(tmp_path, source)
+    assert hashlib.sha256(cache.locate(shards[0]).read_bytes()).hexdigest() == shards[0].sha256
+    with pytest.raises(DataError, match=rf"{shards[1].file} from s3://sets/one.*NoSuchKey"):
+        cache.locate(shards[1])

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.root import ROOT
 from tests.trainer.data_sets import prepare
 from tests.waiting import HUNG_S
+from trainer.builtin.data import __main__ as command
+from trainer.builtin.data import share
 from trainer.builtin.data.prepare import inputs
+from trainer.builtin.data.prepare.prepare import _refuse_foreign
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode, Parameters
+from trainer.contract.exits import TERMINATION_LOG_VARIABLE
 from trainer.contract.recipe import Recipe, Source
-from trainer.errors import DataError
+from trainer.errors import DataError, OutOfFiles, StorageError
 
 COMMAND = [sys.executable, "-m", "trainer.builtin.data"]
 
@@ -128,6 +135,94 @@ def test_a_killed_preparation_leaves_no_manifest_and_the_next_one_continues(sour
             break
     again.stdout.read()
     assert again.wait(timeout=HUNG_S) == 0 and (out / DATA_MANIFEST_NAME).exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (MemoryError(), ExitCode.DATA, "fit into memory.*fewer --cores"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), ExitCode.DATA, "fit into memory.*fewer --cores"),
+        (OSError(errno.EMFILE, "Too many open files", "/a"), ExitCode.INTERNAL, "no more files.*/a: Too many"),
+        (OSError(errno.ENOSPC, "No space left on device"), ExitCode.STORAGE, "cannot be written.*out: No space"),
+        (DataError("no text", "seen"), ExitCode.DATA, "no text"),
+    ],
+)
+def test_what_ends_a_preparation_has_its_code_and_cure(
+    error: Exception, code: ExitCode, words: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(command, "make", fail)
+    monkeypatch.setattr(sys, "argv", ["data", recipe(source), str(tmp_path / "out")])
+    assert command.main() == code and re.search(words, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (MemoryError(), ExitCode.DATA, "fit into memory.*instance_type"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), ExitCode.DATA, "fit into memory.*instance_type"),
+        (OSError(errno.EMFILE, "Too many open files", "/a"), ExitCode.INTERNAL, "no more files.*/a: Too many"),
+        (OSError(errno.EIO, "Input/output error"), ExitCode.STORAGE, "disk cannot be used.*another node"),
+    ],
+)
+def test_what_ends_a_worker_in_the_cluster_has_its_code_and_cure(
+    error: Exception, code: ExitCode, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(content: bytes) -> None:
+        raise error
+
+    (tmp_path / "work").touch()
+    monkeypatch.setattr(share, "SHARE_FILE", str(tmp_path / "work"))
+    monkeypatch.setattr(share, "Preparing", SimpleNamespace(model_validate_json=fail))
+    monkeypatch.setenv(TERMINATION_LOG_VARIABLE, str(tmp_path / "end"))
+    assert share.main() == code and re.search(words, (tmp_path / "end").read_text())
+
+
+def test_a_file_that_cannot_be_seen_is_not_a_changed_one(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file, *_) = inputs.list_source(Source(location=str(source), pattern="0.txt"), None, 0)
+    assert file.current_state() == file.state
+
+    def refuse(path: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        file.current_state()
+
+
+@pytest.mark.parametrize(("number", "error"), [(errno.EIO, StorageError), (errno.EMFILE, OutOfFiles)])
+def test_folders_that_cannot_be_listed_are_no_mistake_of_the_spec(
+    number: int, error: type[Exception], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    monkeypatch.setattr(Path, "glob", refuse)
+    with pytest.raises(error):
+        inputs.list_source(Source(location=str(source), pattern="*.txt"), None, 0)
+    with pytest.raises(error):
+        _refuse_foreign(tmp_path / "out")
+
+
+def test_a_data_set_that_cannot_be_seen_is_not_made_anew(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(source, tmp_path / "out")
+    real = Path.read_text
+
+    def refuse(path: Path) -> str:
+        if path.name == ".plan":
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        make(source, tmp_path / "out")
 
 
 def test_two_preparations_do_not_write_into_one_folder(source: Path, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from deepspeed.runtime.data_pipeline.data_sampling import indexed_dataset as deepspeed_format
-from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 from moto import mock_aws
 from pydantic import ValidationError
 
@@ -33,6 +32,9 @@ def megatron(dtype: Any) -> Callable[[Path, Tokens], None]:
     """Megatron-LM's writer; each document is several sequences, as `preprocess_data.py --split-sentences` has them."""
 
     def write(stem: Path, texts: Tokens) -> None:
+        # All of Megatron takes seconds to import, which every worker of a run would pay for while it collects.
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
         builder = IndexedDatasetBuilder(f"{stem}.bin", dtype=dtype)
         for text in texts:
             for part in (text[:3], text[3:]):

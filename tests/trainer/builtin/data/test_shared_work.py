@@ -9,13 +9,11 @@ import hashlib
 import io
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
-from moto.server import ThreadedMotoServer
 from pyarrow import parquet
 
 from infra.spec.models.chat import PLAIN_TEMPLATE
@@ -34,18 +32,10 @@ ROWS = 150
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    import boto3
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
-    made = boto3.client("s3", endpoint_url=f"http://{host}:{port}", **keys)
+def client(moto_s3: Any) -> Any:
     for bucket in ("texts", "data"):
-        made.create_bucket(Bucket=bucket)
-    yield made
-    server.stop()
+        moto_s3.create_bucket(Bucket=bucket)
+    return moto_s3
 
 
 @pytest.fixture(autouse=True)

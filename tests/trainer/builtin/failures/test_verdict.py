@@ -55,7 +55,8 @@ def test_a_watchdogs_abort_for_the_ranks_own_gpu_stays_a_crash_of_that_rank(tmp_
     ranks_at(tmp_path, 7)
     (tmp_path / "rank-0.log").write_text(OWN_GPU)
     cause = cause_of(tmp_path, tmp_path, {0: ABORTED})
-    assert (cause.reason, cause.rank) == ("signal", 0) and "CUDA error: an illegal memory access" in cause.detail
+    assert (cause.reason, cause.rank) == ("gpu", 0) and "CUDA error: an illegal memory access" in cause.detail
+    assert "GPU" in refusal(cause)
 
 
 def test_one_ranks_own_failure_outweighs_the_timeouts_of_those_that_waited_for_it(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_one_ranks_own_failure_outweighs_the_timeouts_of_those_that_waited_for_i
     (tmp_path / "rank-0.log").write_text(TIMEOUT)
     (tmp_path / "rank-1.log").write_text(f"{TIMEOUT}{OWN_GPU}")
     cause = cause_of(tmp_path, tmp_path, {0: ABORTED, 1: ABORTED})
-    assert (cause.reason, cause.rank) == ("signal", 1)
+    assert (cause.reason, cause.rank) == ("gpu", 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL, signal.SIGABRT])
@@ -141,14 +142,18 @@ def test_a_message_of_an_older_trainer_is_read() -> None:
     ("text", "reason"),
     [
         ("NCCL error in: ProcessGroupNCCL.cpp:4, ncclRemoteError: a network error or a remote process", "peer-lost"),
-        ("NCCL error in: NCCLUtils.cpp:1, unhandled cuda error (run with NCCL_DEBUG=INFO for details)", "internal"),
-        ("CUDA error: uncorrectable ECC error encountered", "internal"),
-        ("CUDA out of memory. Tried to allocate 2.00 GiB", "memory"),
-        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes", "memory"),
+        ("NCCL error in: NCCLUtils.cpp:1, unhandled cuda error (run with NCCL_DEBUG=INFO for details)", "gpu"),
+        ("CUDA error: uncorrectable ECC error encountered", "gpu"),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "gpu"),
     ],
 )  # fmt: skip
 def test_an_error_of_nccl_about_this_ranks_own_gpu_is_no_lost_peer(text: str, reason: str) -> None:
     assert classify(RuntimeError(text)).reason == reason
+
+
+def raised_from(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 def test_what_the_kernel_refuses_a_process_is_no_disks_fault_and_restarts_in_place() -> None:
@@ -157,9 +162,16 @@ def test_what_the_kernel_refuses_a_process_is_no_disks_fault_and_restarts_in_pla
         OSError(errno.ENOMEM, "Cannot allocate memory"): "memory",
         OSError(errno.EMFILE, "Too many open files", "/data/a"): "open-files",
         OSError(errno.ENFILE, "Too many open files in system"): "open-files",
+        OSError(errno.EAGAIN, "Resource temporarily unavailable"): "processes",
+        OSError("pyarrow: [errno 24] Too many open files"): "open-files",
+        raised_from(RuntimeError("a worker failed"), OSError(errno.EMFILE, "Too many open files")): "open-files",
     }
     for error, reason in errors.items():
         failure = classify(error)
         assert (failure.reason, failure.exit_code) == (reason, ExitCode.INTERNAL) and failure.cure
         assert not refusal(End(int(failure.exit_code), str(failure), failure.reason))
     assert classify(OSError(errno.EIO, "Input/output error")).reason == "storage"
+    assert classify(OSError(errno.EAGAIN, "Resource temporarily unavailable", "/a/lock")).reason == "storage"
+    assert classify(ValueError("no such file: 'out of memory.txt'")).reason == "internal"
+    own_cause = RuntimeError("a worker failed")
+    assert classify(raised_from(own_cause, own_cause)).reason == "internal", "`raise error from error`"

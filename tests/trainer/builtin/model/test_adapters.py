@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 import transformers
@@ -106,6 +105,8 @@ def whole(
 
 def plain_loop(trained: Trained) -> tuple[list[float], Any]:
     """Losses and model of `peft` and torch's AdamW in one process, over whole batches in float32."""
+    import peft  # takes a second and a half, which every worker of a run would pay for while it collects
+
     config, data = trained.config, trained.attempt.world.data
     reader = Reader(
         load_manifest(data, config.data.manifest_digest), folder_opener(data), config.model.context, config.data.seed
@@ -186,6 +187,8 @@ def test_the_optimizer_and_the_files_hold_states_of_adapters_alone(whole: Traine
 
 
 def test_the_archived_checkpoint_evaluates_as_recorded_and_goes_out_merged(whole: Trained, tmp_path: Path) -> None:
+    import peft
+
     config, world = whole.config, whole.attempt.world
     answer = evaluate(folder_of(world, LAST), config, world.data)
     assert answer["equal"] and answer["recorded"] is not None, answer

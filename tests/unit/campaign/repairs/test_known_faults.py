@@ -193,7 +193,7 @@ class Group:
 
     def __init__(self, has: int, refusal_text: str = "InsufficientInstanceCapacity") -> None:
         self.has, self.sizes, self.refusal_text = has, list[int](), refusal_text
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def set_desired(self, count: int) -> bool:
         self.sizes.append(count)
@@ -233,3 +233,12 @@ def test_what_cannot_be_seen_is_no_spare_and_the_group_is_set_back() -> None:
     group = Group(1)
     group.error = refusal("RequestLimitExceeded", 503)
     assert order_of(group, 1) == 0 and group.sizes == [5, 4]
+
+
+def test_a_signal_leaves_no_instance_above_the_gangs_number_that_nobody_has_seen() -> None:
+    """It would bill until somebody comes back, and the record would not count it."""
+    group = Group(2)
+    group.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        order_of(group, 2)
+    assert group.sizes == [6, 4]

@@ -12,7 +12,7 @@ import pytest
 from infra.aws.account import NoCredentials
 from infra.cli.look import series
 from infra.cli.look.panels import series_of_panel
-from infra.cli.look.series import all_campaigns, side_by_side
+from infra.cli.look.series import all_campaigns, from_second_zero
 from infra.errors import UserError
 from infra.folders import tools_dir
 from infra.monitoring.dashboards import ACROSS, dashboards
@@ -107,4 +107,4 @@ def test_where_nothing_is_kept_it_says_what_keeps_series(results: Path) -> None:
 def test_what_has_no_sample_is_no_campaign(lines: list[str]) -> None:
     texts: dict[str, Callable[[], Iterator[str]]] = {"empty": lambda: iter(lines)}
     texts["spring"] = lambda: iter(text("spring", BEGINS["spring"]).splitlines(keepends=True))
-    assert side_by_side(texts, lambda note: None).origin == "what is kept of 1 campaign"
+    assert from_second_zero(texts, lambda note: None).origin == "what is kept of 1 campaign"

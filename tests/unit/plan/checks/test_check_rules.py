@@ -41,6 +41,12 @@ def test_an_existing_network_that_has_all_is_no_finding(egress: str, findings: A
     assert findings({**EXISTING_VPC, "network.egress": egress}, existing()) == ()
 
 
+@pytest.mark.parametrize("service", ["scheduler", "monitoring"])
+def test_an_endpoint_that_a_campaign_can_do_without_is_no_error(service: str, findings: Any) -> None:
+    (one,) = findings({**EXISTING_VPC, "network.egress": "endpoints"}, existing(without=service))
+    assert (str(one.level), one.seen) == ("warning", f"no endpoint for {service}")
+
+
 def test_free_addresses_that_just_suffice_are_enough(findings: Any) -> None:
     """Two nodes and a spare of 8, 2 of the file system; a system node and a spare of 20, 6 of the control plane."""
     free = {"gpu": 26, "first": 46, "second": 6}

@@ -22,7 +22,7 @@ NOON = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 NODE = Scenario(
     what="a node dies",
     expect=Expectation(
-        attempts=1, failure="node", alert="PodSilent", absent=("held",), seen_within_s=10, committed_within_s=60
+        attempts=1, failure="node", alerts=("PodSilent",), absent=("held",), seen_within_s=10, committed_within_s=60
     ),
 )
 ROWS: list[tuple[float, str, dict[str, Any]]] = [
@@ -143,19 +143,29 @@ def test_the_table_takes_the_place_of_the_last_one_and_leaves_the_rest_of_the_pa
     path = tmp_path / "drills.md"
     path.write_text(f"# Before\n\n{page.BEGIN}\n\nold\n\n{page.END}\n\nafter\n")
     result = judged(NODE, events(), moments())
-    page.write(path, [result, result.model_copy(update={"fault": "other", "problems": ("p",), "sign_by": ""})])
+    page.write(path, [result, result.model_copy(update={"fault": "rank-slow", "problems": ("p",), "sign_by": ""})])
     text = path.read_text()
     assert text.startswith("# Before\n") and text.endswith("\nafter\n") and "old" not in text
-    head, first, second = rows(text)
+    head, second, first, *of_alerts = rows(text)
     assert dict(zip(head, first, strict=True)) == {
         "fault": "node-killed", "seen by": "steward", "s": "4", "action": "node replaced",
         "page, s": "PodSilent 6", "new commit, s": "40", "lost steps": "14", "USD": "0.30",
         "day": "2026-11-26", "as expected": "yes",
     }  # fmt: skip
-    assert (second[0], second[1], second[-1]) == ("other", "nobody", "no")
+    assert (second[0], second[1], second[-1]) == ("rank-slow", "nobody", "no")
+    assert of_alerts == [
+        ["alert", "severity", "raised by", "after, s", "day"],
+        ["PodSilent", "page", "node-killed", "6", "2026-11-26"],
+        ["Straggler", "ticket", "node-killed", "7", "2026-11-26"],
+    ]
     assert "Faults without a result: " in text and "rank-killed" in text.partition("without a result")[2]
     assert max(map(len, text.splitlines())) <= 120, "as all lines of pages"
-    assert "node-killed" not in text.partition("without a result")[2]
+    assert "node-killed" not in text.partition("without a result")[2].partition(".")[0]
+    assert "StewardSilent" in text.partition("has raised: ")[2]
+    page.write(path, [result.model_copy(update={"fault": "rank-killed", "alerts": {"StewardSilent": 9}})])
+    assert {row[0] for row in rows(path.read_text())} >= {
+        "node-killed", "rank-slow", "rank-killed", "PodSilent", "Straggler", "StewardSilent"
+    }, "what others' drills have shown stays"  # fmt: skip
     path.write_text("no place")
     with pytest.raises(UserError, match="no place for the table"):
         page.write(path, [])
@@ -176,7 +186,7 @@ def test_a_fault_that_ends_the_training_is_told_with_its_end_and_needs_no_commit
     assert (result.ended_s, result.committed_s) == (5.0, None)
     words = page.lines(result)
     assert words[-1] == "  left: nothing" and "  new committed step: none, ended after 5.0 s" in words
-    assert "| end 5 |" in page.table([result])
+    assert "| end 5 |" in page.fault_rows([result])[result.fault]
 
 
 def test_a_training_that_does_not_end_or_ends_otherwise_is_a_problem() -> None:

@@ -22,6 +22,7 @@ from infra.record.payloads import PAYLOADS
 from infra.rehearsal.aws.faults import Rule
 from infra.rehearsal.aws.troubles import Shortage
 from infra.rehearsal.drills.drill_campaigns import Drill, named_drills
+from infra.rehearsal.kubernetes.exporters import Words
 from infra.spec.campaign import Spec, load
 from infra.spec.drills.scenarios import Scenario, scenarios
 from infra.spec.rehearsal import Fault
@@ -38,7 +39,7 @@ PLACES = {"{first}", "{last}", "{campaign}"}
 def test_a_scenario_names_kinds_alerts_classes_and_places_that_there_are(name: str, scenario: Scenario) -> None:
     expect = scenario.expect
     assert {*expect.events, *expect.absent, scenario.after_event} - {""} <= PAYLOADS.keys()
-    assert {expect.alert, *expect.tolerated} - {None} <= alerts().keys()
+    assert {*expect.alerts, *expect.tolerated} <= alerts().keys()
     assert expect.failure is None or expect.failure in set(FailureClass)
     assert scenario.hands or scenario.driver or (scenario.spec and scenario.ends_campaign), "it does something"
     assert (expect.committed_within_s is None) == (expect.ends_within_s > 0), "one of both follows"
@@ -48,10 +49,12 @@ def test_a_scenario_names_kinds_alerts_classes_and_places_that_there_are(name: s
         assert placed <= PLACES
         for row in (hand.body or {}).get("add", ()):
             BODIES[hand.route].model_validate(row)
+        if hand.route == "exporter":
+            Words.model_validate(hand.body)
     rules = [row for hand in scenario.hands if hand.route == "faults" for row in (hand.body or {})["add"]]
     is_finite = all(row.get("times", 1) for row in rules)
     assert is_finite or scenario.undo, "a rule for the emulated AWS is taken back, or hits so many calls"
-    assert expect.seen_within_s is None or expect.events or expect.attempts or expect.alert
+    assert expect.seen_within_s is None or expect.events or expect.attempts or expect.alerts
 
 
 @pytest.mark.parametrize("name", ABSENT)

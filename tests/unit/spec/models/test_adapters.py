@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 
@@ -23,6 +22,8 @@ from trainer.contract.model.shape import adapter_parameters, parameters, trained
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("targets", ["all-linear", ("q_proj", "down_proj"), ("k_proj",)])
 def test_the_formula_counts_what_peft_makes(family: str, targets: Any) -> None:
+    import peft  # takes a second and a half, which every worker of a run would pay for while it collects
+
     model = config_of(family, lora=LoraConfig(rank=3, targets=targets))
     with torch.device("meta"):
         network = network_of(model)

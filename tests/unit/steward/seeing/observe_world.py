@@ -97,7 +97,7 @@ class ObservedGang:
     def look(self, after_s: float = 10.0, in_flight: bool = True, **more: Any) -> Observation:
         self.time.go(after_s)
         return self.observer.observe(
-            1, in_flight, 7, more.get("stop", False), more.get("held"), more.get("gang_nodes", 0)
+            more.get("attempt", 1), in_flight, 7, more.get("stop", False), more.get("held"), more.get("gang_nodes", 0)
         )
 
     def view(self, index: int, after_s: float = 10.0) -> PodView:

@@ -33,6 +33,7 @@ OURS: dict[str, tuple[dict[str, Any], str]] = {
         "watch",
     ),
     "not sealed": ({"event": "not_sealed", "step": 10, "why": "a link leads out"}, "checkpoint.not-sealed"),
+    "look failed": ({"event": "look_failed", "why": "OSError: [Errno 5] Input/output error"}, "checkpoint.look-failed"),
     "refused step": ({"event": "refused_step", "step": 20, "why": "damaged"}, "checkpoint.step-refused"),
     "unrecognised": (
         {"event": "unrecognised", "files": 2, "bytes": 99, "newest": "a/b.pt", "why": "no format", "fits": "single"},

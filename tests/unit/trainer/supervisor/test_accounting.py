@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -348,3 +349,19 @@ def test_what_is_being_removed_is_known_beside_every_series(tmp_path: Path) -> N
         put(node.own / name / "state"), put(node.own / name / "DONE", "")
         put(node.own / f"{name[0]}/step-1{number}/state", age_s=60)  # its marker went first
     assert node.end().files == 0 and len(seal.committed(node.tier)) == 3
+
+
+def test_a_file_whose_time_cannot_be_seen_is_not_an_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").touch()
+    assert accounting._written_at([tmp_path / "a"]) > 0 and accounting._written_at([tmp_path / "gone"]) == 0.0
+    real = os.stat
+
+    def refuse(path: Any, **how: Any) -> os.stat_result:
+        if str(path).endswith("/a"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return real(path, **how)
+
+    monkeypatch.setattr(accounting.find, "files_of", lambda path: [path])
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        accounting._written_at([tmp_path / "a"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -55,6 +56,28 @@ def test_processor_time_is_user_plus_system_and_a_look_leaves_no_file_open() -> 
     assert before.ru_utime - before.ru_stime > 0.1, "the two differ"
     assert before.ru_utime + before.ru_stime - 0.05 <= seconds <= after.ru_utime + after.ru_stime + 0.05
     assert len(os.listdir("/proc/self/fd")) == opened
+
+
+@pytest.mark.parametrize("call", ["open", "read"])
+def test_a_process_that_cannot_be_seen_is_not_one_that_has_ended(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, left, now = getattr(os, call), [2], [0.0]
+
+    def refuse(*given: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(*given)
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(OSError, match="Too many"):
+        family.processes()
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(family, "time", clock)
+    assert family.end_all(None) == [] and left == [0], "it looks again"
+    left[0] = 10**9
+    with pytest.raises(OSError, match="Too many"):
+        family.end_all(None)
+    assert now[0] > family._STUBBORN_S
 
 
 def test_the_ends_of_adopted_children_are_taken_and_the_launchers_is_left() -> None:

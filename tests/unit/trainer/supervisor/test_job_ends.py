@@ -237,16 +237,18 @@ def test_a_look_asks_node_0_and_a_question_for_the_disk_is_the_sealings(
     assert asked == ["node 0"] and job.answer("/checkpoints") == (200, b"/checkpoints")
 
 
-def test_a_look_that_fails_is_said_and_the_next_one_seals(
+def test_a_look_that_fails_is_told_once_for_each_reason_and_the_next_one_seals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("TOKEN", "hunter22")
     node, looks = JobNode(tmp_path), list[int]()
-    job = running(node)
+    job = running(node, secrets=["TOKEN"])
+    reasons = ["changed during iteration", "changed during iteration", "no room at hunter22"]
 
     def look() -> None:
         looks.append(len(looks))
-        if len(looks) == 1:
-            raise RuntimeError("changed during iteration")
+        if len(looks) <= len(reasons):
+            raise RuntimeError(reasons[looks[-1]])
         job._over.set()
 
     monkeypatch.setattr(job.sealing, "look", look)
@@ -254,5 +256,8 @@ def test_a_look_that_fails_is_said_and_the_next_one_seals(
     monkeypatch.setattr(jobs, "AGAIN_S", 0.0)
     monkeypatch.setattr(jobs.family, "give_way", lambda: None)
     job._seal_while_it_runs()
-    assert node.events[-1] == {"event": "not_sealed", "step": -1, "why": "RuntimeError: changed during iteration"}
-    assert looks == [0, 1] and "in look" in capsys.readouterr().err
+    assert [event for event in node.events if event["event"] in ("not_sealed", "look_failed")] == [
+        {"event": "look_failed", "why": f"RuntimeError: {reason}"} for reason in reasons[1:]
+    ]
+    err = capsys.readouterr().err
+    assert looks == [0, 1, 2, 3] and err.count("in look") == 3 and "hunter22" not in err and "no room at" in err

@@ -18,6 +18,7 @@ import pytest
 
 from tests.waiting import until
 from trainer.contract.exits import ExitCode
+from trainer.supervisor import __main__ as entry
 from trainer.supervisor import ends, life
 
 
@@ -67,15 +68,15 @@ class Pod:
         patch.setattr(life, "stop_on_signals", lambda job: self.calls.append("signals"))
         patch.setattr(life, "serve", lambda *_, **__: self.calls.append("serve"))
         patch.setattr(life, "write_termination", self._write)
-        self.is_full = False
+        self.refused = 0
 
     @property
     def run(self) -> Path:
         return self.root / "run"
 
     def _make(self, prefix: str) -> str:
-        if self.is_full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self.refused:
+            raise OSError(self.refused, os.strerror(self.refused))
         self.run.mkdir()
         return str(self.run)
 
@@ -131,10 +132,39 @@ def test_a_pod_that_makes_no_job_says_so_with_its_attempt_and_node(
     assert "no job: no such launcher" in message["detail"] and "no such launcher" in capsys.readouterr().err
 
 
-def test_a_full_disk_at_the_start_is_the_storages(pod: Pod) -> None:
-    pod.is_full = True
-    assert pod.live() == int(ExitCode.STORAGE) and not pod.jobs
-    assert "no folder for the run" in pod.messages[0]["detail"]
+@pytest.mark.parametrize(
+    ("number", "code", "reason"),
+    [
+        (errno.ENOSPC, ExitCode.STORAGE, "storage"),
+        (errno.ENOMEM, ExitCode.INTERNAL, "memory"),
+        (errno.EMFILE, ExitCode.INTERNAL, "open-files"),
+    ],
+)
+def test_a_disk_that_takes_no_folder_is_the_storages_and_a_limit_is_not(
+    number: int, code: ExitCode, reason: str, pod: Pod
+) -> None:
+    pod.refused = number
+    assert pod.live() == int(code) and not pod.jobs
+    assert "no folder for the run" in pod.messages[0]["detail"] and pod.messages[0]["reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (FileNotFoundError(errno.ENOENT, "missing", "/config/workload.json"), ExitCode.USER, ""),
+        (PermissionError(errno.EACCES, "no right", "/config/workload.json"), ExitCode.USER, ""),
+        (ValueError("no JSON"), ExitCode.USER, ""),
+        (OSError(errno.EIO, "Input/output error", "/config/workload.json"), ExitCode.STORAGE, ""),
+        (OSError(errno.ENOMEM, "refused"), ExitCode.INTERNAL, "memory"),
+        (OSError(errno.EMFILE, "refused", "/config/workload.json"), ExitCode.INTERNAL, "open-files"),
+        (KeyError("ours"), ExitCode.INTERNAL, ""),
+    ],
+)
+def test_only_what_the_pods_files_say_is_the_users_where_no_job_can_be_made(
+    error: Exception, code: ExitCode, reason: str
+) -> None:
+    end = entry._end_of(error)
+    assert (end.code, end.reason) == (code, reason) and str(error) in end.detail
 
 
 @pytest.fixture
@@ -157,22 +187,20 @@ def has_heard(stops: list[tuple[int, str]], count: int) -> bool:
 
 
 @pytest.mark.usefixtures("own_signals")
-def test_each_signal_asks_the_job_to_stop_in_a_thread_also_after_a_failure(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    stops: list[tuple[int, str]] = []
+def test_each_signal_asks_the_job_to_stop_in_a_thread_also_after_a_failure() -> None:
+    stops, errors = list[tuple[int, str]](), list[str]()
 
     def stop(number: int) -> None:
         stops.append((number, threading.current_thread().name))
         if len(stops) == 1:
             raise OSError("a tier that hangs")
 
-    life.stop_on_signals(SimpleNamespace(stop=stop))  # type: ignore[arg-type]
+    life.stop_on_signals(SimpleNamespace(stop=stop, print_error=lambda error: errors.append(str(error))))  # type: ignore[arg-type]
     for count, number in enumerate((signal.SIGTERM, signal.SIGINT, signal.SIGTERM), 1):
         os.kill(os.getpid(), number)
         until(partial(has_heard, stops, count), f"signal {count} was heard")
     assert stops == [(signal.SIGTERM, "signals"), (signal.SIGINT, "signals"), (signal.SIGTERM, "signals")]
-    assert "a tier that hangs" in capfd.readouterr().err
+    assert errors == ["a tier that hangs"], "printed by the job, which hides its secrets"
 
 
 @pytest.mark.usefixtures("own_signals")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -109,6 +111,9 @@ def test_an_error_of_the_system_is_the_storages_and_another_is_ours_with_its_tra
     job = pod(tmp_path, secrets=["TOKEN"])
     end = job.end_of(OSError(5, "Input/output error"))
     assert end.code == STORAGE and "Input/output error" in end.detail and capsys.readouterr().err == ""
+    for number, reason in ((12, "memory"), (24, "open-files"), (11, "processes")):
+        assert job.end_of(OSError(number, "refused"))[::2] == End(INTERNAL, "", reason)[::2]
+    assert job.end_of(RuntimeError("can't start new thread")).reason == "processes"
     assert job.end_of(KeyError("lost")) == End(INTERNAL, "KeyError('lost')")
     assert "KeyError: 'lost'" in capsys.readouterr().err
     job.end_of(KeyError("hunter22"))
@@ -219,6 +224,18 @@ def test_a_command_that_starts_is_followed_and_one_that_does_not_is_told(
     assert [event["event"] for event in events(capsys.readouterr().out)] == ["not_started"]
 
 
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
+def test_a_limit_that_refuses_a_start_says_nothing_of_the_command(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **how: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(running.subprocess, "Popen", refuse)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        Reads({}, PLACE, tmp_path)._start(["true"], {})
+
+
 def test_a_stop_that_comes_while_the_command_is_started_reaches_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +255,14 @@ def test_what_is_left_behind_is_told(
     job.leave_nothing()
     (event,) = events(capsys.readouterr().out)
     assert (event["event"], event["processes"]) == ("left_behind", [8])
+
+    def refuse(launcher: int) -> list[int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(running.family, "end_all", refuse)
+    job.leave_nothing()
+    (event,) = events(capsys.readouterr().out)
+    assert event["event"] == "left_behind" and "cannot be seen" in event["why"], "not seen is not ended"
 
 
 def test_packages_for_another_python_are_refused_before_anything_is_unpacked(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import json
 import random
@@ -129,6 +130,28 @@ def test_a_node_that_is_gone_has_no_step_and_serves_no_more(server: Server) -> N
     server.end()
     activity.await_silence(server.address, 60.0)  # a process that another thread forks holds the socket until it runs
     assert not activity.serves(server.address) and activity.steps_of(f"{server.address}:29500") == (0, -1)
+
+
+@pytest.mark.parametrize(
+    ("answers", "may_serve"),
+    [
+        ([TimeoutError(), None], True),
+        ([TimeoutError()] * 3, False),
+        ([OSError(errno.EMFILE, "Too many open files")], True),
+        ([ConnectionRefusedError(errno.ECONNREFUSED, "refused")], False),
+        ([OSError(errno.EHOSTUNREACH, "No route to host")], False),
+    ],
+)
+def test_a_node_that_is_busy_or_cannot_be_asked_may_serve_and_one_that_refuses_does_not(
+    answers: list[Exception | None], may_serve: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_: object, timeout: float) -> SimpleNamespace:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(activity.socket, "create_connection", connect)
+    assert activity.serves("n1") is may_serve and not answers
 
 
 def test_silence_is_awaited_until_it_comes_and_no_longer_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:

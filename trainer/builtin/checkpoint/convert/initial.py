@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trainer.builtin.model.named import PREFIX, NamedModel
-from trainer.errors import ConfigError, StorageError, limit_error
+from trainer.errors import ConfigError, storage_error, unread
 
 INDEX, ALONE = "model.safetensors.index.json", "model.safetensors"
 _MEANING = (
@@ -59,8 +59,7 @@ def take_weights(
                         parameter.copy_(files[places[name]].get_tensor(name))
     except (OSError, SafetensorError) as error:
         detail = f"{folder}: {error}"
-        refusal = StorageError("the weights to start from cannot be read", detail)
-        raise limit_error(error, detail) or refusal from error
+        raise storage_error(error, "the weights to start from cannot be read", detail) from error
     return len(parameters)
 
 
@@ -76,7 +75,9 @@ def _places(folder: Path) -> dict[str, str]:
             return dict.fromkeys(file.keys(), ALONE)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         cure = f"give a folder with {ALONE}, or several and {INDEX}; pickled weights are not loaded"
-        raise ConfigError("there are no weights to start from", f"{folder}: {error!r}", cure) from error
+        detail = f"{getattr(error, 'filename', None) or folder}: {error!r}"
+        refusal = ConfigError("there are no weights to start from", detail, cure)
+        raise unread(error, refusal) from error
 
 
 def _refuse_another_meaning(model: NamedModel, folder: Path) -> None:
@@ -84,7 +85,8 @@ def _refuse_another_meaning(model: NamedModel, folder: Path) -> None:
         fields = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
         detail = f"{folder / 'config.json'}: {error}"
-        raise ConfigError("the weights to start from have no configuration", detail, "give a whole folder") from error
+        refusal = ConfigError("the weights to start from have no configuration", detail, "give a whole folder")
+        raise unread(error, refusal) from error
     from transformers import AutoConfig
 
     kind, config = fields.get("model_type"), model.network.config

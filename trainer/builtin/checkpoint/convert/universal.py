@@ -21,7 +21,7 @@ import torch
 
 import trainer.builtin.checkpoint.deepspeed_engine  # noqa: F401  (names what may be constructed)
 from trainer.builtin.checkpoint.frozen_weights import joined
-from trainer.errors import StorageError
+from trainer.errors import StorageError, storage_error
 
 _LISTS = 2
 """Lists of work in `ds_to_universal.main`: shards to extract, then parameters to merge."""
@@ -84,9 +84,8 @@ def convert(source: Path, target: Path, part: int = 0, parts: int = 1) -> None:
         raise
     except Exception as error:
         detail = f"{source}: {error!r}"[:400]
-        raise StorageError(
-            "a checkpoint could not be converted to the universal format", detail, "use as many ranks"
-        ) from error
+        message = "a checkpoint could not be converted to the universal format"
+        raise storage_error(error, message, detail, "use as many ranks") from error
     finally:
         ds_to_universal._do_parallel_work = real
 

@@ -17,7 +17,7 @@ from trainer.builtin.checkpoint.frozen_weights import joined
 from trainer.builtin.checkpoint.search import unsound_shards
 from trainer.builtin.model.tensor import join, rules_for
 from trainer.contract import COMMITTED_NAME, Manifest, ModelConfig, attempt_folder, parse_manifest, step_of_folder
-from trainer.errors import StorageError
+from trainer.errors import StorageError, unread
 
 _STATES = re.compile(r"mp_rank_(\d+)_model_states\.pt")
 _OF_FIRST = re.compile(r"zero_pp_rank_0_mp_rank_\d+_model_states\.pt")
@@ -31,7 +31,8 @@ def verified_manifest(checkpoint: Path, campaign: str | None = None, identity: s
         with open_regular(path) as file:
             manifest = parse_manifest(file.read(), step_of_folder(checkpoint.resolve().name), campaign, identity)
     except (OSError, ValueError) as error:
-        raise StorageError("this is not a committed checkpoint", f"{path}: {error}", "name a step folder") from error
+        refusal = StorageError("this is not a committed checkpoint", f"{path}: {error}", "name a step folder")
+        raise unread(error, refusal) from error
     wrong = [f"{shard.file}: {detail}, wanted {shard.sha256}" for shard, detail in unsound_shards(manifest, checkpoint)]
     if wrong:
         raise StorageError("the checkpoint is not whole", "; ".join(wrong), "use another copy of it")

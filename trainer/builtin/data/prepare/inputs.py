@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from trainer.contract.recipe import FOREIGN, Source
-from trainer.errors import DataError, StorageError
+from trainer.errors import DataError, storage_error, unread
 
 _COMPRESSED = {".gz": "gz", ".zst": "zst", ".xz": "xz", ".bz2": "bz2"}
 _LINES, _TABLES = (".jsonl", ".ndjson"), (".parquet", ".arrow")
@@ -51,12 +51,13 @@ class File:
         return suffix[1:] if suffix in _TABLES else "jsonl" if suffix in _LINES else "text"
 
     def current_state(self) -> tuple[str, ...] | None:
-        """Return the state, None when the file is gone. An object's is fixed: every read requests that version."""
+        """Return the state, None when the file is gone. An object's is fixed: every read requests that version. Raises
+        `OSError` where it cannot be seen: that is no change."""
         if self.place.startswith("s3://"):
             return self.state
         try:
             return *_state(os.stat(self.place)), *(self.index.current_state() or () if self.index else ())
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def open(self, start: int = 0) -> BinaryIO:
@@ -140,7 +141,7 @@ def _local(source: Source) -> list[File]:
     except (NotImplementedError, OSError, RuntimeError, ValueError) as error:
         detail = f"{source.pattern!r} in {root}: {error}"
         cure = "give one relative to the source, such as **/*.txt"
-        raise DataError("the pattern cannot be used", detail, cure) from error
+        raise unread(error, DataError("the pattern cannot be used", detail, cure)) from error
     return files
 
 
@@ -216,7 +217,8 @@ class _ObjectStream(io.RawIOBase):
             except OSError as error:
                 self._body, trouble = None, error
                 time.sleep(_PAUSE_S * 2**number)
-        raise StorageError("an object cannot be read", f"{self._file.place}: {trouble}", "run the same command again")
+        detail = f"{self._file.place}: {trouble}"
+        raise storage_error(trouble, "an object cannot be read", detail, "run the same command again")
 
     def _read_into(self, buffer: Any) -> int:
         from botocore.exceptions import BotoCoreError, ClientError

@@ -50,7 +50,7 @@ from trainer.contract import (
     SourceCounts,
 )
 from trainer.contract.recipe import Recipe
-from trainer.errors import DataError
+from trainer.errors import DataError, unread
 
 WORK, PLAN, LOCK = ".work", ".plan", ".lock"
 _FORMAT = 2
@@ -228,7 +228,8 @@ def _refuse_foreign(target: Path) -> None:
     try:
         names = sorted(path.name for path in target.iterdir()) if target.exists() else []
     except OSError as error:
-        raise DataError("the output cannot be used", f"{target}: {error.strerror}", "name another folder") from error
+        refusal = DataError("the output cannot be used", f"{target}: {error.strerror}", "name another folder")
+        raise unread(error, refusal) from error
     foreign = [name for name in names if not _OURS.match(name)]
     if foreign:
         detail = f"{', '.join(foreign[:3])} in {target}"
@@ -249,7 +250,8 @@ def plan_digest(recipe: Recipe, files: Listed) -> str:
 
 
 def _made_before(target: Path, plan: str) -> DataManifest | None:
-    """Return the manifest if this plan is prepared already, judged by sizes; readers verify digests."""
+    """Return the manifest if this plan is prepared already, judged by sizes; readers verify digests. Raises `OSError`
+    where that cannot be seen."""
     try:
         if (target / PLAN).read_text() != plan:
             return None
@@ -257,7 +259,7 @@ def _made_before(target: Path, plan: str) -> DataManifest | None:
         shards = (*manifest.train, *manifest.validation)
         complete = all((target / s.file).stat().st_size == s.tokens * manifest.token_bytes for s in shards)
         return manifest if complete and all((target / s.index).exists() for s in shards) else None
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
 
 

@@ -264,7 +264,8 @@ def test_a_tier_that_cannot_be_seen_for_a_moment_loses_no_step(disk: JobDisk, mo
     with monkeypatch.context() as patch:
         patch.setattr(os, "lstat", fails)
         assert seal.committed(disk.tier) == [10]
-        assert not seal.in_size(disk.tier / "step-00000010", is_whole=False), "not seen is not there"
+        with pytest.raises(OSError, match="Input/output error"):
+            seal.in_size(disk.tier / "step-00000010", is_whole=False)
     assert seal.in_size(disk.tier / "step-00000010") and disk.fault() == ""
 
 

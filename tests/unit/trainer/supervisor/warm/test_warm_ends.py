@@ -77,16 +77,18 @@ def raise_error(error: Exception) -> End:
     [
         (lambda: End(INTERNAL, "a node is gone", PEER_LOST), ExitCode.INTERNAL, PEER_LOST),
         (lambda: raise_error(NoSoundSeal("none is sound")), ExitCode.STORAGE, NOTHING_SOUND),
-        (lambda: raise_error(OSError(errno.ENOSPC, "full")), ExitCode.STORAGE, None),
+        (lambda: raise_error(OSError(errno.ENOSPC, "full")), ExitCode.STORAGE, ""),
+        (lambda: raise_error(OSError(errno.ENOMEM, "refused")), ExitCode.INTERNAL, "memory"),
+        (lambda: raise_error(OSError(errno.EMFILE, "refused")), ExitCode.INTERNAL, "open-files"),
     ],
 )
 def test_what_no_restart_mends_is_the_jobs_end(
-    action: Callable[[], End], code: int, reason: str | None, job: ForkingJob, monkeypatch: pytest.MonkeyPatch
+    action: Callable[[], End], code: int, reason: str, job: ForkingJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends_by(action, monkeypatch)
     job._follow()
     assert job._trouble is not None and job._trouble.code == code and job.ended == 1
-    assert reason is None or job._trouble.reason == reason
+    assert job._trouble.reason == reason
     assert job._end(0) is job._trouble
     assert job.warm_line.recv(1) == b"", "the warm process is asked to end"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from infra.errors import PermanentError
-from infra.session.context import Context, side_by_side
+from infra.session.context import Context, run_both
 from tests.waiting import HUNG_S
 
 NOTHING: Any = None
@@ -32,7 +32,7 @@ def test_each_work_runs_while_the_other_does_and_both_results_come_in_their_orde
         meeting.wait(HUNG_S)
         return name
 
-    assert side_by_side(context(), lambda _: work("first"), lambda _: work("second")) == ("first", "second")
+    assert run_both(context(), lambda _: work("first"), lambda _: work("second")) == ("first", "second")
 
 
 @pytest.mark.parametrize("failing_first", [True, False])
@@ -52,7 +52,7 @@ def test_a_work_that_fails_halts_the_other_which_clears_up_before_the_error_is_r
 
     first, second = (fail, wait) if failing_first else (wait, fail)
     with pytest.raises(PermanentError, match="the builder failed"):
-        side_by_side(own, first, second)
+        run_both(own, first, second)
     assert cleared.is_set() and not own.halt.is_set(), "only the two works end, not what comes after them"
     assert len(list(own.turns(0.0))) == 1
 
@@ -71,7 +71,8 @@ def test_an_interrupted_driver_ends_after_both_works_however_often_it_is_interru
 
     def work(other: Context) -> None:
         begun.wait(HUNG_S)
-        assert other.halt.wait(HUNG_S)
+        while not other.halt.is_set():
+            time.sleep(0.001)
         halted.wait(HUNG_S)
         while len(interrupts) < 2:  # it is not done before the second
             time.sleep(0.01)
@@ -87,7 +88,7 @@ def test_an_interrupted_driver_ends_after_both_works_however_often_it_is_interru
     sender.start()
     try:
         with pytest.raises(Interrupted):
-            side_by_side(context(), work, work)
+            run_both(context(), work, work)
     finally:
         sender.join()
         signal.signal(signal.SIGUSR1, earlier)
