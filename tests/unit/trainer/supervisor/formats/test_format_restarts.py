@@ -48,16 +48,20 @@ def test_a_restart_removes_nothing_but_later_steps_of_this_job(kind: str, job: W
 def test_a_checkpoint_that_the_job_has_begun_from_stays_though_its_step_is_larger(job: WatchedJob) -> None:
     huggingface(job.folder / "base/checkpoint-50000"), huggingface(job.folder / "out/checkpoint-30")
     huggingface(job.folder / "later/checkpoint-40")
+    sealed_at = time.time() // 1 - 30
     for path in (job.folder / "base").rglob("*"):
-        os.utime(path, (time.time() - 60,) * 2)
+        os.utime(path, (sealed_at,) * 2)
     checkpoint = Finished(30, job.folder / "out/checkpoint-30")
-    forget_later("auto", job.folder, checkpoint, sealed_at=time.time() - 30)
+    forget_later("auto", job.folder, checkpoint, sealed_at)
     left = sorted(str(path.relative_to(job.folder)) for path in job.folder.glob("*/*"))
     assert left == ["base/checkpoint-50000", "out/checkpoint-30"]
 
 
-def test_what_else_has_the_restored_steps_number_stays(job: WatchedJob) -> None:
-    restored, other = saved(job.folder / "model_30.pt"), saved(job.folder / "optim_30.pt")
+@pytest.mark.parametrize(
+    "names", [("model_30.pt", "optim_30.pt"), ("epoch=2-val_loss=0.40.ckpt", "epoch=2-val_loss=0.50.ckpt")]
+)
+def test_what_else_has_the_restored_steps_number_stays(names: tuple[str, str], job: WatchedJob) -> None:
+    restored, other = (saved(job.folder / name) for name in names)
     forget_later("auto", job.folder, Finished(30, restored))
     assert sorted(job.folder.iterdir()) == [restored, other]
 
@@ -87,13 +91,14 @@ def test_links_and_trackers_of_the_job_name_what_was_restored(job: WatchedJob) -
         deepspeed(job.folder / f"global_step{step}", step)
     (job.folder / "newest").symlink_to("global_step40")
     (job.folder / "dangling").symlink_to(job.folder / "global_step50")
+    (job.folder / "of-another-place").symlink_to("/own/global_step40")
     (job.folder / "first").symlink_to("global_step30")
     (job.folder / "elsewhere").symlink_to("/nowhere")
     forget_later("auto", job.folder, Finished(30, job.folder / "global_step30"))
     links = {path.name: os.readlink(path) for path in job.folder.iterdir() if path.is_symlink()}
     assert links == {
         "newest": "global_step30", "dangling": str(job.folder / "global_step30"), "first": "global_step30",
-        "elsewhere": "/nowhere",
+        "of-another-place": str(job.folder / "global_step30"), "elsewhere": "/nowhere",
     }  # fmt: skip
     assert (job.folder / "latest").read_text() == "global_step30" and not (job.folder / "global_step40").exists()
 
@@ -124,10 +129,12 @@ def test_a_file_with_the_path_of_what_is_gone_gets_that_of_the_restored_one(path
         ("last", "run", "00000040", "00000030"),
         ("latest.txt", "", "run/step-50", "run/step-30"),
         ("latest.txt", "run", "step-20", None),
+        ("latest.txt", "run", "step-030", None),
         ("best.txt", "run", "step-40", None),
         ("latest.pt", "run", "step-40", None),
         ("latest.txt", "run", "step-40\nstep-30", None),
         ("latest.txt", "run", "31", None),
+        ("latest_step.txt", "", "40", None),
         ("latest.txt", "run", "step-\0" + "4" * 3000, None),
         ("last", "run", "step-40" + " " * 5000, None),
     ],
@@ -146,13 +153,28 @@ def test_a_note_of_the_newest_names_the_restored_one_if_its_own_is_gone_or_never
 
 
 def test_a_torn_file_that_was_written_after_the_restored_one_goes_whatever_its_number(job: WatchedJob) -> None:
-    restored = saved(job.folder / "ckpt.1.pt")
-    sealed_at = restored.stat().st_mtime
-    for name, written_at in (("ckpt.0.pt", sealed_at + 5), ("other.0.ckpt", sealed_at - 5)):
+    restored = saved(job.folder / "ckpt.2.pt")
+    sealed_at = restored.stat().st_mtime // 1
+    for name, later_s in (("ckpt.0.pt", 5), ("ckpt.1.pt", 0), ("other.0.ckpt", -5)):
         half(saved(job.folder / name))
-        os.utime(job.folder / name, (written_at, written_at))
+        os.utime(job.folder / name, (sealed_at + later_s,) * 2)
     forget_later("auto", job.folder, Finished(30, restored), sealed_at)
-    assert sorted(path.name for path in job.folder.iterdir()) == ["ckpt.1.pt", "other.0.ckpt"], "older ones stay"
+    left = sorted(path.name for path in job.folder.iterdir())
+    assert left == ["ckpt.1.pt", "ckpt.2.pt", "other.0.ckpt"], "older ones stay"
+
+
+def test_a_torn_file_of_another_name_stays_if_its_number_counts_epochs(job: WatchedJob) -> None:
+    restored, other = saved(job.folder / "ckpt_30.pt"), half(saved(job.folder / "net_epoch_2.pt"))
+    forget_later("auto", job.folder, Finished(30, restored))
+    assert sorted(job.folder.iterdir()) == [restored, other]
+
+
+@pytest.mark.parametrize("step", [0, 20, 30])
+def test_what_a_mark_of_nemo_calls_unfinished_stays_if_its_step_is_not_later(step: int, job: WatchedJob) -> None:
+    restored, other = saved(job.folder / "ckpt_30.pt"), saved(job.folder / "good.ckpt", global_step=step)
+    mark = put(job.folder / "good-unfinished", "")
+    forget_later("auto", job.folder, Finished(30, restored))
+    assert sorted(job.folder.iterdir()) == [restored, mark, other]
 
 
 def test_a_new_disk_gets_the_tracker_that_the_framework_looks_for(job: WatchedJob) -> None:
@@ -213,6 +235,13 @@ def test_a_restart_keeps_the_folders_in_which_the_parts_of_the_restored_one_lie(
     half(saved(tmp_path / "weights/net_5.pt"))
     forget_later("auto", tmp_path, Finished(400, tmp_path, tuple(files[2:])))
     assert sorted(tmp_path.glob("*/*")) == sorted(files)
+
+
+def test_a_link_into_no_folder_of_the_restored_parts_leads_to_the_first_one_of_its_name(tmp_path: Path) -> None:
+    restored = tuple(saved(tmp_path / f"{part}/net_30.pt") for part in ("model", "optim"))
+    (tmp_path / "newest").symlink_to("moved/net_40.pt")
+    forget_later("auto", tmp_path, Finished(30, tmp_path, restored))
+    assert os.readlink(tmp_path / "newest") == "model/net_30.pt"
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -56,23 +56,24 @@ def test_links_and_pointers_of_each_rank_name_its_own_restored_file(
 def test_each_ranks_link_and_pointer_name_its_own_file_of_an_earlier_epoch(form: str, tmp_path: Path) -> None:
     """Composer's `latest-rank1.pt`: epochs differ as steps do."""
     restored = tuple(saved(tmp_path / form.format(1, 30, rank)) for rank in (0, 1))
+    others = tuple(saved(tmp_path / f"optim-{file.name}") for file in restored)
     for rank in (0, 1):
         gone = saved(tmp_path / form.format(2, 40, rank)).name
         (tmp_path / f"newest-{rank}").symlink_to(gone)
         put(tmp_path / f"latest-{rank}.txt", gone)
-    forget_later("auto", tmp_path, Finished(30, tmp_path, restored))
+    forget_later("auto", tmp_path, Finished(30, tmp_path, (*others, *restored)))
     for rank in (0, 1):
         assert (tmp_path / f"newest-{rank}").readlink() == Path(restored[rank].name)
         assert (tmp_path / f"latest-{rank}.txt").read_text() == restored[rank].name
 
 
 @pytest.mark.parametrize("ranks", [(0, 1), (1,)])
-@pytest.mark.parametrize(("text", "result"), [("40", "30"), ("0040", "0030"), ("1", "1")])
+@pytest.mark.parametrize(("text", "result"), [("40", "30"), ("50", "30"), ("0040", "0030"), ("1", "1")])
 def test_a_pointer_with_a_number_is_of_the_step_and_of_no_rank(
     ranks: tuple[int, ...], text: str, result: str, tmp_path: Path
 ) -> None:
     for rank in ranks:
-        saved(path(tmp_path, 40, rank))
+        saved(path(tmp_path, 40, rank)), saved(path(tmp_path, 50, rank))
     put(tmp_path / "latest.txt", text)
     restored = tuple(saved(path(tmp_path, 30, rank)) for rank in (0, 1))
     forget_later("auto", tmp_path, Finished(30, tmp_path, restored))
@@ -82,7 +83,7 @@ def test_a_pointer_with_a_number_is_of_the_step_and_of_no_rank(
 def test_a_pointer_to_a_rank_stays_when_a_job_starts_from_nothing(tmp_path: Path) -> None:
     for step in (40, 50):
         saved(path(tmp_path, step, 0)), saved(path(tmp_path, step, 1))
-    put(tmp_path / "latest_rank.txt", "1"), put(tmp_path / "latest_step.txt", "40")
+    put(tmp_path / "latest_rank.txt", "1"), put(tmp_path / "latest_step.txt", "40"), put(tmp_path / "newest", "50")
     forget_later("auto", tmp_path, None)
     assert [left.name for left in tmp_path.iterdir()] == ["latest_rank.txt"]
 
