@@ -326,3 +326,14 @@ def test_a_restored_file_gets_the_mark_that_the_job_puts_beside_others(job: Watc
     put(job.folder / "ckpt_20.pt.done", "")
     forget_later("auto", job.folder, Finished(30, job.folder / "ckpt_30.pt"))
     assert (job.folder / "ckpt_30.pt.done").exists()
+
+
+def test_half_written_files_of_a_job_that_saves_by_the_client_are_its_own_matter(job: WatchedJob) -> None:
+    state = put(job.folder / "step-40.tmp/state")
+    forget_later("client", job.folder, None)
+    assert state.exists()
+
+
+def test_a_folder_that_is_not_there_gets_no_tracker(tmp_path: Path) -> None:
+    forget_later("auto", tmp_path / "own", Finished(30, tmp_path / "own/iter_0000030"))
+    assert list(tmp_path.iterdir()) == []
