@@ -132,7 +132,7 @@ def test_a_file_with_the_path_of_what_is_gone_gets_that_of_the_restored_one(path
         ("latest.txt", "run", "step-030", None),
         ("best.txt", "run", "step-40", None),
         ("latest.pt", "run", "step-40", None),
-        ("latest.txt", "run", "step-40\nstep-30", None),
+        ("latest.txt", "run", "epoch: 2\nfile: run/step-40", None),
         ("latest.txt", "run", "31", None),
         ("latest_step.txt", "", "40", None),
         ("latest.txt", "run", "step-\0" + "4" * 3000, None),
@@ -240,8 +240,19 @@ def test_a_restart_keeps_the_folders_in_which_the_parts_of_the_restored_one_lie(
 def test_a_link_into_no_folder_of_the_restored_parts_leads_to_the_first_one_of_its_name(tmp_path: Path) -> None:
     restored = tuple(saved(tmp_path / f"{part}/net_30.pt") for part in ("model", "optim"))
     (tmp_path / "newest").symlink_to("moved/net_40.pt")
+    for path in restored:
+        (path.parent / "newest").symlink_to("net_40.pt"), put(path.parent / "latest.txt", "net_40.pt")
     forget_later("auto", tmp_path, Finished(30, tmp_path, restored))
     assert os.readlink(tmp_path / "newest") == "model/net_30.pt"
+    for path in restored:
+        assert os.readlink(path.parent / "newest") == (path.parent / "latest.txt").read_text() == "net_30.pt"
+
+
+def test_a_note_of_what_went_from_another_folder_names_nothing_that_never_was_there(tmp_path: Path) -> None:
+    restored, gone = saved(tmp_path / "model/net_30.pt"), saved(tmp_path / "other/net_40.pt")
+    put(tmp_path / "latest.txt", "other/net_40.pt")
+    forget_later("auto", tmp_path, Finished(30, restored))
+    assert not gone.exists() and (tmp_path / "latest.txt").read_text() == "other/net_40.pt"
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -273,7 +284,56 @@ def test_what_nothing_has_ended_goes_with_its_series_when_a_job_starts_from_noth
     """Its own link would take it up."""
     for step in (20, 30):
         put(job.folder / f"step-{step}/state"), put(job.folder / f"step-{step}/DONE", "")
-    put(job.folder / "step-40/state", "half"), put(job.folder / "tokenizer-32000/x")
+    put(job.folder / "save-20/state"), put(job.folder / "save-20/DONE", ""), put(job.folder / "save-30/state", "half")
+    put(job.folder / "step-40/state", "half"), put(job.folder / "step-0/state", "half")
+    put(job.folder / "tokenizer-32000/x")
     (job.folder / "latest").symlink_to("step-40")
     forget_later(form, job.folder, None)
     assert [path.name for path in job.folder.iterdir()] == ["tokenizer-32000"]
+
+
+def test_links_in_each_folder_of_what_goes_go_too_when_a_job_starts_from_nothing(job: WatchedJob) -> None:
+    for run in ("a", "b"):
+        dcp(job.folder / run / "step-40")
+        (job.folder / run / "newest").symlink_to("step-40")
+    forget_later("auto", job.folder, None)
+    assert list(job.folder.glob("*/*")) == []
+
+
+def test_a_later_folder_stays_if_the_restored_one_lies_deep_in_it(job: WatchedJob) -> None:
+    dcp(job.folder / "step-40")
+    restored = saved(job.folder / "step-40/run/inner/ckpt_30.pt")
+    forget_later("auto", job.folder, Finished(30, restored))
+    assert restored.exists()
+
+
+@pytest.mark.parametrize("name", ["last.ckpt", "last-v1.ckpt", "epoch=2-step=30.ckpt"])
+def test_of_lightnings_last_files_the_restored_one_alone_stays(name: str, job: WatchedJob) -> None:
+    for last in ("last.ckpt", "last-v1.ckpt", "last-v2.ckpt", "other/last.ckpt"):
+        saved(job.folder / last, global_step=20)
+    restored = saved(job.folder / name, global_step=30)
+    forget_later("auto", job.folder, Finished(30, restored))
+    assert {path.name for path in job.folder.rglob("*.ckpt")} == {name, "last.ckpt"}
+    assert not (job.folder / "other/last.ckpt").exists()
+    assert (job.folder / "last.ckpt").read_bytes() == restored.read_bytes()
+    forget_later("auto", job.folder, None)
+    assert list(job.folder.rglob("*.ckpt")) == []
+
+
+def test_a_restored_file_gets_the_mark_that_the_job_puts_beside_others(job: WatchedJob) -> None:
+    for step in (20, 30):
+        saved(job.folder / f"ckpt_{step}.pt")
+    put(job.folder / "ckpt_20.pt.done", "")
+    forget_later("auto", job.folder, Finished(30, job.folder / "ckpt_30.pt"))
+    assert (job.folder / "ckpt_30.pt.done").exists()
+
+
+def test_half_written_files_of_a_job_that_saves_by_the_client_are_its_own_matter(job: WatchedJob) -> None:
+    state = put(job.folder / "step-40.tmp/state")
+    forget_later("client", job.folder, None)
+    assert state.exists()
+
+
+def test_a_folder_that_is_not_there_gets_no_tracker(tmp_path: Path) -> None:
+    forget_later("auto", tmp_path / "own", Finished(30, tmp_path / "own/iter_0000030"))
+    assert list(tmp_path.iterdir()) == []

@@ -262,3 +262,37 @@ def test_the_jobs_own_folder_is_no_folder_of_tensorflows_parts_whatever_its_name
     save_under(job.folder, "part-00000-of-00002")
     job.recogniser.ended = True
     assert [root for _, root in job.look()] == ["."]
+
+
+@pytest.mark.parametrize("tracker", ["latest", "latest_checkpointed_iteration.txt"])
+@pytest.mark.parametrize("is_link", [True, False])
+def test_a_link_or_folder_by_the_name_of_a_tracker_is_left_alone(tracker: str, is_link: bool, tmp_path: Path) -> None:
+    saved(tmp_path / "iter_0000030/mp_rank_00/model_optim_rng.pt"), put(tmp_path / "mine", "30")
+    if is_link:
+        (tmp_path / tracker).symlink_to("mine")
+    else:
+        put(tmp_path / tracker / "state")
+    forget_later("auto", tmp_path, Finished(30, tmp_path / "iter_0000030"))
+    assert (tmp_path / tracker).is_symlink() if is_link else (tmp_path / tracker / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("form", "trackers"),
+    [
+        ("marker", []),
+        ("deepspeed", [("latest", "iter_0000030")]),
+        ("megatron", [("latest_checkpointed_iteration.txt", "30")]),
+    ],
+)
+def test_a_new_disk_gets_the_tracker_of_the_format_in_the_spec_alone(
+    form: str, trackers: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    put(tmp_path / "iter_0000030/state")
+    forget_later(form, tmp_path, Finished(30, tmp_path / "iter_0000030"))
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir() if path.is_file()] == trackers
+
+
+def test_a_tracker_that_names_nothing_goes_when_a_job_starts_from_nothing(tmp_path: Path) -> None:
+    put(tmp_path / "latest_checkpointed_iteration.txt", "50")
+    forget_later("megatron", tmp_path, None)
+    assert list(tmp_path.iterdir()) == []
