@@ -79,6 +79,15 @@ def test_tensorflows_tracker_names_the_restored_one_and_no_older_one_of_its_seri
     assert (tmp_path / "checkpoint").read_text().splitlines()[0] == 'model_checkpoint_path: "ckpt-2"'
 
 
+@pytest.mark.parametrize("name", ["best", "other-7"])
+def test_tensorflows_tracker_keeps_the_name_of_another_series_that_is_there(name: str, tmp_path: Path) -> None:
+    for stem in ("ckpt-1", name):
+        save_under(tmp_path, stem)
+    names_other = (tmp_path / "checkpoint").read_text()
+    forget_later("auto", tmp_path, Finished(10, tmp_path, tuple(sorted(tmp_path.glob("ckpt-1.*")))))
+    assert (tmp_path / "checkpoint").read_text() == names_other and (tmp_path / f"{name}.index").exists()
+
+
 def test_an_index_that_is_older_than_its_data_is_of_the_save_before(job: WatchedJob) -> None:
     save_under(job.folder, "cp.ckpt")
     index = job.folder / "cp.ckpt.index"
