@@ -3,8 +3,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SPEC   ?= infra/campaigns/rehearsal.yaml
 # A file's tests share a world, so a file stays with one worker; whole campaigns, the longest, come first as they stand.
-# Tests wait a third of their time for what they started, so there are four workers for two cores.
-WORKERS ?= -n 4 --dist loadfile --no-loadscope-reorder
+# Tests wait for a part of their time for what they started, so there are three workers for two cores; with four, whole
+# campaigns took twice as long, and all tests longer.
+WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup venv lock tools rehearsal open-mpi test test-all test-aws test-unit drills mutants docs gpu-wheels bench-gpu lint \
 	doctor down clean

@@ -4,7 +4,8 @@ A driver that is killed, stopped (SIGSTOP, a closed lid) or cut off from S3 does
 would go on changing the account beside the next driver's. `command.py` starts one leash for each engine and writes to
 its standard input, line by line, the moment at which the lease ends, in seconds of CLOCK_BOOTTIME. When that moment
 passes, or the input closes without `done`, the leash ends every process with the engine's mark in its environment:
-first gently, so that Pulumi finishes what is under way and saves its state, then, after `BOUND_S`, by force.
+first gently, so that Pulumi finishes what is under way and saves its state, then, after `BOUND_S`, by force. It goes on
+until the driver lets go: one that was stopped just before it starts its engine does so when it wakes.
 
 So no engine lives longer than its lease plus `BOUND_S`. Run as a script by a bare interpreter: imports the standard
 library only.
@@ -38,13 +39,29 @@ def now() -> float:
 def marked_processes(mark: str | None = None) -> dict[int, str]:
     """Return the living processes with a mark (this one, or any): pid -> mark. Raises `OSError` where one cannot be
     seen: it may live."""
-    marks = {}
-    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
-        with suppress(*_ENDED):
+    marks, error = _look(mark)
+    if error is not None:
+        raise error
+    return marks
+
+
+def _look(mark: str | None) -> tuple[dict[int, str], OSError | None]:
+    """Return the living processes that can be seen, and an error where one cannot be."""
+    marks, unseen = dict[int, str](), None
+    try:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError as error:
+        return marks, error
+    for pid in pids:
+        try:
             value = mark_of(pid)
             if value is not None and (mark is None or value == mark) and not _zombie(pid):
                 marks[pid] = value
-    return marks
+        except _ENDED:
+            continue
+        except OSError as error:
+            unseen = error
+    return marks, unseen
 
 
 def mark_of(pid: int) -> str | None:
@@ -61,15 +78,17 @@ def end(mark: str, bound_s: float = BOUND_S) -> None:
     """End all processes with this mark: the engine by an interrupt, then its plugins, all by force after the bound."""
     bound, plugins_end, is_asked = now() + bound_s, None, False
     while True:
-        try:
-            living = marked_processes(mark)
-            roots = _roots(living)
-            engines = [pid for pid in roots if _is_engine(pid)]
-        except OSError:  # they may live, so they are looked for again
+        living, unseen = _look(mark)
+        if not living:
+            if unseen is None:
+                return
             time.sleep(_LOOK_S)
             continue
-        if not living:
-            return
+        try:
+            roots = _roots(living)
+            engines = [pid for pid in roots if _is_engine(pid)]
+        except OSError:  # each may be the engine
+            roots = engines = list(living)
         if not is_asked:
             is_asked = True
             for pid in roots:
@@ -120,20 +139,19 @@ def main(mark: str) -> int:
     """Hold the leash until `done` comes or the engine has to be ended."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    deadline, tail = now() + BOUND_S, b""
-    while now() < deadline:
-        ready, _, _ = select.select([0], [], [], max(0.0, deadline - now()))
-        if not ready:
-            continue
-        data = os.read(0, 4096)
-        if not data:
-            break
-        *lines, tail = (tail + data).split(b"\n")
-        for line in lines:
-            if line == b"done":
+    deadline, tail, is_over, is_held = now() + BOUND_S, b"", False, True
+    while is_held:
+        ready, _, _ = select.select([0], [], [], _LOOK_S if is_over else max(0.0, deadline - now()))
+        if ready:
+            data = os.read(0, 4096)
+            *lines, tail = (tail + data).split(b"\n")
+            is_held = bool(data) and b"done" not in lines
+            if not is_over and not is_held and data:
                 return 0
-            deadline = float(line)
-    end(mark)
+            deadline = next((float(line) for line in reversed(lines) if line != b"done"), deadline)
+        is_over = is_over or not is_held or now() >= deadline
+        if is_over:
+            end(mark)
     return 1
 
 

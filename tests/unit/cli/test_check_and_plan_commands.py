@@ -48,10 +48,10 @@ def test_a_plan_shows_cost_clock_tiers_and_cadence(campaigns: Path, name: str) -
 def test_a_plan_begins_with_five_lines_that_say_what_matters(campaigns: Path) -> None:
     _, text = _run(plan_command, campaigns / "p5-32-nodes.yaml")
     cost, time, cadence, risk, decided, blank = text.splitlines()[:6]
-    assert cost.startswith("cost     21,470.07 USD planned of a budget of 32,000.00 USD, at most 28,262.87 USD")
+    assert cost.startswith("cost     21,176.62 USD planned of a budget of 32,000.00 USD, at most 28,262.85 USD")
     assert (
         time
-        == "time     12h9m21s in all, 11h47m21s until archived, 12h44m21s if AWS takes its longest; the deadline is 16h"
+        == "time     11h59m21s in all, 11h37m21s until archived, 12h34m21s if AWS takes its longest; the deadline is 16h"
     )
     assert cadence.startswith("cadence  a checkpoint every 720 steps (22m48s)")
     # 38,000 s of training / (3,700 h / 32 nodes)

@@ -55,22 +55,28 @@ def test_a_line_that_closes_without_done_ends_the_engine_at_once(line: Line) -> 
 
 
 def test_a_lease_that_is_no_longer_renewed_ends_the_engine_when_it_is_over(line: Line) -> None:
-    line.words = [b"130\n", 10.0, b"140\n"]
-    assert leash.main("m") == 1 and line.ended == ["m"] and line.now == 140
+    line.words = [b"130\n", 10.0, b"140\n", 99.0, b""]
+    assert leash.main("m") == 1 and line.ended == ["m", "m"] and line.now == 140
+
+
+def test_an_engine_that_a_driver_starts_after_the_lease_is_over_is_ended_until_it_lets_go(line: Line) -> None:
+    line.words = [b"130\n", 99.0, 99.0, b"150\n", b"do", b"ne\n"]
+    assert leash.main("m") == 1 and line.ended == ["m"] * 5, "a word that comes too late makes it no longer"
 
 
 def test_of_several_words_at_once_the_last_counts(line: Line) -> None:
-    line.words = [b"130\n150\n", b"12", b"0\n"]
+    line.words = [b"130\n150\n", b"12", b"0\n", 99.0, b""]
     assert leash.main("m") == 1 and line.now == 120
 
 
 def test_who_never_says_a_word_has_the_bound(line: Line) -> None:
+    line.words = [99.0, b""]
     assert leash.main("m") == 1 and line.now == 120, "twenty seconds"
 
 
 def test_a_moment_that_has_passed_ends_the_engine_without_a_wait(line: Line) -> None:
-    line.words = [b"0.0\n"]
-    assert leash.main("m") == 1 and line.ended == ["m"] and line.now == 100
+    line.words = [b"0.0\n", b""]
+    assert leash.main("m") == 1 and line.ended == ["m", "m"] and line.now == 100
 
 
 @pytest.mark.filterwarnings("ignore:'infra.engine.leash' found in sys.modules")
@@ -98,7 +104,7 @@ class Processes:
     def __init__(self, patch: pytest.MonkeyPatch, living: dict[int, tuple[str, int]], stubborn: frozenset[int]) -> None:
         self.now, self.living, self.stubborn, self.sent = 0.0, dict(living), stubborn, list[tuple[float, int, str]]()
         patch.setattr(leash, "now", lambda: self.now)
-        patch.setattr(leash, "marked_processes", lambda mark=None: dict.fromkeys(self.living, "m"))
+        patch.setattr(leash, "_look", lambda mark: (dict.fromkeys(self.living, "m"), None))
         patch.setattr(leash, "_parent", lambda pid: self.living[pid][1])
         patch.setattr(leash, "_is_engine", lambda pid: self.living[pid][0] == "pulumi")
         patch.setattr(leash, "_send", self._send)
@@ -130,18 +136,17 @@ def test_an_engine_that_does_not_heed_is_ended_by_force_after_the_bound(monkeypa
 
 def test_an_engine_that_cannot_be_looked_for_is_not_taken_for_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = Processes(monkeypatch, {1: ("pulumi", 0)}, frozenset({1}))
-    looks, real = list[float](), leash.marked_processes
+    looks, real = list[float](), leash._look
 
-    def look(mark: str | None = None) -> dict[int, str]:
+    def look(mark: str | None) -> tuple[dict[int, str], OSError | None]:
         looks.append(processes.now)
-        if len(looks) <= 3:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return real(mark)
+        error = OSError(errno.EMFILE, "Too many open files")
+        return ({}, error) if len(looks) <= 3 else (real(mark)[0], error if processes.living else None)
 
-    monkeypatch.setattr(leash, "marked_processes", look)
+    monkeypatch.setattr(leash, "_look", look)
     leash.end("m", 20)
-    assert [how for _, _, how in processes.sent][::-1][:1] == ["SIGKILL"] and not processes.living
-    assert processes.sent[0][0] == pytest.approx(0.3), "asked as soon as it was seen"
+    assert [how for _, _, how in processes.sent] == ["SIGINT", "SIGKILL"] and not processes.living
+    assert processes.sent[0][0] == pytest.approx(0.3), "asked as soon as it was seen, whatever else is hidden"
 
 
 def test_a_file_of_a_process_that_a_limit_hides_is_no_ended_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,7 +222,7 @@ def test_what_writes_the_state_in_a_moment_ends_with_its_drivers_lease_too(
     store: CampaignStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver was stopped between its look at the lease and the command: the leash has seen the time."""
-    slow = f"import pathlib, time\ntime.sleep(30)\npathlib.Path({str(tmp_path / 'written')!r}).touch()\n"
+    slow = f"import pathlib, time\ntime.sleep(3600)\npathlib.Path({str(tmp_path / 'written')!r}).touch()\n"
     lease, command = commanded(store, tmp_path, monkeypatch, f"{sys.executable} -IS\n{slow}")
     monkeypatch.setattr(lease, "check", lambda: None)
     lease._stop.set()  # a stopped process renews nothing

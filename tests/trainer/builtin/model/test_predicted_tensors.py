@@ -170,7 +170,7 @@ NIGHTLY = pytest.mark.nightly
 @pytest.mark.parametrize(
     ("model", "policy"),
     [
-        (SMALL, "none"), (GROUPED, "selective"),
+        (SMALL, "none"), pytest.param(GROUPED, "selective", marks=NIGHTLY),
         pytest.param(SMALL, "selective", marks=NIGHTLY), pytest.param(GROUPED, "none", marks=NIGHTLY),
         pytest.param(GROUPED, "full", marks=NIGHTLY),
         pytest.param(grouped(1024, 12, 3, 16, 5, 3000), "none", marks=NIGHTLY),
