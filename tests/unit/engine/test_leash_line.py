@@ -59,7 +59,7 @@ def test_a_lease_that_is_no_longer_renewed_ends_the_engine_when_it_is_over(line:
     assert leash.main("m") == 1 and line.ended == ["m", "m"] and line.now == 140
 
 
-def test_an_engine_that_a_driver_starts_after_the_lease_is_over_is_ended_until_it_lets_go(line: Line) -> None:
+def test_an_engine_that_starts_after_the_lease_is_over_is_ended_until_the_driver_ends(line: Line) -> None:
     line.words = [b"130\n", 99.0, 99.0, b"150\n", b"do", b"ne\n"]
     assert leash.main("m") == 1 and line.ended == ["m"] * 5, "a word that comes too late makes it no longer"
 
