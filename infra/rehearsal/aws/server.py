@@ -10,18 +10,14 @@ import signal
 import socket
 import threading
 import warnings
-from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import chain
 
 from botocore.utils import parse_to_aware_datetime
 from moto import settings
 from moto.core import serialize
 from moto.moto_api._internal import moto_api_backend
 from moto.moto_server.werkzeug_app import MotoRequestHandler
-from werkzeug.exceptions import ClientDisconnected
 from werkzeug.serving import BaseWSGIServer, make_server
-from werkzeug.wsgi import LimitedStream
 
 from infra.rehearsal.aws.gateway import Gateway
 from infra.rehearsal.aws.iam import access
@@ -39,81 +35,13 @@ MODULES = (
 )  # fmt: skip
 """Installed in this order by `install(world: World) -> None` of each."""
 TIMES = 10_000
-_CHUNK_BYTES = 1 << 16
-Headers = list[tuple[str, str]]
-Head = tuple[str, Headers]
-"""Status and headers of an answer."""
 CREDENTIALS = "credentials.json"
 """File in <work>/aws: the keys of the operator (top level) and of the emulator's principal, for the starter."""
 
 
 class RequestHandler(MotoRequestHandler):
-    """Answers one request after the other on a connection, as AWS does. werkzeug's own closes it after each, and its
-    thread then waits 10 ms for what else may come."""
-
-    disable_nagle_algorithm = True
-    wbufsize = -1
-    """Head and body leave together: after each write, a thread waits for the interpreter's lock."""
-
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         log.debug("%s %s", self.requestline, code)
-
-    def handle_expect_100(self) -> bool:
-        goes_on = super().handle_expect_100()
-        self.wfile.flush()
-        return goes_on
-
-    def run_wsgi(self) -> None:
-        self.environ = environ = self.make_environ()
-        body = environ["wsgi.input"]
-        if not environ.get("wsgi.input_terminated"):
-            body = environ["wsgi.input"] = LimitedStream(body, int(environ.get("CONTENT_LENGTH") or 0))
-        head: list[Head] = []
-
-        def start_response(status: str, headers: Headers, exc_info: object = None) -> Callable[[bytes], object]:
-            head.append((status, headers))
-            return self.wfile.write
-
-        try:
-            answer = self.server.app(environ, start_response)
-            try:
-                self._send(answer, head)
-            finally:
-                getattr(answer, "close", lambda: None)()
-            while body.read(_CHUNK_BYTES):  # what was refused unread is not the next request
-                pass
-        except (ConnectionError, ClientDisconnected):
-            self.close_connection = True
-
-    def _send(self, answer: Iterable[bytes], head: list[Head]) -> None:
-        """Send head and body, in chunks where nothing says how long it is. One shorter than it says ends with the
-        connection."""
-        has_begun, left = False, None
-        for data in chain(filter(None, answer), (b"",)):
-            if not has_begun:
-                has_begun, left = True, self._send_head(*head[-1])
-            if left is None:
-                self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
-            elif left:
-                self.wfile.write(data)
-                left -= len(data)
-        self.close_connection |= bool(left)
-
-    def _send_head(self, status: str, headers: Headers) -> int | None:
-        """Send the head; return how many bytes follow, None for chunks. None follow the head that HEAD asks for."""
-        code, _, reason = status.partition(" ")
-        self.send_response(int(code), reason)
-        for name, value in headers:
-            self.send_header(name, value)
-        length = next((int(value) for name, value in headers if name.lower() == "content-length"), None)
-        if self.command == "HEAD" or int(code) < 200 or int(code) in (204, 304):
-            length = 0
-        if length is None:
-            self.send_header("Transfer-Encoding", "chunked")
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        return length
 
 
 def build(world: World) -> Gateway:
