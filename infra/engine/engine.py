@@ -89,11 +89,10 @@ class EngineWorkspace(auto.LocalWorkspace):
         self.save_stack_settings(stack_name, settings)
 
     def stack_outputs(self, stack_name: str) -> auto.OutputMap:
-        """Read the checkpoint file, where its format is known and no output is secret. Raises `KeyError` for a stack
-        without outputs."""
+        """Read the checkpoint file, where its format is known and no output is secret."""
         document = self._stored(stack_name) or {}
-        resources = deployment_of(document)["resources"] if document.get("version") == FORMAT_VERSION else ()
-        values = next((item["outputs"] for item in resources if item["type"] == "pulumi:pulumi:Stack"), None)
+        resources = deployment_of(document).get("resources", ()) if document.get("version") == FORMAT_VERSION else ()
+        values = next((item.get("outputs", {}) for item in resources if item["type"] == "pulumi:pulumi:Stack"), None)
         if values is None or SECRET_MARK in json.dumps(values):
             words = ["stack", "output", "--json", "--show-secrets", "--stack", stack_name]
             values = json.loads(self._run_pulumi_cmd_sync(words).stdout)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,40 +15,10 @@ from infra.aws.transfer import MIB
 from infra.checkpoints.place import FolderPlace
 from infra.plain_files import has_size, open_plain, plain_bytes, sha256_of
 from tests.unit.archive.archive_story import S3, Wire, a_file, archiver, bucket_of, commit, site_at
+from tests.worlds.refusing_kernel import Refuse
 from trainer.contract import Shard
-from trainer.contract import sealed as sealed_rules
 
-Refuse = Callable[..., list[str]]
-
-
-@pytest.fixture(autouse=True)
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    waited: list[float] = []
-    monkeypatch.setattr(sealed_rules.time, "sleep", waited.append)
-    return waited
-
-
-@pytest.fixture
-def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
-    """A kernel that answers for files whose path has `part` in it with an error, `times` times."""
-
-    def fail(number: int, part: str, times: int = 1_000, calls: Sequence[str] = ("open", "lstat", "stat")) -> list[str]:
-        failed: list[str] = []
-
-        def instead(real: Any) -> Any:
-            def answer(path: Any, *rest: Any, **named: Any) -> Any:
-                if not isinstance(path, int) and part in os.fspath(path) and len(failed) < times:
-                    failed.append(os.fspath(path))
-                    raise OSError(number, os.strerror(number), str(path))
-                return real(path, *rest, **named)
-
-            return answer
-
-        for name in calls:
-            monkeypatch.setattr(os, name, instead(getattr(os, name)))
-        return failed
-
-    return fail
+pytestmark = pytest.mark.usefixtures("pauses")
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "a.pt"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from email.utils import format_datetime
 
@@ -14,43 +13,8 @@ from infra.errors import LeaseHeld, LeaseLost, LeaseUnproven
 from infra.record import lease as module
 from infra.record.holder import Holder
 from infra.record.lease import Lease
-from infra.record.store import CampaignStore
+from tests.unit.record.conftest import TTL, Leases, holder
 from tests.worlds.s3 import NOON, FakeS3, Time, refusal
-
-TTL = timedelta(seconds=15)
-
-
-def holder(name: str) -> Holder:
-    """On another machine than this: nobody can see whether it lives."""
-    return Holder(user=name, host=name, boot_id=name, pid_namespace="", pid=1, start_ticks=1)
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    made = Time()
-    monkeypatch.setattr(module, "_monotonic", made)
-    return made
-
-
-@pytest.fixture
-def s3(time: Time) -> FakeS3:
-    return FakeS3(time)
-
-
-class Leases:
-    """No thread renews them: each renewal is the test's."""
-
-    def __init__(self, s3: FakeS3, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(Lease, "_renew", lambda self: None)
-        self.store = CampaignStore(s3, "state", "c", "w")
-
-    def of(self, name: str, patient: bool = True) -> Lease:
-        return self.store.lease("steward", TTL, holder(name), patient=patient)
-
-
-@pytest.fixture
-def leases(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leases]:
-    yield Leases(s3, monkeypatch)
 
 
 def test_a_patient_lease_that_ran_out_without_s3_touches_nothing_and_is_ours_later(
@@ -159,89 +123,10 @@ def test_a_lease_covers_its_time_from_before_the_write_was_asked(s3: FakeS3, lea
     assert ours.covers_until == begun + TTL.total_seconds()
 
 
-LONG = 24 * TTL
-
-
-def test_while_an_engine_works_a_lease_outlives_a_gap_in_the_connection(s3: FakeS3, leases: Leases, time: Time) -> None:
-    ours, other = leases.of("a", patient=False), leases.of("b")
-    ours.acquire()
-    with ours.lasting(LONG):
-        s3.away = refusal("InternalError", 500)
-        for _ in range(20):
-            time.go(TTL.total_seconds())
-            assert ours.renew() == TTL / 20, "it is tried as often as ever"
-            ours.check()
-        s3.away = None
-        with pytest.raises(LeaseHeld, match="360 s"):
-            other.acquire()
-        assert ours.renew() == TTL / 5
-    time.go(TTL.total_seconds() + 2)
-    with pytest.raises(LeaseLost):
-        ours.check()
-    assert other.acquire() == holder("a"), "after it, it is as short as before"
-
-
-def test_a_longer_lease_counts_only_once_others_can_read_of_it(s3: FakeS3, leases: Leases, time: Time) -> None:
-    ours = leases.of("a", patient=False)
-    ours.acquire()
-    s3.away = refusal("InternalError", 500)
-    with ours.lasting(LONG):
-        time.go(TTL.total_seconds() - 1)
-        s3.away = None
-        assert ours.renew() == TTL / 5
-        time.go(TTL.total_seconds() + 1)
-        ours.check()
-    s3.away = refusal("InternalError", 500)
-    with ours.lasting(LONG):
-        time.go(TTL.total_seconds() + 1)
-        with pytest.raises(LeaseLost):
-            ours.check()
-
-
-def test_a_lease_is_short_at_once_after_the_engine_though_s3_is_away(s3: FakeS3, leases: Leases, time: Time) -> None:
-    ours = leases.of("a", patient=False)
-    ours.acquire()
-    with ours.lasting(LONG):
-        s3.away = refusal("InternalError", 500)
-    assert ours.covers_until == time() + TTL.total_seconds()
-
-
-def test_a_lease_stays_long_until_the_last_of_two_engines_has_ended(s3: FakeS3, leases: Leases, time: Time) -> None:
-    ours = leases.of("a", patient=False)
-    ours.acquire()
-    first, second = ours.lasting(LONG), ours.lasting(LONG)
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert ours.covers_until == time() + LONG.total_seconds()
-    second.__exit__(None, None, None)
-    assert ours.covers_until == time() + TTL.total_seconds()
-
-
-def test_a_lease_is_as_short_as_before_where_a_signal_ends_the_block_at_its_begin(
-    s3: FakeS3, leases: Leases, time: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours = leases.of("a", patient=False)
-    ours.acquire()
-    renewals = iter([KeyboardInterrupt])
-
-    def renew() -> timedelta | None:
-        for signal in renewals:
-            raise signal
-        return Lease.renew(ours)
-
-    monkeypatch.setattr(ours, "renew", renew)
-    with pytest.raises(KeyboardInterrupt), ours.lasting(LONG):
-        pytest.fail("the block has not begun")
-    time.go(1)
-    renew()
-    assert ours.covers_until == time() + TTL.total_seconds()
-
-
 def test_a_lease_that_is_given_back_lets_nobody_change_or_renew_anything(leases: Leases) -> None:
     ours = leases.of("a", patient=False)
     ours.acquire()
-    with ours.lasting(LONG):
+    with ours.lasting(24 * TTL):
         ours.release()
     assert ours.renew() is None and ours.covers_until == 0.0
     with pytest.raises(LeaseLost, match="given back"):
@@ -263,13 +148,6 @@ def test_a_renewal_that_is_under_way_takes_no_lease_again_that_is_given_back(
     monkeypatch.undo()
     with pytest.raises(LeaseLost, match="it was given back"):
         ours.check()
-
-
-def test_a_lease_that_is_longer_than_the_engines_stays_so(leases: Leases, time: Time) -> None:
-    ours = leases.of("a")
-    ours.acquire()
-    with ours.lasting(TTL / 2):
-        assert ours.covers_until == time() + TTL.total_seconds()
 
 
 def test_an_unclean_end_is_told_to_whoever_comes_next(leases: Leases) -> None:

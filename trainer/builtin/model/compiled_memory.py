@@ -7,6 +7,7 @@ the graph, or where an operation that is not fused (a matrix product, attention)
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -112,7 +113,6 @@ def _is_kernel(node: fx.Node) -> bool:
     target = node.target
     if node.op != "call_function":
         return False
-    if getattr(target, "__name__", "") == "getitem":
-        return True
-    is_listed = target in fallbacks or target in needs_realized_inputs or target is torch.ops.aten.addmm.default
-    return is_listed or isinstance(target, HigherOrderOperator)
+    is_listed = target in fallbacks or target in needs_realized_inputs
+    is_named = target is operator.getitem or target is torch.ops.aten.addmm.default
+    return is_listed or is_named or isinstance(target, HigherOrderOperator)

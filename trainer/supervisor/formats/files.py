@@ -28,7 +28,6 @@ from trainer.supervisor.formats.layouts import (
     each_rank,
     holds_state,
     is_state,
-    says_state,
 )  # fmt: skip
 from trainer.supervisor.formats.names import (
     EPOCH,
@@ -49,6 +48,10 @@ _OF_EXPORT = re.compile(r"config.*\.json$|\.index\.json$|^tokenizer|^vocab|^spec
 _OF_MERGE = "_temp"
 """Ends the name of a folder in which each device has written its part of a TensorFlow checkpoint."""
 _RANDOM = ("random_states", "rng_state")
+_OF_NETWORKS = re.compile(
+    r"(?<![A-Za-z])(?:u?net|net[gd]|generator|gen|discriminator|disc|vae|encoder|decoder|lora|adapter|policy|actor|critic|ema|"
+    r"agent)(?![A-Za-z])", re.I
+)  # fmt: skip
 _MOST_RANKS = 64
 """Of a job whose ranks are not known: a larger number at the end of a name is more often a step within an epoch."""
 
@@ -151,7 +154,7 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
             numbered_as = _numbered_as(name, view)
             number = number_of(numbered_as)
             if number is not None:
-                is_named = number.kind in (STEP, EPOCH) or name in digit_names or says_state(name, view)
+                is_named = number.kind in (STEP, EPOCH) or name in digit_names or _says_state(name, view)
                 is_torn = not path.suffix and content.state(path) == content.PARTIAL  # `do_00000030` of HiFi-GAN
                 names_step = content.names_number(path, number.value)  # such as `G_1000.pth`
                 is_state_of_step = is_named or is_torn or names_step
@@ -198,6 +201,12 @@ def _counts_saves(view: View, by_number: dict[tuple[int, ...], list[str]]) -> bo
         return False
     times = [max((view.path / name).stat().st_mtime for name in names) for _, names in sorted(by_number.items())]
     return all(earlier_time < later_time for earlier_time, later_time in zip(times, times[1:]))
+
+
+def _says_state(name: str, view: View) -> bool:
+    """Return whether a numbered file is called state of a training: by its name, its network's, or its folder's."""
+    in_folder = not view.top and view.number is None and OF_STATE.search(view.path.name)
+    return bool(OF_STATE.search(name) or _OF_NETWORKS.search(name) or in_folder)
 
 
 def _numbered_as(name: str, view: View) -> str:

@@ -54,10 +54,6 @@ OF_STATE = re.compile(
 )
 _BARE = re.compile(r"(?:^|/)(?:[A-Za-z]+[_-])+\d+$")
 """A name without an ending: `checkpoint_30` of flax and Tacotron 2, `do_00000030` of HiFi-GAN."""
-_OF_NETWORKS = re.compile(
-    r"(?<![A-Za-z])(?:u?net|net[gd]|generator|gen|discriminator|disc|vae|encoder|decoder|lora|adapter|policy|actor|critic|ema|"
-    r"agent)(?![A-Za-z])", re.I
-)  # fmt: skip
 _OF_STEPS = re.compile(
     r"(?:step|iter|iteration|update|epoch|ep|ckpt|checkpoint|chkpt|cp|save|snapshot|state|model|weights)s?[=_-]?$", re.I
 )
@@ -162,12 +158,6 @@ def is_state(name: str) -> bool:
 def holds_state(path: Path) -> bool:
     """Return whether a file is called one of state, and if its name has no ending, also begins like one."""
     return is_state(path.name) and (path.name.endswith(_STATE) or content.is_serialized(path))
-
-
-def says_state(name: str, view: View) -> bool:
-    """Return whether a numbered file is called state of a training: by its name, its network's, or its folder's."""
-    in_folder = not view.top and view.number is None and OF_STATE.search(view.path.name)
-    return bool(OF_STATE.search(name) or _OF_NETWORKS.search(name) or in_folder)
 
 
 def digit_files(view: View) -> frozenset[str]:

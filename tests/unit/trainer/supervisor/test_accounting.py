@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -234,20 +232,6 @@ def test_why_says_nothing_of_unfinished_checkpoints_where_there_are_none(tmp_pat
     assert node.end().why == "looked for checkpoints of all known formats; other files here: 2 `.txt`, 1 `README`"
 
 
-def test_a_folder_that_cannot_be_read_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    node, listing = JobNode(tmp_path, "client"), accounting.tree.listing
-    put(node.own / "secret/model.pt")
-
-    def refuse(folder: Path) -> Any:
-        if folder.name == "secret":
-            raise PermissionError(13, "Permission denied", str(folder))
-        return listing(folder)
-
-    monkeypatch.setattr(accounting.tree, "listing", refuse)
-    account = node.end()
-    assert (account.files, account.bytes, account.newest_at, account.entries) == (1, 0, 0.0, ("secret",))
-
-
 def test_of_very_many_entries_the_folders_at_the_top_stand_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,19 +333,3 @@ def test_what_is_being_removed_is_known_beside_every_series(tmp_path: Path) -> N
         put(node.own / name / "state"), put(node.own / name / "DONE", "")
         put(node.own / f"{name[0]}/step-1{number}/state", age_s=60)  # its marker went first
     assert node.end().files == 0 and len(seal.committed(node.tier)) == 3
-
-
-def test_a_file_whose_time_cannot_be_seen_is_not_an_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a").touch()
-    assert accounting._written_at([tmp_path / "a"]) > 0 and accounting._written_at([tmp_path / "gone"]) == 0.0
-    real = os.stat
-
-    def refuse(path: Any, **how: Any) -> os.stat_result:
-        if str(path).endswith("/a"):
-            raise OSError(errno.EIO, "Input/output error", str(path))
-        return real(path, **how)
-
-    monkeypatch.setattr(accounting.find, "files_of", lambda path: [path])
-    monkeypatch.setattr(os, "stat", refuse)
-    with pytest.raises(OSError, match="Input/output error"):
-        accounting._written_at([tmp_path / "a"])

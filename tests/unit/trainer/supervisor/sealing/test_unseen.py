@@ -4,53 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.worlds.supervisor_tier import JobDisk, TwoNodes, put
-from trainer.contract import sealed as sealed_rules
+from tests.worlds.refusing_kernel import Refuse
+from tests.worlds.supervisor_tier import JobDisk, JobNode, TwoNodes, put
 from trainer.contract.exits import limit_of
 from trainer.contract.rows import rows_of
-from trainer.supervisor import seal
+from trainer.supervisor import accounting, seal
 from trainer.supervisor.sealing import listing, shared, survey
 from trainer.supervisor.sealing.far import SharedFolder
 
 LIMITS = (errno.ENOMEM, errno.EMFILE)
-Refuse = Callable[..., list[str]]
-
-
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    waited: list[float] = []
-    monkeypatch.setattr(sealed_rules.time, "sleep", waited.append)
-    return waited
-
-
-@pytest.fixture
-def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
-    """A kernel that answers calls for files whose path has `part` in it with an error, `times` times."""
-
-    def fail(number: int, part: str, times: int = 1_000, calls: tuple[str, ...] = ("open", "lstat")) -> list[str]:
-        failed: list[str] = []
-
-        def instead(real: Any) -> Any:
-            def answer(path: Any, *rest: Any, **named: Any) -> Any:
-                if not isinstance(path, int) and part in os.fspath(path) and len(failed) < times:
-                    failed.append(os.fspath(path))
-                    raise OSError(number, os.strerror(number), str(path))
-                return real(path, *rest, **named)
-
-            return answer
-
-        for name in calls:
-            monkeypatch.setattr(os, name, instead(getattr(os, name)))
-        monkeypatch.setattr("io.open", instead(open))
-        return failed
-
-    return fail
 
 
 @pytest.fixture
@@ -176,3 +143,33 @@ def test_a_writers_digests_that_cannot_be_read_are_not_none(disk: JobDisk, refus
     with pytest.raises(OSError, match="Input/output error"):
         disk.seal("step-10", 10)
     assert seal.committed(disk.tier) == []
+
+
+def test_a_folder_that_cannot_be_read_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, listing = JobNode(tmp_path, "client"), accounting.tree.listing
+    put(node.own / "secret/model.pt")
+
+    def refuse(folder: Path) -> Any:
+        if folder.name == "secret":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listing(folder)
+
+    monkeypatch.setattr(accounting.tree, "listing", refuse)
+    account = node.end()
+    assert (account.files, account.bytes, account.newest_at, account.entries) == (1, 0, 0.0, ("secret",))
+
+
+def test_a_file_whose_time_cannot_be_seen_is_not_an_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").touch()
+    assert accounting._written_at([tmp_path / "a"]) > 0 and accounting._written_at([tmp_path / "gone"]) == 0.0
+    real = os.stat
+
+    def refuse(path: Any, **how: Any) -> os.stat_result:
+        if str(path).endswith("/a"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return real(path, **how)
+
+    monkeypatch.setattr(accounting.find, "files_of", lambda path: [path])
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        accounting._written_at([tmp_path / "a"])
