@@ -109,6 +109,9 @@ def test_outputs_are_read_from_the_state_unless_the_cli_alone_can_decrypt_one(tm
     hidden, command = workspace(tmp_path, {"keys": [{"4dabf18193072939515e22adb298388d": "1b47"}]})
     assert hidden.stack_outputs("campaign-train") == {}, "what this CLI prints"
     assert command.starts == [["stack", "output", "--json", "--show-secrets", "--stack", "campaign-train"]]
+    begun, command = workspace(tmp_path, {})
+    del begun._stored("campaign-train")["checkpoint"]["latest"]["resources"][1]["outputs"]  # type: ignore[index]
+    assert begun.stack_outputs("campaign-train") == {} and command.starts == [], "its first update has failed"
     for document in ({"version": FORMAT_VERSION + 1, "checkpoint": {"latest": {"resources": [1]}}}, None):
         later, command = workspace(tmp_path, {"name": "bivouac-train"})
         later._stored = {"campaign-train": document}.get

@@ -149,6 +149,20 @@ def test_an_engine_that_cannot_be_looked_for_is_not_taken_for_ended(monkeypatch:
     assert processes.sent[0][0] == pytest.approx(0.3), "asked as soon as it was seen, whatever else is hidden"
 
 
+def test_processes_of_which_nobody_sees_the_engine_are_all_asked_and_have_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processes = Processes(monkeypatch, {1: ("pulumi", 0), 2: ("pulumi-aws", 1)}, frozenset({1, 2}))
+
+    def refuse(pid: int) -> int:
+        raise OSError(errno.ENFILE, "Too many open files in system")
+
+    monkeypatch.setattr(leash, "_parent", refuse)
+    leash.end("m", 20)
+    assert [(pid, how) for at, pid, how in processes.sent if at == 0] == [(1, "SIGINT"), (2, "SIGINT")]
+    assert min(at for at, _, how in processes.sent if how == "SIGKILL") > 20
+
+
 def test_a_file_of_a_process_that_a_limit_hides_is_no_ended_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str, *_: object) -> None:
         raise OSError(errno.ENFILE, "Too many open files in system", path)

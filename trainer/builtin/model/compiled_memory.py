@@ -68,6 +68,7 @@ def _allocate(module: fx.GraphModule, _: Any) -> Graph:
             for key, each in storages.items():
                 if each.first == place and each.is_real and not each.arguments:
                     memory[key] = torch.empty(each.size, dtype=torch.uint8)
+            for key, each in storages.items():  # an operation's result lies beside what it reads
                 if each.last == place and not each.is_result:
                     memory.pop(key, None)
                     for number in each.arguments:

@@ -12,11 +12,13 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from trainer.builtin.model import NamedModel, Transformer, build
 from trainer.builtin.model.compiled import compile_layers, recompute_outside
+from trainer.builtin.model.compiled_memory import CompiledMemTracker, allocating
 from trainer.builtin.model.memory import footprint
 from trainer.contract import ModelConfig, TrainConfig
 
@@ -181,6 +183,21 @@ def test_compiled_layers_are_predicted_by_what_inductor_allocates(model: ModelCo
     itself. No fake tensor shows what a kernel takes and gives back: 16.5 MB are predicted, and 17.6 are allocated."""
     config = training(model, policy, micro_batch=2, compiles="layers")
     assert footprint(config, 1).micro_batch == pytest.approx(allocated(config), rel=WITHIN)
+
+
+def test_within_a_layer_only_what_is_not_fused_counts_until_its_last_reader() -> None:
+    """The product takes 32 KiB, and so does its sigmoid, which the next product of 8 reads. What is fused between them
+    takes none: Inductor writes it over the first product, so torch's allocator gives out 40 as well."""
+
+    def layer(states: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        return (2 * (states @ up)).sigmoid()[:, :64] @ down
+
+    with FakeTensorMode(), torch.no_grad():
+        tensors = [torch.empty(64, 32), torch.empty(32, 128), torch.empty(64, 32)]
+        with CompiledMemTracker() as tracker:
+            torch.compile(layer, dynamic=False, backend=allocating())(*tensors)
+        (snapshot,) = tracker.get_tracker_snapshot("peak").values()
+    assert max(snapshot.values()) == (32 + 8) * 1024
 
 
 def allocated(config: TrainConfig) -> int:
