@@ -127,6 +127,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(STEWARD, "spent_usd", "spent_usd", "Spent so far by the meter", "usd"),
     Metric(STEWARD, "usd_per_hour", "usd_per_hour", "What bills by the hour now", "usd/hour"),
     Metric(STEWARD, "budget_usd", "budget_usd", "The spec's budget", "usd"),
+    Metric(STEWARD, "reserve_seconds", "reserve_s", "Kept for one more commit and the archive, by the pace", "seconds"),
     Metric(STEWARD, "projected_usd", "projected_usd", "Spent at the end of training and archive, by the measured pace",
            "usd"),
     Metric(STEWARD, "peak_flops", "peak", "Denominator of MFU and HFU: dense peak of all",

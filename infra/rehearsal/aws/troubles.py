@@ -2,9 +2,10 @@
 
 Four routes of the site, used like `/_site/faults` (empty body: read; `add`, `clear`):
 `/_site/troubles` has rules for the lives of resources, `/_site/capacity` rules for launches, and
-`/_site/control-plane?cluster=NAME&hand=freeze|thaw|kill|restart-etcd` acts on a cluster's control plane, the only one
-if no name is given; with `&component=prometheus|alertmanager` on one program beside it. `/_site/exporter?node=NAME` has
-an exporter tell of a node what its body says (`infra/rehearsal/kubernetes/exporters.py`).
+`/_site/control-plane?cluster=NAME&hand=freeze|thaw|kill|restart-etcd|refuse-scrapes|admit-scrapes` acts on a cluster's
+control plane, the only one if no name is given; with `&component=prometheus|alertmanager` on one program beside it.
+`/_site/exporter?node=NAME` has an exporter tell of a node what its body says
+(`infra/rehearsal/kubernetes/exporters.py`).
 """
 
 from __future__ import annotations
@@ -127,6 +128,8 @@ _HANDS: dict[str, Callable[[SiteControlPlane], None]] = {
     "thaw": lambda plane: plane.thaw(),
     "kill": lambda plane: plane.stop(),
     "restart-etcd": lambda plane: plane.restart_etcd(),
+    "refuse-scrapes": lambda plane: plane.refuse_scrapes(True),
+    "admit-scrapes": lambda plane: plane.refuse_scrapes(False),
 }
 _SIGNALS = {"freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "kill": signal.SIGKILL}
 

@@ -62,14 +62,17 @@ class Drill(NamedTuple):
 
 
 def named_drills(names: Sequence[str], seed: int, prefix: str = "drill") -> list[Drill]:
-    """Return the campaigns with these faults: one for all after which it goes on, in an order drawn by the seed, and
-    those that strike its teardown; one more for each fault that ends its campaign."""
-    chance = random.Random(seed)
+    """Return the campaigns with these faults: one for all of a group after which it goes on, in an order drawn by the
+    seed, and in the nameless group's those that strike its teardown; one more for each fault that ends its campaign."""
+    chance, drills = random.Random(seed), list[Drill]()
+    for group in dict.fromkeys(["", *(scenarios()[name].group for name in names)]):
+        of_group = [name for name in names if scenarios()[name].group == group]
+        training_names = [name for name in of_group if scenarios()[name].goes_on]
+        shared_names = chance.sample(training_names, k=len(training_names))
+        shared_names += [name for name in of_group if scenarios()[name].stage == "teardown"]
+        if shared_names:
+            drills.append(Drill(f"{prefix}-{group or 'named'}", tuple(shared_names)))
     ending_names = [name for name in names if scenarios()[name].ends_campaign]
-    training_names = [name for name in names if scenarios()[name].goes_on]
-    shared_names = chance.sample(training_names, k=len(training_names))
-    shared_names += [name for name in names if scenarios()[name].stage == "teardown"]
-    drills = [Drill(f"{prefix}-named", tuple(shared_names))] if shared_names else []
     return drills + [Drill(f"{prefix}-end{number}", (name,)) for number, name in enumerate(ending_names, 1)]
 
 
@@ -77,5 +80,5 @@ def random_drill(count: int, seed: int, prefix: str = "drill") -> Drill:
     """Return a campaign with `count` faults that it survives, drawn by the seed, with gaps as a Poisson process has."""
     chance = random.Random(seed)
     gaps = tuple(1 + round(chance.expovariate(1 / _BETWEEN)) for _ in range(count))
-    names = [name for name, scenario in scenarios().items() if scenario.goes_on]
+    names = [name for name, scenario in scenarios().items() if scenario.goes_on and not scenario.group]
     return Drill(f"{prefix}-random", tuple(chance.choices(names, k=count)), gaps)

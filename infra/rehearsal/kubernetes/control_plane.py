@@ -26,6 +26,8 @@ from infra.rehearsal.kubernetes.exporters import Words
 from infra.rehearsal.kubernetes.identities import bootstrap_roles, write_identities
 from infra.rehearsal.kubernetes.monitoring import MonitoringChart
 from infra.rehearsal.kubernetes.releases import ChartInstaller, ReleaseController
+from infra.rehearsal.site import network
+from trainer.contract import AGENT_PORT
 
 __all__ = ["ControlPlane", "ControlPlaneConfig"]
 
@@ -132,6 +134,11 @@ class ControlPlane:
     def tell(self, node: str, words: bytes) -> None:
         """Let an exporter tell of a node what `words` (JSON of `exporters.Words`) say."""
         self._monitoring.exporters.tell(node, Words.model_validate_json(words))
+
+    def refuse_scrapes(self, is_refused: bool) -> None:
+        """Keep Prometheus from the port at which supervisors answer, as a wrong policy of the network does; or no
+        longer. Raises `OSError` where the kernel has no such rules."""
+        network.refuse_port(AGENT_PORT, is_refused)
 
     def stop(self) -> None:
         """Kill everything. May be called twice. The folder stays for its logs."""

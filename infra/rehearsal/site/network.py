@@ -21,6 +21,8 @@ MTU = 9001
 """Jumbo frames, as between instances of one VPC."""
 
 CLONE_NEWNET = 0x40000000
+_REFUSED = 100
+"""Priority of rules that refuse: behind the one for the namespace's own addresses."""
 
 
 def make_bridge(name: str, addresses: Iterable[str] = (), on_link: Iterable[str] = (CAMPUS,)) -> None:
@@ -89,6 +91,20 @@ def set_link(ifname: str, is_up: bool) -> None:
     """Cut or mend one link of this namespace."""
     with IPRoute() as route:
         route.link("set", index=_index(route, ifname), state="up" if is_up else "down")
+
+
+def refuse_port(port: int, is_refused: bool) -> None:
+    """Refuse what goes from this namespace to a TCP port of any other address, as a policy of the network does; or no
+    longer. Raises `OSError` where the kernel has no such rules."""
+    ports = f"{port}:{port}"
+    try:
+        with IPRoute() as route:
+            is_standing = any(rule.get_attr("FRA_DPORT_RANGE") == ports for rule in route.get_rules())
+            if is_standing != is_refused:
+                fields = {"ip_proto": socket.IPPROTO_TCP, "dport_range": ports, "priority": _REFUSED}
+                route.rule("add" if is_refused else "del", action="prohibit", **fields)
+    except NetlinkError as error:
+        raise OSError(error.code, f"a rule for port {port}: {error}") from error
 
 
 def wait_for_link(ifname: str, limit: timedelta) -> None:

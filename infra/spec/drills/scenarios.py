@@ -97,6 +97,8 @@ class Scenario(Frozen):
     """Fields of the spec, by their path, that a drill with it has."""
     needs: tuple[Need, ...] = ()
     """What every spec must have that asks for it; `check` refuses others."""
+    group: str = ""
+    """In a drill it shares a campaign with those of its group alone, whose spec suits no other."""
     abandons: bool = False
     """No GPU node can be had any more, and the archive needs one: who ends the campaign gives up what is not in S3."""
     absent_because: str = ""

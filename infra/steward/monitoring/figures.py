@@ -130,6 +130,7 @@ def further_figures(
     copied_at = lookout.record_figures.get("copied_at")
     left_s = lease.covers_until - time.clock_gettime(time.CLOCK_BOOTTIME)
     return {
+        "reserve_s": lookout.interval_and_archive.total_seconds(),
         "projected_usd": projected_usd(view, config.steps, lookout.pace.measured_s, config.archive),
         "peak": peak(config, view.pods_wanted, lookout.observer.statuses.values()),
         "source_errors": dict(lookout.sources.failures),

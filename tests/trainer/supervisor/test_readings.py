@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.trainer.health.test_health_parsers import sample
 from trainer.contract.job import NodeReadings
-from trainer.supervisor.readings import FileSystem, Readings, of_efa, of_gpus
+from trainer.supervisor.readings import FileSystem, Readings, of_efa, of_gpus, room_of
 from trainer.supervisor.serving import metrics
 
 QUERY = sample("nvidia_smi/a100-sxm4-80gb.xml")
@@ -94,6 +94,17 @@ def test_a_file_system_that_hangs_keeps_its_room_and_its_answer_is_late_by_now(m
         threading.Event().wait(0.01)
     now[0] += 40
     assert lustre.facts()["answer_s"] == 40, "it took that long"
+
+
+def test_only_a_folder_that_can_be_opened_has_room(tmp_path: Path) -> None:
+    assert room_of(str(tmp_path)).f_blocks == os.statvfs(tmp_path).f_blocks
+    (file := tmp_path / "file").touch()
+    assert os.statvfs(file).f_blocks
+    with pytest.raises(NotADirectoryError):
+        room_of(str(file))
+    open_files = len(os.listdir("/proc/self/fd"))
+    room_of(str(tmp_path))
+    assert len(os.listdir("/proc/self/fd")) == open_files
 
 
 def test_counters_of_efa_are_summed_over_devices_and_not_without_one_of_them(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -131,6 +133,9 @@ class Feed:
             self._ended.set()  # after an error, do not wait for a disk
 
     def _run(self, steps: Iterator[int]) -> None:
+        # Python before 3.14 tells the kernel no name, and `top -H` and the stacks of a hang show the kernel's.
+        with contextlib.suppress(OSError):
+            Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(self._thread.name)
         try:
             for position in steps:
                 if not self._offer(self._read(position)):

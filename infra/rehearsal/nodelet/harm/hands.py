@@ -1,4 +1,5 @@
-"""Harms processes of a machine from outside: no memory, threads that stop, folders without room or that answer late."""
+"""Harms processes of a machine from outside: no memory, threads that stop or are slow, folders without room or that
+answer late, devices that stand still."""
 
 from __future__ import annotations
 
@@ -19,14 +20,25 @@ _THROTTLED_EVERY_S = 0.1
 
 
 def fill(processes: Collection[int], fields: Mapping[str, str]) -> int:
-    """Leave `folder` without room in every container that may write there. One that starts later has room again."""
-    return _harm_each("folders.py", _containers(processes, fields["folder"]), fields["folder"])
+    """Leave `folder` with `room` bytes in every container that may write there, 64 KiB without it. One that starts
+    later has room again."""
+    room = fields.get("room", "65536")
+    return _harm_each("folders.py", _containers(processes, fields["folder"]), fields["folder"], "fill", room)
 
 
 def delay_opens(processes: Collection[int], fields: Mapping[str, str]) -> int:
-    """Let each file of `folder` be opened `each` seconds late, for `seconds`, in the same containers."""
+    """Let each file and folder of `folder` be opened `each` seconds late, for `seconds`, in the same containers."""
     containers = _containers(processes, fields["folder"])
-    return _harm_each("folders.py", containers, fields["folder"], fields["each"], fields["seconds"])
+    return _harm_each("folders.py", containers, fields["folder"], "delay", fields["each"], fields["seconds"])
+
+
+def show_efa(processes: Collection[int], fields: Mapping[str, str]) -> int:
+    """Show in every container an EFA device whose counters stand still, `name` with `sent` and `received` bytes. One
+    that starts later has none."""
+    counters = f"infiniband/{fields['name']}/ports/1/hw_counters"
+    rows = {"tx_bytes": fields["sent"], "rx_bytes": fields["received"], "rx_drops": "0"}
+    files = [f"{counters}/{name}={value}" for name, value in rows.items()]
+    return _harm_each("folders.py", _containers(processes, "/sys", ""), "/sys/class", "show", *files)
 
 
 def slow(processes: Collection[int], fields: Mapping[str, str]) -> int:
@@ -50,6 +62,11 @@ def stop_threads(processes: Collection[int], fields: Mapping[str, str]) -> int:
     return _harm_each("threads.py", processes, fields["seconds"])
 
 
+def slow_thread(processes: Collection[int], fields: Mapping[str, str]) -> int:
+    """Hold the thread `name` of the processes for `held` seconds whenever it has nothing to do, for `seconds`."""
+    return _harm_each("threads.py", processes, fields["seconds"], fields["name"], fields["held"])
+
+
 def change_weights(processes: Collection[int], fields: Mapping[str, str]) -> int:
     """Change bits of the weights in the memory of the processes, as `weights.py` has it."""
     names = ("width", "keep", "set", "toggle", "values", "seconds")
@@ -63,7 +80,7 @@ def change_tokens(processes: Collection[int], fields: Mapping[str, str]) -> int:
 
 HARMS: dict[str, Callable[[Collection[int], Mapping[str, str]], int]] = {
     "fill": fill, "delay-opens": delay_opens, "slow": slow, "starve": starve, "stop-threads": stop_threads,
-    "change-weights": change_weights, "change-tokens": change_tokens,
+    "change-weights": change_weights, "change-tokens": change_tokens, "slow-thread": slow_thread, "show-efa": show_efa,
 }  # fmt: skip
 
 
@@ -77,13 +94,13 @@ def _throttle(pid: int, seconds: float, share: float) -> None:
             time.sleep(_THROTTLED_EVERY_S * (1 - share))
 
 
-def _containers(processes: Collection[int], folder: str) -> list[int]:
-    """Return one process of each container that may write to a folder that is mounted there."""
+def _containers(processes: Collection[int], folder: str, option: str = "rw") -> list[int]:
+    """Return one process of each container in which a folder is mounted, with an option; empty: with any."""
     containers = dict[str, int]()
     for pid in sorted(processes):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             mounts = map(str.split, Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
-            if any(fields[4] == folder and "rw" in fields[5].split(",") for fields in mounts):
+            if any(fields[4] == folder and option in ("", *fields[5].split(",")) for fields in mounts):
                 containers.setdefault(os.readlink(f"/proc/{pid}/ns/mnt"), pid)
     return list(containers.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,7 @@ def test_each_batch_is_placed_by_the_reading_thread(monkeypatch: pytest.MonkeyPa
 
     def place(batch: Batch) -> Batch:
         threads.add(threading.current_thread().name)
+        threads.add(Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text().strip())
         placed.append(batch.copy())
         return placed[-1]
 

@@ -14,6 +14,7 @@ import pytest
 
 from infra.rehearsal.nodelet.harm import hands
 from infra.rehearsal.nodelet.harm.hands import HARMS
+from trainer.supervisor.readings import of_efa
 
 Start = Callable[[str], subprocess.Popen[str]]
 WEIGHTS = """
@@ -73,6 +74,88 @@ def test_all_threads_but_the_first_stop_and_their_process_can_still_be_killed(st
     assert states[process.pid] != "t"
     process.kill()
     assert process.wait() == -signal.SIGKILL
+
+
+FEEDER = """
+import pathlib, threading, time
+turns = [0]
+def feed():
+    pathlib.Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("feeder")
+    print(threading.get_native_id(), flush=True)
+    while True:
+        time.sleep(0.001)
+        turns[0] += 1
+print("ready", flush=True)
+threading.Thread(target=feed, daemon=True).start()
+while input(): print(turns[0], flush=True)
+"""
+
+
+def test_a_slow_thread_is_held_again_and_again_and_no_other_thread_is(start: Start) -> None:
+    process = start(FEEDER)
+    assert process.stdout is not None
+    thread = int(process.stdout.readline())
+    assert HARMS["slow-thread"]([process.pid], {"seconds": "3600", "name": "feeder", "held": "0.2"}) == 1
+    for _ in range(3):
+        while state_of_thread(process.pid, thread) != "t":
+            pass
+        turns = int(answer(process))
+        assert int(answer(process)) - turns <= 1, "it stands still, and the first thread answers"
+        while state_of_thread(process.pid, thread) == "t":
+            pass
+        while int(answer(process)) == turns:
+            pass
+
+
+def test_a_process_without_such_a_thread_is_an_error_in_words(start: Start) -> None:
+    process = start("print('ready', flush=True)\ninput()\n")
+    with pytest.raises(OSError, match="no thread of the name data-feed"):
+        HARMS["slow-thread"]([process.pid], {"seconds": "1", "name": "data-feed", "held": "1"})
+
+
+LOOKER = """
+import os
+print("ready", flush=True)
+while path := input():
+    room = os.statvfs(path)
+    print(room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize, os.path.exists(path + "/kept"), flush=True)
+"""
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process with mounts of its own, among them the folder, which has one file."""
+    (tmp_path / "kept").touch()
+    script = f'mount --bind {tmp_path} {tmp_path} && exec "$@"'
+    argv = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", LOOKER]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def ask(process: subprocess.Popen[str], path: object) -> str:
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(f"{path}\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+def test_a_folder_has_little_room_in_its_container_alone(container: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert HARMS["fill"]([container.pid], {"folder": str(tmp_path), "room": "4194304"}) == 1
+    free, size, is_kept = ask(container, tmp_path).split()
+    assert 0 < int(free) <= 4194304 and int(free) < 0.03 * int(size) and is_kept == "True"
+    assert list(tmp_path.iterdir()) == [tmp_path / "kept"]
+
+
+def test_a_container_shows_an_efa_device_whose_counters_stand_still(container: subprocess.Popen[str]) -> None:
+    fields = {"name": "rdmap0s6", "sent": "7", "received": "5"}
+    assert HARMS["show-efa"]([container.pid], fields) == 1
+    classes = Path(f"/proc/{container.pid}/root/sys/class")
+    assert of_efa(classes / "infiniband") == {"rx_bytes": 5, "tx_bytes": 7, "rx_drops": 0}
+    assert {path.name for path in Path("/sys/class").iterdir()} < {path.name for path in classes.iterdir()}
+    assert not of_efa(Path("/sys/class/infiniband"))
 
 
 def test_a_starved_process_is_refused_its_next_memory(start: Start) -> None:

@@ -41,7 +41,8 @@ def test_a_scenario_names_kinds_alerts_classes_and_places_that_there_are(name: s
     assert {*expect.events, *expect.absent, scenario.after_event} - {""} <= PAYLOADS.keys()
     assert {*expect.alerts, *expect.tolerated} <= alerts().keys()
     assert expect.failure is None or expect.failure in set(FailureClass)
-    assert scenario.hands or scenario.driver or (scenario.spec and scenario.ends_campaign), "it does something"
+    is_by_spec = scenario.spec and (scenario.ends_campaign or scenario.group)
+    assert scenario.hands or scenario.driver or is_by_spec, "it does something"
     assert (expect.committed_within_s is None) == (expect.ends_within_s > 0), "one of both follows"
     assert bool(scenario.undo) <= (scenario.lasts_s > 0), "what is undone lasts until then"
     for hand in (*scenario.hands, *scenario.undo):
@@ -103,11 +104,20 @@ def test_a_fault_that_ends_its_campaign_stands_alone_and_the_teardowns_come_last
     assert own[1].document()["nodes"].get("capacity") is None, "what one needs is not the other's"
 
 
+def test_faults_of_a_group_share_a_campaign_with_nobody_else() -> None:
+    names = ["lustre-hangs", "node-killed", "deadline-near", "nvme-nearly-full"]
+    shared, own_job, late = named_drills(names, seed=2)
+    assert shared.names == ("node-killed",) and late.names == ("deadline-near",)
+    assert set(own_job.names) == {"lustre-hangs", "nvme-nearly-full"}
+    assert own_job.campaign == "drill-own-job" and "training" in shared.document()
+    assert "workload" in own_job.document() and "training" not in own_job.document()
+
+
 def test_the_seed_draws_the_order() -> None:
     names = list(scenarios())
     drills = [named_drills(names, seed)[0] for seed in range(4)]
     assert len({drill.names for drill in drills}) > 1 and named_drills(names, 3)[0] == drills[3]
-    ending = {name for name, scenario in scenarios().items() if scenario.ends_campaign}
-    assert all(sorted(drill.names) == sorted(set(names) - ending - ABSENT.keys()) for drill in drills)
+    own = {name for name, scenario in scenarios().items() if scenario.ends_campaign or scenario.group}
+    assert all(sorted(drill.names) == sorted(set(names) - own - ABSENT.keys()) for drill in drills)
     steps = [fault["after_step"] for fault in drills[0].document()["rehearsal"]["faults"]]
     assert steps == sorted(set(steps)), "each waits for the one before"
