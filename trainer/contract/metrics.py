@@ -96,6 +96,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(STEWARD, "look_seconds", "look_s", "Duration of the steward's last look", "seconds"),
     Metric(STEWARD, "over", "over", "1 once all is archived and the steward waits for the teardown"),
     Metric(STEWARD, "attempts_total", "attempts", "Attempts launched", kind="counter"),
+    Metric(STEWARD, "failures_total", "failures", "Attempts that failed since a person's last relaunch, by class",
+           label="failure", kind="counter"),
     Metric(STEWARD, "in_flight", "in_flight", "1 while an attempt runs"),
     Metric(STEWARD, "held", "held", "1 while the campaign is held for a person"),
     Metric(STEWARD, "pods", "pods", "Pods of the gang by phase", label="phase"),

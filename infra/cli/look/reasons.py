@@ -26,7 +26,7 @@ _LOG_LINES = 5
 _MOST_STACKS = 4
 _MOST_FOLLOWING = 8
 _RUNBOOK = {
-    "node": "PodSilent", "hang": "TrainingStalled", "attempt.ended": "PodFailed", "hold": "Held", "held": "Held",
+    "node": "PodSilent", "hang": "TrainingStalled", "attempt.ended": "AttemptFailed", "hold": "Held", "held": "Held",
     "replace": "NodesShort", "node.quarantined": "NodesShort", "watch": "WatchRaised",
     "checkpoint.unrecognised": "CheckpointsUnrecognised", "checkpoint.not-sealed": "CheckpointsLate",
     "checkpoint.look-failed": "CheckpointsLate",

@@ -29,10 +29,11 @@ class Injection:
         """Strike, or say that it is time to, if the hand is outside of the site. Raises `OSError` where a hand is
         refused, and `LookupError` while the gang has no such pod."""
         step, rate, places = int(live["step"]), float(live["usd_per_hour"]), self._places(live, scenario)
+        at = _now()  # what follows may be in the record before the hands have answered
         answers = [self._lay(hand, places) for hand in scenario.hands]
         kind: MomentKind = "struck" if scenario.driver is None else "due"
         return Moment(
-            fault=number, kind=kind, at=_now(), step=step, usd_per_hour=rate, places=places, answer="; ".join(answers)
+            fault=number, kind=kind, at=at, step=step, usd_per_hour=rate, places=places, answer="; ".join(answers)
         )
 
     def undo(self, number: int, scenario: Scenario, struck: Moment) -> Moment | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from infra.cluster.steward_config import StewardConfig
 from infra.record.lease import Lease
 from infra.report.causes import TimeCause
 from infra.steward.seeing.lookout import Lookout
-from infra.steward.seeing.views import Observation
+from infra.steward.seeing.views import FailureClass, History, Observation
 from trainer.contract import Phase
 from trainer.contract.job import Status
 
@@ -118,9 +118,16 @@ def peak(config: StewardConfig, nodes: int, statuses: Iterable[Status]) -> dict[
     return {f"{count} of {config.spec.nodes.instance_type}, bf16 dense": count * config.train.peak_bf16_tflops * 1e12}
 
 
+def failures(history: History) -> dict[str, int]:
+    """Return class of failure -> attempts that ended by it: all classes, since the first one would raise no counter."""
+    counts = Counter(attempt.failure for attempt in history.attempts)
+    return {failure.value: counts[failure] for failure in FailureClass}
+
+
 def further_figures(
     config: StewardConfig,
     view: Observation,
+    history: History,
     lookout: Lookout,
     lease: Lease,
     events_written: int,
@@ -130,6 +137,7 @@ def further_figures(
     copied_at = lookout.record_figures.get("copied_at")
     left_s = lease.covers_until - time.clock_gettime(time.CLOCK_BOOTTIME)
     return {
+        "failures": failures(history),
         "reserve_s": lookout.interval_and_archive.total_seconds(),
         "projected_usd": projected_usd(view, config.steps, lookout.pace.measured_s, config.archive),
         "peak": peak(config, view.pods_wanted, lookout.observer.statuses.values()),

@@ -40,7 +40,7 @@ FIGURES = {"at": datetime.now(UTC).isoformat(), "attempt": 1, "in_flight": True,
            "committed_step": 20, "spent_usd": 1.5, "usd_per_hour": 2.0, "why": "training"}  # fmt: skip
 ASKS = {"down": "nobody can answer", "relaunch": "nothing was relaunched"}
 """Command -> what it says once nobody has answered its question."""
-OF_HELD = ("Held", "PodFailed")
+OF_HELD = ("Held", "AttemptFailed")
 """Alerts whose runbook goes on from a hold; beside all others the gang still runs."""
 COMMAND = re.compile(r"`(bivouac [^`]+)`")
 

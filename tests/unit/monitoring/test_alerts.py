@@ -74,7 +74,7 @@ def test_an_alert_is_quiet_beside_what_says_the_same() -> None:
     pairs = {
         (rule["source_matchers"][0], rule["target_matchers"][0]) for rule in alertmanager_config()["inhibit_rules"]
     }
-    assert ('alertname="PodSilent"', 'alertname="PodFailed"') in pairs
+    assert ('alertname="PodSilent"', 'alertname="AttemptFailed"') in pairs
 
 
 def test_the_charts_own_routes_do_not_stay_to_a_receiver_that_is_gone() -> None:

@@ -150,7 +150,7 @@ def test_what_is_no_list_of_alerts_is_no_answer(how: str) -> None:
 
 def test_an_alert_of_what_another_event_tells_is_recorded_and_no_notice() -> None:
     camp = Monitored()
-    camp.active = [alert("PodFailed", severity="note"), alert("PodSilent")]
+    camp.active = [alert("AttemptFailed", severity="note"), alert("PodSilent")]
     camp.watch().look()
     assert len(camp.events()) == 2 and camp.notices() == [Change.ALERT]
 
@@ -193,7 +193,7 @@ def test_a_heartbeat_that_nobody_sends_again_is_a_silence_long_before_it_ends() 
 def test_an_alert_that_another_silences_has_not_ended_and_one_silent_at_first_is_untold() -> None:
     camp = Monitored()
     watch = camp.watch()
-    camp.active = [alert("TrainingStalled"), alert("PodFailed", state="suppressed")]
+    camp.active = [alert("TrainingStalled"), alert("AttemptFailed", state="suppressed")]
     watch.look()
     camp.active = [alert("TrainingStalled", state="suppressed"), alert("PodSilent")]
     watch.look()

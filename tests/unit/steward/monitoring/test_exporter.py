@@ -13,7 +13,7 @@ import pytest
 from infra.clock import Clock
 from infra.steward.monitoring.exporter import Exporter
 from infra.steward.monitoring.figures import Dip, further_figures, peak, projected_usd, step_seconds
-from infra.steward.seeing.views import NodeView, Observation, PodView, Unseen
+from infra.steward.seeing.views import Attempt, FailureClass, History, NodeView, Observation, PodView, Unseen
 from tests.worlds.s3 import Time
 from trainer.contract import Phase, StepFigures
 from trainer.contract.job import Status
@@ -173,18 +173,21 @@ def test_what_nobody_looks_for_in_a_view_is_exported_beside_it() -> None:
     assert told["bivouac_events_written_total"] == 7 and told['bivouac_peak_flops{accelerators="8 of x",}'] == 1e15
 
 
-def test_what_budget_and_deadline_keep_is_exported_in_seconds() -> None:
+def test_what_budget_and_deadline_keep_and_what_failed_is_exported() -> None:
     lookout: Any = SimpleNamespace(
         interval_and_archive=timedelta(minutes=7), pace=SimpleNamespace(measured_s=None),
         observer=SimpleNamespace(statuses={}), sources=SimpleNamespace(failures={}), record_figures={},
     )  # fmt: skip
     config: Any = SimpleNamespace(steps=10, archive=timedelta(minutes=5), train=None)
     lease: Any = SimpleNamespace(covers_until=0.0)
-    figures = further_figures(config, view(), lookout, lease, 0, {})
+    ended = Attempt(number=1, failure=FailureClass.NODE, ended_at=NOW, committed_at_launch=-1, committed_at_end=2)
+    figures = further_figures(config, view(), History(attempts=(ended,)), lookout, lease, 0, {})
     time = Time()
     exporter = Exporter("c", Clock(time, time.wall), timedelta(minutes=5))
     exporter.note(view(), 100.0, 1, 0.1, timedelta(minutes=10), figures)
-    assert lines(exporter)["bivouac_reserve_seconds"] == 420
+    told = lines(exporter)
+    assert told["bivouac_reserve_seconds"] == 420
+    assert told['bivouac_failures_total{failure="node"}'] == 1 and told['bivouac_failures_total{failure="user"}'] == 0
 
 
 def test_a_utilisation_above_one_is_an_error_and_no_sample() -> None:
