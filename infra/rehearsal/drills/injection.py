@@ -12,7 +12,7 @@ from typing import Any
 from infra.record.events import Event
 from infra.record.payloads.attempts import AttemptEnded, AttemptRestartedInPlace
 from infra.record.payloads.training import TrainingFinished
-from infra.rehearsal.drills.moments import Moment, MomentKind, Moments
+from infra.rehearsal.drills.moments import BEHIND, Moment, MomentKind, Moments
 from infra.spec.drills.scenarios import Hand, Scenario
 
 _ANSWERED_WITHIN_S = 120.0
@@ -53,7 +53,7 @@ class Injection:
         if not live["in_flight"] or looked_at <= end.at:
             return None
         events = self._read_events() if scenario.leaves_events else ()
-        later_events = [event for event in events if event.at > struck.at]
+        later_events = [event for event in events if event.at > struck.at - BEHIND]
         if not set(scenario.expect.events) <= {event.kind for event in later_events}:
             return None
         last_step = struck.step
@@ -73,7 +73,7 @@ class Injection:
     def _progress_of_end(self, number: int, struck: Moment) -> Moment | None:
         """Return `recovered` once the training has ended; None after a strike at the teardown."""
         finishes = [event for event in self._read_events() if isinstance(event.payload, TrainingFinished)]
-        ends = [event for event in finishes if event.at > struck.at]
+        ends = [event for event in finishes if event.at > struck.at - BEHIND]
         return Moment(fault=number, kind="recovered", at=ends[0].at, step=struck.step) if ends else None
 
     def _places(self, live: Live, scenario: Scenario) -> dict[str, str]:

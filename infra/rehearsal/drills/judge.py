@@ -17,7 +17,7 @@ from infra.record.payloads.attempts import (
 from infra.record.payloads.checkpoints import CheckpointRestored
 from infra.record.payloads.stages import Certified, DriverTookOver
 from infra.record.payloads.training import Held, TrainingFinished
-from infra.rehearsal.drills.moments import Moment, Moments
+from infra.rehearsal.drills.moments import BEHIND, Moment, Moments
 from infra.spec.drills.scenarios import AGAIN, Expectation, Scenario
 from trainer.contract.frozen import Frozen
 
@@ -88,7 +88,8 @@ def judge(
     if scenario.stage == "teardown":
         bounds = []  # they strike together
     window_end = min((bound for bound in bounds if bound > struck.at), default=None)
-    window = [event for event in events if struck.at < event.at and (window_end is None or event.at < window_end)]
+    begin = struck.at - BEHIND
+    window = [event for event in events if begin < event.at and (window_end is None or event.at < window_end)]
     ends = [event.payload for event in window if isinstance(event.payload, AttemptEnded) and event.payload.failure]
     signs = [event for event in window if _is_sign(event, scenario.expect)]
     alerts = {
@@ -204,4 +205,4 @@ def _left(events: Sequence[Event]) -> tuple[str, ...] | None:
 
 
 def _seconds(struck: Moment, moment: datetime) -> float:
-    return round((moment - struck.at).total_seconds(), 1)
+    return max(0.0, round((moment - struck.at).total_seconds(), 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,10 @@ MomentKind = Literal["due", "struck", "over", "caught-up", "recovered", "driver-
 those before the strike was trained. `recovered`: such a step is committed. `driver-ended`: the driver gave up, and
 the drill started the same command again, as its last words say.
 `stopping`: the drill ends the campaign; what follows is no fault's."""
+
+
+BEHIND = timedelta(seconds=1)
+"""By how much the record's clock may be behind a moment's: it goes by `Date` headers, which have whole seconds."""
 
 
 class Moment(Frozen):

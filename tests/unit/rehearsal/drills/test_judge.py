@@ -74,6 +74,14 @@ def test_a_dead_node_is_told_with_its_seconds_its_losses_and_what_was_done() -> 
     assert result.left == ()
 
 
+@pytest.mark.parametrize(("end_s", "attempts"), [(-0.9, 1), (-1.1, 0)])
+def test_the_records_clock_may_be_a_second_behind_the_strikes(end_s: float, attempts: int) -> None:
+    end = (end_s, "attempt.ended", {"attempt": 1, "failure": "user", "step": 124})
+    record = [row for row in events(end) if row.payload != payload_of(*ROWS[2][1:])]
+    result = judged(NODE, record, moments())
+    assert result.attempts == attempts and (not attempts or result.sign_s == 0.0)
+
+
 @pytest.mark.parametrize(
     ("record", "seen", "problem"),
     [
