@@ -30,10 +30,10 @@ _SKIPPED = re.compile("|".join(translate(pattern) for pattern in (".*", "__pycac
 
 
 def sources(root: Path, parts: Iterable[str], excluded_names: Iterable[str] = ()) -> dict[str, Path]:
-    """Return name -> file at and below `parts` in order, without those at and below `excluded_names`. Names begin at `root`.
+    """Return name -> file at and below `parts` in order, without those at and below `excluded_names`.
 
-    Skips hidden files, editors' files and Python's cache: they change while somebody only looks, and a needless bake
-    costs the time of a held cluster's nodes.
+    Names begin at `root`. Skips hidden files, editors' files and Python's cache: they change while somebody only looks,
+    and a needless bake costs the time of a held cluster's nodes.
     """
     left_out = tuple(f"{Path(name)}/" for name in excluded_names)
     files = {}
