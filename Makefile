@@ -8,7 +8,7 @@ SPEC   ?= infra/campaigns/rehearsal.yaml
 WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup venv lock tools rehearsal open-mpi test test-all test-aws test-unit drills mutants docs gpu-wheels bench-gpu lint \
-	doctor down clean
+	lint-types lint-playbooks lint-structure lint-layers lint-style doctor down clean
 
 help:  ## What there is to make
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -91,12 +91,24 @@ bench-gpu:  ## One GPU, by python3 with torch and the wheels in .whl, without ne
 	@PYTHONPATH="build/gpu:$(CURDIR)" python3 -m tests.bench.gpu --table $(GPU_TABLE) $(BENCH); \
 	code=$$?; rm -f tests/__init__.py; exit $$code
 
+LINTS := lint-types lint-playbooks lint-structure lint-layers lint-style
 lint: venv  ## Style, types, layers, structure
+	@$(MAKE) --no-print-directory -j2 --output-sync $(LINTS)
+
+lint-style:
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+lint-types:
 	@$(BIN)/mypy --explicit-package-bases infra trainer tests
+
+lint-layers:
 	@$(BIN)/lint-imports > /dev/null || $(BIN)/lint-imports
+
+lint-structure:
 	@$(BIN)/python -m tests.structure
+
+lint-playbooks:
 	@cd playbooks && PATH="$(abspath $(BIN)):$$PATH" ansible-lint --offline -q
 
 doctor: venv  ## What is here, what is missing, and its cure

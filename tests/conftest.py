@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import boto3
-import botocore.session
 import hypothesis
 import pytest
 
 import infra  # noqa: F401  before anything imports pulumi: it sets what grpc must know of forks
 from tests.worlds.inside import pytest_collection_modifyitems
 from tests.worlds.rewriting import pytest_configure
+from tests.worlds.shared_models import share_models
 
 __all__ = ["pytest_collection_modifyitems", "pytest_configure"]
 
@@ -22,8 +21,7 @@ __all__ = ["pytest_collection_modifyitems", "pytest_configure"]
 hypothesis.settings.register_profile("bivouac", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("bivouac")
 
-# EC2's model takes half a second to read, and every session has a loader of its own.
-botocore.session.create_loader = functools.cache(botocore.session.create_loader)  # type: ignore[attr-defined]
+share_models()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import zipfile
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatch
+from fnmatch import translate
 from functools import cache
 from pathlib import Path
 
@@ -24,21 +25,23 @@ NO_CODE = ("infra/campaigns", str(ASSETS))
 """Specs: a comment in one is no reason to bake, least of all for a relaunch on a held cluster. And links."""
 _LEFT_LYING = ("*~", "#*#", "*.bak", "*.orig", "*.rej", "*.tmp", "*.sw?", "4913")
 """Files of editors, patches and merges; vim probes a folder with the last."""
+_SKIPPED = re.compile("|".join(translate(pattern) for pattern in (".*", "__pycache__", *_LEFT_LYING)))
+"""Names of files and folders."""
 
 
 def sources(root: Path, parts: Iterable[str], excluded_names: Iterable[str] = ()) -> dict[str, Path]:
-    """Return name -> file at and below `parts` in order, without those at and below `without`. Names begin at `root`.
+    """Return name -> file at and below `parts` in order, without those at and below `excluded_names`.
 
-    Skips hidden files, editors' files and Python's cache: they change while somebody only looks, and a needless bake
-    costs the time of a held cluster's nodes.
+    Names begin at `root`. Skips hidden files, editors' files and Python's cache: they change while somebody only looks,
+    and a needless bake costs the time of a held cluster's nodes.
     """
-    left_out = {Path(name) for name in excluded_names}
+    left_out = tuple(f"{Path(name)}/" for name in excluded_names)
     files = {}
     for part in parts:
         top = asset(part, root)
         for path in [top] if top.is_file() else sorted(top.rglob("*")):
             name = Path(part, path.relative_to(top))
-            if path.is_file() and _counts(name) and left_out.isdisjoint({name, *name.parents}):
+            if path.is_file() and not any(map(_SKIPPED.match, name.parts)) and not f"{name}/".startswith(left_out):
                 files[str(name)] = path
     return files
 
@@ -49,12 +52,6 @@ def digest_of(files: Mapping[str, Path], *inputs: str) -> str:
     for name, path in files.items():
         digest.update(f"{name}\0".encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _counts(path: Path) -> bool:
-    if any(part.startswith(".") or part == "__pycache__" for part in path.parts):
-        return False
-    return not any(fnmatch(part, pattern) for part in path.parts for pattern in _LEFT_LYING)
 
 
 _PARTS = ("infra", "trainer", "pyproject.toml", REQUIREMENTS)

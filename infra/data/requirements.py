@@ -239,7 +239,8 @@ def _install(
         f"--target={target}",
         f"--requirement={file}",
     ]
-    command += ["--no-compile", "--progress-bar=off", "--no-input"]
+    # What this machine has installed is nothing to the image; to look through it takes pip longer than all else.
+    command += ["--no-compile", "--progress-bar=off", "--no-input", "--no-warn-conflicts"]
     if not image.native:
         systems = [f"manylinux_2_{minor}_x86_64" for minor in range(_GLIBC[1], 16, -1)]
         command += ["--only-binary=:all:", f"--python-version={image.version}", "--implementation=cp"]

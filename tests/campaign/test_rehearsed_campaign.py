@@ -116,12 +116,13 @@ def _observed(rehearsal: Rehearsal) -> ObservedCampaign:
     with paused_ranks(rehearsal) as stopped:
         until(lambda: first.poll() is not None or stopped, "training begins")
         assert first.poll() is None, rehearsal.log()
-        nodes = rehearsal.run("shell", rehearsal.name, "--", "kubectl", "get", "nodes,pods", "-o", "wide").stdout
+        # One shell for all three: each starts for as long as what is run in it takes.
+        looks = rehearsal.run("shell", rehearsal.name, "--", "sh", "-c", LOOKS)
+        assert looks.returncode == 0, _text(looks)
+        nodes, logs, stack = looks.stdout.split(APART)
         strayed, left, denied = rehearsal.python(LEAVE_VOLUMES_AND_TRY.format(name=rehearsal.name)).split()
         listens = listening(rehearsal)
         second = rehearsal.run("run", str(rehearsal.path))
-        logs = rehearsal.run("shell", rehearsal.name, "--", "kubectl", "logs", "deployment/steward").stdout
-        stack = rehearsal.run("shell", rehearsal.name, "--", "pulumi", "stack", "--show-urns").stdout
         rehearsal.kill(first)
     leaky = rehearsal.run("run", str(rehearsal.path), timeout=HUNG_S)
     rehearsal.python(f"import boto3; boto3.client('ec2').delete_volume(VolumeId='{left}')")
@@ -133,6 +134,10 @@ def _observed(rehearsal: Rehearsal) -> ObservedCampaign:
     )  # fmt: skip
 
 
+APART = "=== apart ===\n"
+LOOKS = f" && echo '{APART.strip()}' && ".join(
+    ("kubectl get nodes,pods -o wide", "kubectl logs deployment/steward", "pulumi stack --show-urns")
+)
 LEAVE_VOLUMES_AND_TRY = """
 import boto3
 from botocore.exceptions import ClientError

@@ -14,13 +14,11 @@ from typing import Any
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from moto.moto_api._internal.models import moto_api_backend
 
 from infra.aws.account import Account as Own
-from infra.rehearsal.aws import server
 from infra.rehearsal.aws.strict.settings import SOFT
 from infra.rehearsal.aws.world import Which, World
-from tests.serving import serve
+from tests.serving import serving
 from tests.waiting import until as until
 
 
@@ -45,16 +43,9 @@ class Account:
 @contextmanager
 def emulated(site: Path, **settings: Any) -> Iterator[World]:
     """`settings`: the world's; without any it is as strict as a site is."""
-    moto_api_backend.reset()  # another module's world may have been in this process
-    world = World(work=site, tools=Path(), endpoint_url="http://127.0.0.1", **settings)
-    http = server.make(world, "127.0.0.1", 0)
-    world.endpoint_url = f"http://127.0.0.1:{http.server_port}"
-    world.start()
-    serve(http)
-    yield world
-    world.stop()
-    http.shutdown()
-    http.server_close()
+    world = World(work=site, tools=Path(), endpoint_url="", **settings)
+    with serving(world):
+        yield world
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.example import base_source_seen_once
 from tests.rehearsal.aws_account import aws, here, network, world
 from tests.rehearsal.aws_shapes import watch, watch_questions
 
-__all__ = ["aws", "here", "network", "world"]
+__all__ = ["aws", "base_source_seen_once", "here", "network", "world"]
 
 
 @pytest.fixture(scope="session")

@@ -13,39 +13,22 @@ import pytest
 import yaml
 from moto import mock_aws
 
-from infra.plan import survey as survey_module
 from infra.plan.checks import Finding, check
 from infra.plan.facts import Facts
 from infra.plan.survey import survey
-from infra.spec.campaign import MixtureSource, SpecFile, load
+from infra.spec.campaign import SpecFile, load
+from tests.example import base_source_seen_once
 from tests.root import ROOT
+
+__all__ = ["base_source_seen_once"]
 
 CAMPAIGNS = ROOT / "infra" / "campaigns"
 BASE = ROOT / "tests/unit/base.yaml"
 FRESH = date(2026, 8, 1)
 REMOVED = object()
-SOURCE = "python:stdlib"
 CONTENT = yaml.safe_load(BASE.read_text())
 
 Changes = dict[str, Any]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def base_source_seen_once() -> Iterator[None]:
-    """The base spec's source is the standard library, thousands of files that do not change meanwhile."""
-    real, seen = survey_module._look_at, dict[tuple[str, int | None], Any]()
-
-    def look(part: MixtureSource, most: int | None) -> Any:
-        if part.source != SOURCE:
-            return real(part, most)
-        key = (part.pattern, most)
-        if key not in seen:
-            seen[key] = real(part, most)
-        return seen[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(survey_module, "_look_at", look)
-        yield
 
 
 @pytest.fixture

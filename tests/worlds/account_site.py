@@ -15,11 +15,10 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from infra.rehearsal.aws import server
 from infra.rehearsal.aws.strict.settings import SOFT, Strictness
 from infra.rehearsal.aws.world import ServiceAccount, Which, World
 from infra.spec.names import Names
-from tests.serving import serve
+from tests.serving import serving
 from tests.waiting import until
 
 numbers = itertools.count(1000)
@@ -138,16 +137,8 @@ def fake_site(folder: Path, strictness: Strictness = SOFT) -> Iterator[AccountSi
         join_within_s=60.0,
         replace_impaired_after_s=0.5,
     )
-    http = server.make(world, "127.0.0.1", 0)
-    world.endpoint_url = f"http://127.0.0.1:{http.port}"
-    world.start()
-    serve(http)
-    try:
+    with serving(world):
         yield AccountSite(world, machines, planes, boto3.Session(*world.operator_key, region_name=world.region))
-    finally:
-        http.shutdown()
-        http.server_close()
-        world.stop()
 
 
 def resize(eks: Any, **request: Any) -> None:

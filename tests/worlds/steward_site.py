@@ -63,7 +63,7 @@ class Fuse:
 
 class FusedTransport(httpx2.HTTPTransport):
     def __init__(self, fuse: Fuse) -> None:
-        super().__init__(trust_env=False)
+        super().__init__(verify=False, trust_env=False)  # the fake API server speaks plain HTTP
         self._fuse = fuse
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -126,7 +126,9 @@ class StewardSite:
         return [str(event.kind) for event in self.store().events()]
 
     def client(self, fuse: Fuse) -> Client:
-        config = KubeConfig.from_one(cluster=Cluster(server=self.api.endpoint), user=User(), context_name="camp")
+        config = KubeConfig.from_one(
+            cluster=Cluster(server=self.api.endpoint, insecure=True), user=User(), context_name="camp"
+        )
         return Client(config=config, namespace=NAMESPACE, field_manager="steward", transport=FusedTransport(fuse))
 
     def steward(self, fuse: Fuse, **changes: Any) -> bool:

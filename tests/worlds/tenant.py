@@ -139,7 +139,9 @@ class TenantApi(FakeKubernetes):
         }
 
     def client(self) -> Client:
-        config = KubeConfig.from_one(cluster=Cluster(server=self.endpoint), user=User(), context_name="racks")
+        config = KubeConfig.from_one(
+            cluster=Cluster(server=self.endpoint, insecure=True), user=User(), context_name="racks"
+        )
         transport = httpx2.MockTransport(self._answer)
         return Client(config=config, namespace=SPACE, field_manager="test", trust_env=False, transport=transport)
 

@@ -16,7 +16,7 @@ import tarfile
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import distribution
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -60,6 +60,7 @@ def variables(folder: str) -> list[str]:
     return [f"PATH={folder}:/usr/local/bin:/usr/bin:/bin", f"PYTHON_VERSION={platform.python_version()}"]
 
 
+@cache
 def slim_layer() -> bytes:
     """Return a tar with a virtual environment of the steward's packages only, as links to this machine's own: a steward
     which imports more fails here as it would on AWS. The trainer's base has all of its packages."""

@@ -15,6 +15,7 @@ from functools import lru_cache
 from botocore.utils import parse_to_aware_datetime
 from moto import settings
 from moto.core import serialize
+from moto.core.base_backend import BackendDict, BaseBackend
 from moto.moto_api._internal import moto_api_backend
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import BaseWSGIServer, make_server
@@ -34,6 +35,8 @@ MODULES = (
     "ec2.templates", "s3.kms", "logs", "ec2.residual", "tagging", "faults", "strict.buckets", "journal",
 )  # fmt: skip
 """Installed in this order by `install(world: World) -> None` of each."""
+SETTINGS = ("MOTO_ACCOUNT_ID", "MOTO_IAM_LOAD_MANAGED_POLICIES")
+"""Variables of the environment that moto reads while it serves."""
 TIMES = 10_000
 CREDENTIALS = "credentials.json"
 """File in <work>/aws: the keys of the operator (top level) and of the emulator's principal, for the starter."""
@@ -46,19 +49,28 @@ class RequestHandler(MotoRequestHandler):
 
 def build(world: World) -> Gateway:
     """Return the application of a new, empty account: principals first, then every service."""
-    os.environ |= {"MOTO_ACCOUNT_ID": world.account, "MOTO_IAM_LOAD_MANAGED_POLICIES": "true"}
+    _forget()
+    os.environ |= dict(zip(SETTINGS, (world.account, "true"), strict=True))
     # The gateway checks the same users, roles and policies, but evaluates Resource and Condition too.
     settings.INITIAL_NO_AUTH_ACTION_COUNT = float("inf")
     # Errors that a service's model does not list are normal, such as access denied.
     warnings.filterwarnings("ignore", "Exception.* does not match an error shape", module="moto.core.serialize")
     # A listing of S3 converts the time of each object, which dateutil parses anew.
     serialize.parse_to_aware_datetime = lru_cache(TIMES)(parse_to_aware_datetime)
-    moto_api_backend.reset()
     access.create_principals(world)
     for name in MODULES:
         importlib.import_module(f"infra.rehearsal.aws.{name}").install(world)
     world.routes["/_site/ready"] = lambda query, body: (200, {"ready": True, "endpoint": world.endpoint_url})
     return Gateway(world)
+
+
+def _forget() -> None:
+    """Drop what another world of this process has left. moto makes each backend anew before it drops it, EC2's with
+    thousands of public images; only those that hold something outside of themselves need that."""
+    for backends in BackendDict._instances:  # type: ignore[misc]
+        if backends.backend.reset is BaseBackend.reset:
+            backends.clear()
+    moto_api_backend.reset()
 
 
 def write_credentials(world: World) -> None:

@@ -43,6 +43,7 @@ def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CampaignSite]:
     folder = tmp_path_factory.mktemp("looked-at")
     with camp(folder) as one, pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_SITE", "in-process")
+        patch.setenv("BIVOUAC_CACHE", str(folder / "cache"))  # `list` would ask the sites of this machine too
         archive = buckets(one.spec.account, REGION).archive
         with one.opened() as context:
             identity = context.identity

@@ -92,7 +92,9 @@ class Racks:
 
     def steward(self, s3: Any) -> tuple[Event, ...]:
         """One steward to its end; the record that it leaves."""
-        kube = KubeConfig.from_one(cluster=Cluster(server=self.api.endpoint), user=User(), context_name="racks")
+        kube = KubeConfig.from_one(
+            cluster=Cluster(server=self.api.endpoint, insecure=True), user=User(), context_name="racks"
+        )
         client = Client(config=kube, namespace=SPACE, field_manager="steward", trust_env=False)
         return run_steward(self.spec, self.bucket, s3, client)
 

@@ -82,7 +82,9 @@ def gang(site: AccountSite) -> Iterator[Gang]:
     """A record of its own for each test; the two nodes are the same until one is given back."""
     campaign = f"killed{next(numbers)}"
     api = FakeKubernetes(lambda: [node_of(machine) for machine in site.alive()])
-    config = KubeConfig.from_one(cluster=Cluster(server=api.endpoint), user=User(), context_name="killed")
+    config = KubeConfig.from_one(
+        cluster=Cluster(server=api.endpoint, insecure=True), user=User(), context_name="killed"
+    )
     client = Client(config=config, namespace=NAMESPACE, field_manager="steward", trust_env=False)
     store = CampaignStore(site.client("s3"), "state", campaign, "first")
     made = Gang(site, api, store, client, GpuNodes(site, client, NAMES, lambda: None), campaign)  # type: ignore[arg-type]

@@ -33,21 +33,21 @@ def test_each_alert_has_series_and_each_of_these_is_an_alert() -> None:
 
 def test_all_alerts_fire_on_their_series_and_stay_quiet_before(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(json.dumps(rule_groups()))
-    failures = []
+    tests = []
     for name, row in SERIES.items():
         series = [{"series": series, "values": values} for series, values in row["series"].items()]
         moments = {at: count for count, key in enumerate(("quiet_at", "fires_at")) for at in seconds_of(row[key])}
-        for at, count in moments.items():
-            query = f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)'
-            wanted = [{"labels": "{}", "value": count}]
-            test = {"interval": "15s", "input_series": series, "promql_expr_test": [
-                {"expr": query, "eval_time": f"{at}s", "exp_samples": wanted}]}  # fmt: skip
-            document = {"rule_files": ["rules.yaml"], "evaluation_interval": "15s", "tests": [test]}
-            (tmp_path / "test.yaml").write_text(json.dumps(document))
-            answer = promtool("test", "rules", tmp_path / "test.yaml")
-            if answer.returncode:
-                failures.append(f"{name} at {at} s, wanted {count}: {answer.stdout[-600:]}{answer.stderr[-600:]}")
-    assert not failures, "\n".join(failures)
+        query = f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)'
+        looks = [
+            {"expr": query, "eval_time": f"{at}s", "exp_samples": [{"labels": "{}", "value": count}]}
+            for at, count in moments.items()
+        ]
+        tests.append({"name": name, "interval": "15s", "input_series": series, "promql_expr_test": looks})
+    # One program for all: it starts for as long as it looks at ten alerts.
+    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "15s", "tests": tests}
+    (tmp_path / "test.yaml").write_text(json.dumps(document))
+    answer = promtool("test", "rules", tmp_path / "test.yaml")
+    assert answer.returncode == 0, answer.stdout[-6000:] + answer.stderr[-6000:]
 
 
 @pytest.mark.parametrize("name", [name for name, row in SERIES.items() if "summary" in row])

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import botocore.session
 import pytest
 from botocore.exceptions import UnknownServiceError
-from botocore.model import Shape
+from botocore.model import OperationModel, Shape
 
 from infra.rehearsal.aws.iam.policies import listed
 from tests.service_authorization import actions
@@ -51,15 +52,22 @@ def marked_on_everything(documents: list[Document]) -> Iterator[str]:
             yield action
 
 
+@cache
 def has_secret(action: str) -> bool:
     service, _, name = action.partition(":")
+    operation = operations(service).get(name.lower())
+    output = operation.output_shape if operation else None
+    return output is not None and any(shape.metadata.get("sensitive") for shape in shapes(output))
+
+
+@cache
+def operations(service: str) -> dict[str, OperationModel]:
+    """Return the operations of a prefix of actions by their names in lower case."""
     try:
         model = botocore.session.get_session().get_service_model(MODELS.get(service, service))
     except UnknownServiceError:
         pytest.fail(f"botocore has no model for {service}: MODELS must name it")
-    by_lower = {operation.lower(): operation for operation in model.operation_names}
-    output = model.operation_model(by_lower[name.lower()]).output_shape if name.lower() in by_lower else None
-    return output is not None and any(shape.metadata.get("sensitive") for shape in shapes(output))
+    return {name.lower(): model.operation_model(name) for name in model.operation_names}
 
 
 def shapes(shape: Shape, within: frozenset[str] = frozenset()) -> Iterator[Shape]:
