@@ -11,8 +11,10 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,25 @@ def run_module(name: str, *arguments: str, folder: Path) -> subprocess.Completed
     errors.unlink(missing_ok=True)
     code = start_module(name, list(arguments), dict(os.environ), out, errors).wait()
     return subprocess.CompletedProcess([name, *arguments], code, out.read_text(), errors.read_text())
+
+
+def run_ranks(rank: Callable[..., None], count: int, folder: Path, **arguments: Any) -> None:
+    """Call a function of a module with `folder` and what JSON holds, in forks of the warm process that are the ranks of
+    one node. An error of one of them fails the test."""
+    program = f"import json, sys; from {rank.__module__} import {rank.__name__} as rank; from pathlib import Path; "
+    program += "rank(folder=Path(sys.argv[1]), **json.loads(sys.argv[2]))"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1]), "WORLD_SIZE": str(count)}
+    logs = [folder / f"rank-{number}.log" for number in range(count)]
+    started = [
+        warm().start(
+            program, [str(folder), json.dumps(arguments)],
+            os.environ | SETTINGS | place | {"RANK": str(number), "LOCAL_RANK": str(number)}, log,
+        )
+        for number, log in enumerate(logs)
+    ]  # fmt: skip
+    codes = [process.wait() for process in started]
+    assert codes == [0] * count, "".join(log.read_text()[-3000:] for log in logs)
 
 
 def _serve() -> None:
