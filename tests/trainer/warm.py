@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import json
 import os
 import select
@@ -14,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from tests.root import ROOT
 AGENT = "from trainer.builtin import agent; agent._exit(agent.main())"
 SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 """What an agent sets before it imports torch, which is too late for one that is forked."""
+NAMED = ("transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama")
+"""Modules of which every rank of a named model makes use: it takes 2 s to import them."""
 _POLL_S = 0.01
 
 
@@ -68,10 +71,17 @@ class WarmStart:
         atexit.register(self._input.close)
 
     def start(
-        self, program: str, arguments: list[str], environment: dict[str, str], log: Path, errors: Path | None = None
+        self,
+        program: str,
+        arguments: list[str],
+        environment: dict[str, str],
+        log: Path,
+        errors: Path | None = None,
+        ahead: Sequence[str] = (),
     ) -> Process:
-        """Fork; the child executes `program` with these arguments. Output goes to `log`, errors too or apart."""
-        request = {"program": program, "argv": ["-c", *arguments], "env": environment}
+        """Fork; the child executes `program` with these arguments. Output goes to `log`, errors too or apart. `ahead`:
+        modules that the warm process imports before, once for all."""
+        request = {"program": program, "argv": ["-c", *arguments], "env": environment, "ahead": ahead}
         request |= {"log": str(log), "errors": str(errors or log)}
         self._input.write(json.dumps(request).encode() + b"\n")
         while True:
@@ -101,10 +111,17 @@ def warm() -> WarmStart:
     return WarmStart()
 
 
-def start_module(name: str, arguments: list[str], environment: dict[str, str], log: Path, *errors: Path) -> Process:
+def start_module(
+    name: str,
+    arguments: list[str],
+    environment: dict[str, str],
+    log: Path,
+    *errors: Path,
+    ahead: Sequence[str] = (),
+) -> Process:
     """`python -m NAME` in a fork of the warm process."""
     program = f"import runpy; runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
-    return warm().start(program, arguments, environment | SETTINGS, log, *errors)
+    return warm().start(program, arguments, environment | SETTINGS, log, *errors, ahead=ahead)
 
 
 def run_module(name: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -136,6 +153,7 @@ def run_ranks(rank: Callable[..., None], count: int, folder: Path, **arguments: 
 
 def _serve() -> None:
     import deepspeed  # noqa: F401
+    import torch._dynamo  # noqa: F401  optimizers import it at their first step
 
     import trainer.builtin.agent
     import trainer.builtin.assembly
@@ -151,7 +169,10 @@ def _serve() -> None:
                 break
             *lines, rest = (rest + more).split(b"\n")
             for line in lines:
-                pid = _fork(json.loads(line))
+                request = json.loads(line)
+                for name in request["ahead"]:
+                    importlib.import_module(name)
+                pid = _fork(request)
                 running.add(pid)
                 answers.write(json.dumps({"pid": pid}).encode() + b"\n")
         for pid in list(running):
