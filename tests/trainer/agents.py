@@ -199,8 +199,8 @@ class Attempt:
         return warm().start(program, arguments, environment, self.log(node), ahead=ahead)
 
 
-def run(world: World, number: int, nodes: int = 2, ranks_per_node: int = 1, cold: bool = False) -> Attempt:
+def run(world: World, number: int, nodes: int = 2, ranks_per_node: int = 1) -> Attempt:
     """An attempt from its start to its end."""
-    with Attempt(world, number, nodes, ranks_per_node, cold=cold) as attempt:
+    with Attempt(world, number, nodes, ranks_per_node) as attempt:
         attempt.wait()
     return attempt

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
@@ -159,6 +160,7 @@ def _serve() -> None:
     import trainer.builtin.assembly
     import trainer.builtin.ranks  # noqa: F401
 
+    gc.freeze()
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     running: set[int] = set()
     rest = b""
@@ -170,8 +172,7 @@ def _serve() -> None:
             *lines, rest = (rest + more).split(b"\n")
             for line in lines:
                 request = json.loads(line)
-                for name in request["ahead"]:
-                    importlib.import_module(name)
+                _import(request["ahead"])
                 pid = _fork(request)
                 running.add(pid)
                 answers.write(json.dumps({"pid": pid}).encode() + b"\n")
@@ -183,6 +184,14 @@ def _serve() -> None:
                 answers.write(json.dumps({"ended": pid, "code": code}).encode() + b"\n")
     for pid in running:
         os.kill(pid, signal.SIGKILL)
+
+
+def _import(names: Sequence[str]) -> None:
+    """Import modules, and let no fork look through them for garbage: a loop of training does so three times."""
+    for name in names:
+        if name not in sys.modules:
+            importlib.import_module(name)
+            gc.freeze()
 
 
 def _fork(request: dict[str, Any]) -> int:
