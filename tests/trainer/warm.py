@@ -117,12 +117,12 @@ def start_module(
     arguments: list[str],
     environment: dict[str, str],
     log: Path,
-    *errors: Path,
+    errors: Path | None = None,
     ahead: Sequence[str] = (),
 ) -> Process:
     """`python -m NAME` in a fork of the warm process."""
     program = f"import runpy; runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
-    return warm().start(program, arguments, environment | SETTINGS, log, *errors, ahead=ahead)
+    return warm().start(program, arguments, environment | SETTINGS, log, errors, ahead)
 
 
 def run_module(name: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
