@@ -2,6 +2,9 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 SPEC   ?= infra/campaigns/rehearsal.yaml
+# Containers often forbid Python to keep what it compiles. Each process that a test starts would then compile all modules
+# anew: to collect the tests takes 17.6 s of a processor so, and 9.6 s with what an earlier process compiled.
+export PYTHONDONTWRITEBYTECODE :=
 # A file's tests share a world, so a file stays with one worker; whole campaigns, the longest, come first as they stand.
 # Tests wait for a part of their time for what they started, so there are three workers for two cores; with four, whole
 # campaigns took twice as long, and all tests longer.

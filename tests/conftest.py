@@ -41,8 +41,11 @@ def pytest_collection() -> Generator[None, Any, Any]:
 @pytest.fixture(scope="session")
 def moto_server() -> Iterator[str]:
     """The address of moto's server, one for all tests of a process: moto keeps one world for all of its servers."""
+    from moto import backends
     from moto.server import ThreadedMotoServer
 
+    modules = list(backends.list_of_moto_modules())  # each request would list moto's folder anew
+    backends.list_of_moto_modules = lambda: modules
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

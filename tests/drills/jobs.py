@@ -36,7 +36,6 @@ SCRIPT = (ROOT / "tests/drills/parts/jobs_script.py").read_text()
 AT_ONCE = 6
 """A case waits for seals most of its time."""
 CLIENT = {"PYTHONPATH": str(ROOT / "trainer/client")}
-SUPERVISOR = ("-m", "trainer.supervisor")
 
 
 _LOST = {-9}
@@ -75,7 +74,7 @@ def play(chance: random.Random, plan: dict[str, Any], folder: Path, patience_s: 
     damaged: dict[int, int] = {}
     for number, orders in enumerate(plan["attempts"], 1):
         dying = ("-m", "tests.drills.parts.jobs_dying", *map(str, orders["sealing"]))
-        done = history.attempt(dying if orders["sealing"] else SUPERVISOR)
+        done = history.attempt(dying if orders["sealing"] else ())
         if set(done.codes) != _LOST or number == len(plan["attempts"]):
             break
         if (rank := plan["attempts"][number]["new_disk"]) >= 0:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests import waiting
 from tests.root import ROOT
-from tests.trainer.warm import AGENT, SETTINGS, Process, warm
+from tests.trainer.warm import AGENT, NAMED, SETTINGS, Process, warm
 from trainer.contract import COMMITTED_NAME, Env, TrainConfig, step_folder
 from trainer.contract.exits import TERMINATION_LOG_VARIABLE
 
@@ -195,11 +195,12 @@ class Attempt:
             shared = world.config.shared_tier or world.shared / world.config.campaign
             manifest = f"{shared}/{step_folder(self.hold.committed)}/{COMMITTED_NAME}"
             program, arguments = HELD, [str(self.hold.step), str(manifest), *arguments]
-        return warm().start(program, arguments, environment, self.log(node))
+        ahead = NAMED if world.config.model.name else ()
+        return warm().start(program, arguments, environment, self.log(node), ahead=ahead)
 
 
-def run(world: World, number: int, nodes: int = 2, ranks_per_node: int = 1, cold: bool = False) -> Attempt:
+def run(world: World, number: int, nodes: int = 2, ranks_per_node: int = 1) -> Attempt:
     """An attempt from its start to its end."""
-    with Attempt(world, number, nodes, ranks_per_node, cold=cold) as attempt:
+    with Attempt(world, number, nodes, ranks_per_node) as attempt:
         attempt.wait()
     return attempt

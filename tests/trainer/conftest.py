@@ -36,8 +36,9 @@ def config(data: Path) -> TrainConfig:
 
 @pytest.fixture(scope="session")
 def twin(data: Path, config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Attempt:
-    """A whole run of two nodes that nothing disturbed; its agents start as in a pod."""
-    attempt = run(World(tmp_path_factory.mktemp("twin"), data, config), 1, cold=True)
+    """A whole run of two nodes that nothing disturbed. `tests.bench.in_place`, which a test runs, and a rehearsal have
+    agents that start as in a pod: two of them import for 8 s of a processor."""
+    attempt = run(World(tmp_path_factory.mktemp("twin"), data, config), 1)
     assert [agent.returncode for agent in attempt.agents] == [0, 0], attempt.log(0).read_text()
     return attempt
 

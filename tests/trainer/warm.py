@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
+import importlib
 import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,8 @@ from tests.root import ROOT
 AGENT = "from trainer.builtin import agent; agent._exit(agent.main())"
 SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 """What an agent sets before it imports torch, which is too late for one that is forked."""
+NAMED = ("transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama")
+"""Modules of which every rank of a named model makes use: it takes 2 s to import them."""
 _POLL_S = 0.01
 
 
@@ -66,10 +72,17 @@ class WarmStart:
         atexit.register(self._input.close)
 
     def start(
-        self, program: str, arguments: list[str], environment: dict[str, str], log: Path, errors: Path | None = None
+        self,
+        program: str,
+        arguments: list[str],
+        environment: dict[str, str],
+        log: Path,
+        errors: Path | None = None,
+        ahead: Sequence[str] = (),
     ) -> Process:
-        """Fork; the child executes `program` with these arguments. Output goes to `log`, errors too or apart."""
-        request = {"program": program, "argv": ["-c", *arguments], "env": environment}
+        """Fork; the child executes `program` with these arguments. Output goes to `log`, errors too or apart. `ahead`:
+        modules that the warm process imports before, once for all."""
+        request = {"program": program, "argv": ["-c", *arguments], "env": environment, "ahead": ahead}
         request |= {"log": str(log), "errors": str(errors or log)}
         self._input.write(json.dumps(request).encode() + b"\n")
         while True:
@@ -99,10 +112,17 @@ def warm() -> WarmStart:
     return WarmStart()
 
 
-def start_module(name: str, arguments: list[str], environment: dict[str, str], log: Path, *errors: Path) -> Process:
+def start_module(
+    name: str,
+    arguments: list[str],
+    environment: dict[str, str],
+    log: Path,
+    errors: Path | None = None,
+    ahead: Sequence[str] = (),
+) -> Process:
     """`python -m NAME` in a fork of the warm process."""
     program = f"import runpy; runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
-    return warm().start(program, arguments, environment | SETTINGS, log, *errors)
+    return warm().start(program, arguments, environment | SETTINGS, log, errors, ahead)
 
 
 def run_module(name: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -113,13 +133,34 @@ def run_module(name: str, *arguments: str, folder: Path) -> subprocess.Completed
     return subprocess.CompletedProcess([name, *arguments], code, out.read_text(), errors.read_text())
 
 
+def run_ranks(rank: Callable[..., None], count: int, folder: Path, **arguments: Any) -> None:
+    """Call a function of a module with `folder` and what JSON holds, in forks of the warm process that are the ranks of
+    one node. An error of one of them fails the test."""
+    program = f"import json, sys; from {rank.__module__} import {rank.__name__} as rank; from pathlib import Path; "
+    program += "rank(folder=Path(sys.argv[1]), **json.loads(sys.argv[2]))"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1]), "WORLD_SIZE": str(count)}
+    logs = [folder / f"rank-{number}.log" for number in range(count)]
+    started = [
+        warm().start(
+            program, [str(folder), json.dumps(arguments)],
+            os.environ | SETTINGS | place | {"RANK": str(number), "LOCAL_RANK": str(number)}, log,
+        )
+        for number, log in enumerate(logs)
+    ]  # fmt: skip
+    codes = [process.wait() for process in started]
+    assert codes == [0] * count, "".join(log.read_text()[-3000:] for log in logs)
+
+
 def _serve() -> None:
     import deepspeed  # noqa: F401
+    import torch._dynamo  # noqa: F401  optimizers import it at their first step
 
     import trainer.builtin.agent
     import trainer.builtin.assembly
     import trainer.builtin.ranks  # noqa: F401
 
+    gc.freeze()
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     running: set[int] = set()
     rest = b""
@@ -130,7 +171,9 @@ def _serve() -> None:
                 break
             *lines, rest = (rest + more).split(b"\n")
             for line in lines:
-                pid = _fork(json.loads(line))
+                request = json.loads(line)
+                _import(request["ahead"])
+                pid = _fork(request)
                 running.add(pid)
                 answers.write(json.dumps({"pid": pid}).encode() + b"\n")
         for pid in list(running):
@@ -141,6 +184,14 @@ def _serve() -> None:
                 answers.write(json.dumps({"ended": pid, "code": code}).encode() + b"\n")
     for pid in running:
         os.kill(pid, signal.SIGKILL)
+
+
+def _import(names: Sequence[str]) -> None:
+    """Import modules, and let no fork look through them for garbage: a loop of training does so three times."""
+    for name in names:
+        if name not in sys.modules:
+            importlib.import_module(name)
+            gc.freeze()
 
 
 def _fork(request: dict[str, Any]) -> int:

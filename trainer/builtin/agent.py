@@ -27,6 +27,7 @@ from trainer.builtin.failures import recorder
 from trainer.builtin.failures.verdict import cause_of
 from trainer.builtin.heartbeat import forget_beats, read_beats
 from trainer.builtin.rank import import_ahead, rank_main
+from trainer.builtin.ranks import Ranks
 from trainer.builtin.serving import Node, new_token
 from trainer.contract import CONFIG_FILE, DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Env
 from trainer.contract.exits import PEER_LOST, write_termination
@@ -43,8 +44,6 @@ from trainer.supervisor.life import live
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
-
-    from trainer.builtin.ranks import Ranks
 
 _LOOK_S = 0.2
 
@@ -106,9 +105,6 @@ class TrainerJob(Node):
         new_token()
         self._prepare_environment()
         recorder.switch_on(os.environ, self.run_folder, self.settings.collective_timeout_s)
-        # Torch reads thread counts at its import: after the environment is set, once for agent and ranks.
-        from trainer.builtin.ranks import Ranks
-
         host, port = split_endpoint(self.place.rendezvous)
         wait_for_name(host, self._join_timeout_s)
         store = self._join_in_order((host, port))
@@ -121,6 +117,7 @@ class TrainerJob(Node):
 
     def _join_in_order(self, endpoint: tuple[str, int]) -> TCPStore:
         """Join the other nodes, and take the rank that fits what this node holds. Return the gang's store."""
+        # Torch reads thread counts at its import: after the environment is set, once for agent and ranks.
         from trainer.builtin.rank_order import agree, standing
         from trainer.store import open_store
 

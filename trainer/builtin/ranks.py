@@ -16,9 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from torch.distributed import PrefixStore, TCPStore
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.builtin.failures import first_end
 from trainer.builtin.heartbeat import read_beats
@@ -27,6 +25,9 @@ from trainer.events import emit
 from trainer.place import Paths
 from trainer.supervisor.family import end_with_parent
 from trainer.supervisor.place import Place
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
 
 _LOOK_S = 0.2
 _COPY_S = 0.1
@@ -187,6 +188,8 @@ class Ranks:
         return len(beats) == self._place.ranks_per_node and all(beat.step_seconds is not None for beat in beats)
 
     def _wait_for_others(self, generation: int) -> None:
+        from torch.distributed import PrefixStore
+
         store = PrefixStore(f"ended-{generation}", self.store)
         with contextlib.suppress(RuntimeError):  # they are late, or pod 0 has gone
             if store.add("nodes", 1) == self._place.node_count:

@@ -15,7 +15,7 @@ import pytest
 from infra.plan.catalogue import limits
 from tests.root import ROOT
 from tests.trainer.agents import PORT
-from tests.trainer.warm import start_module
+from tests.trainer.warm import SETTINGS, Process, start_module, warm
 from trainer.contract import Env, Expectation, HealthReport, Verdict
 from trainer.contract.exits import TERMINATION_LOG_VARIABLE
 from trainer.health.fabric import bus_bandwidth
@@ -101,7 +101,7 @@ def test_the_node_whose_clock_is_off_is_the_one_that_is_blamed_also_when_it_is_t
 
 def test_the_first_process_knows_every_nodes_host_on_the_fabric_before_the_gang_joins(tmp_path: Path) -> None:
     file, outs = tmp_path / "expectation.json", [tmp_path / f"out-{node}.json" for node in range(2)]
-    processes = list[subprocess.Popen[bytes]]()
+    processes = list[Process]()
     file.write_text(PLAIN.model_dump_json())
     network = f"127.{random.randint(1, 250)}.{random.randint(0, 250)}."
     for node, out in enumerate(outs):
@@ -113,9 +113,9 @@ def test_the_first_process_knows_every_nodes_host_on_the_fabric_before_the_gang_
         # They meet, and none can join the gang.
         code = "import trainer.health.fabric as f; f.Fabric.join = lambda self: open('/nowhere'); f.main()"
         words = ["--expectation", str(file), "--local-rank", "0", "--locals", "1", "--out", str(out)]
-        command = [sys.executable, "-c", code, *words, "--join-timeout-s", "300"]
-        processes.append(subprocess.Popen(command, cwd=ROOT, env=environment))
-    assert [process.wait() for process in processes] == [0, 0]
+        words += ["--join-timeout-s", "300"]
+        processes.append(warm().start(code, words, environment | SETTINGS, tmp_path / f"{node}.log"))
+    assert [process.wait() for process in processes] == [0, 0], (tmp_path / "0.log").read_text()
     first, second = (json.loads(out.read_text()) for out in outs)
     assert first["hosts"] == {"node-0": "", "node-1": ""} and second["hosts"] == {}
     assert first["error"] and second["error"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.unit.trainer.supervised import Supervisors, events, kill_node
+from tests.unit.trainer.supervised import Supervisors, events, kill_node, supervisor
 from trainer.contract import Termination
 
 PATIENCE_S = 120.0
@@ -219,9 +219,9 @@ class History:
                 break
         return self
 
-    def attempt(self, program: tuple[str, ...] = ("-m", "trainer.supervisor")) -> Attempt:
-        """Run the next attempt to its end."""
-        self.camp.program = program
+    def attempt(self, program: tuple[str, ...] = ()) -> Attempt:
+        """Run the next attempt to its end. `program`: what Python runs in place of the supervisor."""
+        self.camp.program = program or (supervisor(),)
         done = self._run(len(self.attempts) + 1, self.case.prelude + self.case.script)
         self.attempts.append(done)
         return done

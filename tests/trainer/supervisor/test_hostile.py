@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.unit.trainer.supervised import Supervisors, events, printed
+from tests.unit.trainer.supervised import Supervisors, events, printed, supervisor
 from tests.waiting import until
 from trainer.contract import AGENT_PORT, ExitCode, Status
 
@@ -290,7 +290,7 @@ def test_a_node_that_dies_while_a_checkpoint_is_written_leaves_the_newest_whole_
     assert set(expected) >= {1}, "some died before the second one was sealed"
     again = []
     for camp in camps:
-        camp.program = ("-m", "trainer.supervisor")
+        camp.program = (supervisor(),)
         again.append(camp.start(2, *python(WRITER, "3", "-1"), steps=3))
     for camp, process, when, newest in zip(camps, again, moments, expected, strict=True):
         said = process.communicate()[0]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.trainer.supervised import SECRET, Supervisors
+from tests.unit.trainer.supervised import SECRET, Supervisors, supervisor
 from tests.waiting import HUNG_S, until
 from trainer.contract import ExitCode
 from trainer.contract.workload import Judgement
@@ -52,7 +52,7 @@ class Judging:
     """A campaign whose training is over, with sealed checkpoints, and its judge."""
 
     def __init__(self, root: Path) -> None:
-        self.camp = Supervisors(root, program=("-m", "trainer.supervisor", "evaluate"))
+        self.camp = Supervisors(root, program=(supervisor(), "evaluate"))
         (self.camp.tier / "export").mkdir(parents=True)
         for step in (20, 30):
             self.seal(step)

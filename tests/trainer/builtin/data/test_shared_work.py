@@ -113,7 +113,7 @@ def test_any_number_of_workers_gives_the_drivers_bytes(client: Any, tmp_path: Pa
     recipe = put(client, "whole")
     alone = by_the_driver(recipe, tmp_path / "alone")
     assert sum(name.endswith(".bin") for name in alone) > 5, "several shards, of both parts"
-    for workers in (1, 2, 5):
+    for workers in (1, 5):  # three pack samples below
         forget(client)
         digest = together(work_of(recipe, workers), tmp_path / str(workers), client)
         assert digest == hashlib.sha256(alone[DATA_MANIFEST_NAME]).hexdigest()

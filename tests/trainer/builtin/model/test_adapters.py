@@ -138,7 +138,7 @@ def weights_of(trained: Trained) -> dict[str, torch.Tensor]:
     return load_weights(folder, manifest_of(trained.attempt.world, LAST), trained.config.model)
 
 
-def test_twenty_steps_have_the_losses_of_peft_with_a_plain_loop(whole: Trained) -> None:
+def test_a_dozen_steps_have_the_losses_of_peft_with_a_plain_loop(whole: Trained) -> None:
     wanted, model = plain_loop(whole)
     losses = whole.attempt.losses()
     seen = [losses[step] for step in range(1, LAST + 1)]

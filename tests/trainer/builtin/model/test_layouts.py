@@ -16,7 +16,7 @@ from trainer.builtin.checkpoint.convert.export import export
 from trainer.builtin.evaluate import evaluate
 from trainer.contract import ExitCode, Layout, ModelConfig, ParallelConfig, TrainConfig
 
-LAST = 20
+LAST = 12
 HALF = LAST // 2
 LOSS = {"float32": 1e-5, "bfloat16": 1e-3}
 """Largest relative difference of a loss from one process's."""
@@ -117,7 +117,7 @@ def exported(attempt: Attempt, out: Path) -> dict[str, torch.Tensor]:
     return load_file(out / "model.safetensors")
 
 
-def test_twenty_steps_have_the_losses_of_one_process_and_count_each_sequence_once(
+def test_a_dozen_steps_have_the_losses_of_one_process_and_count_each_sequence_once(
     whole: tuple[Form, Attempt, Attempt],
 ) -> None:
     form, many, one = whole

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
 from trainer.builtin.tuning.garbage import EVERY, collection
+
+Call = Callable[[Callable[[], None]], None]
 
 
 class Circle:
@@ -16,14 +20,15 @@ class Circle:
         self.me = self
 
 
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    yield
-    gc.unfreeze()
-    gc.enable()
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Call]:
+    """Call in a process of its own: a whole collection of all that the tests have imported takes a second, and what the
+    loop sets aside and gives back is also what these tests have set aside."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        yield lambda work: process.submit(work).result()
 
 
-def test_a_circle_of_a_step_lives_until_a_step_whose_number_is_due() -> None:
+def circle_of_a_step() -> None:
     with collection() as garbage:
         garbage.collect_after(EVERY + 1)  # the first step of this attempt
         gone = weakref.ref(Circle())
@@ -34,7 +39,7 @@ def test_a_circle_of_a_step_lives_until_a_step_whose_number_is_due() -> None:
         assert gone() is None
 
 
-def test_python_collects_nothing_on_its_own_in_a_loop_and_everything_after_it() -> None:
+def loop_that_fails() -> None:
     with pytest.raises(KeyError), collection():
         gone = weakref.ref(Circle())
         _ = [[index] for index in range(200_000)]  # many times the threshold
@@ -43,9 +48,21 @@ def test_python_collects_nothing_on_its_own_in_a_loop_and_everything_after_it() 
     assert gc.isenabled() and gc.get_freeze_count() == 0
 
 
-def test_what_was_there_before_the_loop_and_after_its_first_step_is_not_looked_at_again() -> None:
+def first_step() -> None:
     with collection() as garbage:
         before = gc.get_freeze_count()
         kept = [Circle() for _ in range(1000)]
         garbage.collect_after(1)
         assert gc.get_freeze_count() >= before + len(kept)
+
+
+def test_a_circle_of_a_step_lives_until_a_step_whose_number_is_due(apart: Call) -> None:
+    apart(circle_of_a_step)
+
+
+def test_python_collects_nothing_on_its_own_in_a_loop_and_everything_after_it(apart: Call) -> None:
+    apart(loop_that_fails)
+
+
+def test_what_was_there_before_the_loop_and_after_its_first_step_is_not_looked_at_again(apart: Call) -> None:
+    apart(first_step)

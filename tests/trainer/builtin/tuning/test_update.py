@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing
 
 from tests.trainer.builtin.model.operations import Operations
+from tests.trainer.warm import run_ranks
 from trainer.builtin import engine as engines
 from trainer.contract import ModelConfig, TrainConfig
 
@@ -31,10 +30,8 @@ def weights_of(engine: Any) -> str:
     return "".join(tensor.detach().numpy().tobytes().hex() for tensor in tensors)
 
 
-def train(rank: int, port: int, stage: int, folder: Path) -> None:
+def train(stage: int, folder: Path) -> None:
     """Train the same steps with DeepSpeed's checks and with fewer; write weights, steps taken and waits of both."""
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    os.environ |= {"MASTER_PORT": str(port), "DS_ACCELERATOR": "cpu"}
     torch.set_num_threads(1)
     config = TrainConfig.model_validate(
         {
@@ -64,9 +61,7 @@ def train(rank: int, port: int, stage: int, folder: Path) -> None:
 
 @pytest.mark.parametrize(("stage", "waits"), [(0, 4), (1, 1), (2, 1)])
 def test_the_same_steps_are_taken_with_the_same_bits_and_fewer_waits(stage: int, waits: int, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    torch.multiprocessing.spawn(train, (port, stage, tmp_path), nprocs=1)
+    run_ranks(train, 1, tmp_path, stage=stage)
     document = json.loads((tmp_path / "seen.json").read_text())
     before, after = document["before"], document["after"]
     assert [row["weights"] for row in before] == [row["weights"] for row in after]
@@ -91,11 +86,10 @@ def test_another_version_of_deepspeed_and_ranks_of_one_model_keep_their_own_way(
     assert left_alone(1)
 
 
-def train_one_model(rank: int, port: int, folder: Path) -> None:
+def train_one_model(folder: Path) -> None:
     """Train as one of two ranks that compute one model; in the `BROKEN` step the second has a broken gradient of a
     parameter that both have whole."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    os.environ |= {"MASTER_PORT": str(port), "DS_ACCELERATOR": "cpu"}
+    rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
     config = TrainConfig.model_validate(
         {
@@ -120,9 +114,7 @@ def train_one_model(rank: int, port: int, folder: Path) -> None:
 
 
 def test_a_gradient_that_only_the_second_of_a_models_ranks_has_broken_is_refused_by_both(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    torch.multiprocessing.spawn(train_one_model, (port, tmp_path), nprocs=2)
+    run_ranks(train_one_model, 2, tmp_path)
     for rank in range(2):
         document = json.loads((tmp_path / f"{rank}.json").read_text())
         assert document["taken"] == [step != BROKEN for step in range(STEPS)] and document["sound"], document

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.builtin.watch.reading import CASES, WORLD
-from tests.trainer.warm import start_module
+from tests.trainer.warm import NAMED, start_module
 from trainer.builtin.model import build
 from trainer.builtin.watch.signals import BLOCK_GROUPS, Groups
 from trainer.contract import ModelConfig
@@ -35,6 +35,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         start_module(
             "tests.trainer.builtin.watch.reading", [str(folder)],
             dict(os.environ) | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, folder / f"{rank}.log",
+            ahead=NAMED,
         )
         for rank in range(WORLD)
     ]  # fmt: skip

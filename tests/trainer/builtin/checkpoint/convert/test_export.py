@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import torch
 import transformers
 
 from tests.manifests import manifest_of, seal, shard_at
-from tests.root import ROOT
+from tests.trainer.warm import run_module
 from trainer.builtin.checkpoint.convert.export import export, rename_tensors
 from trainer.builtin.model import Transformer
 from trainer.contract import ModelConfig, TrainConfig, attempt_folder, step_folder
@@ -85,11 +83,11 @@ def test_one_process_evaluates_and_exports_the_same_bytes_as_an_export_alone(
 ) -> None:
     """An export that fails, here for a folder that is there already, leaves the loss that was printed before it."""
     (tmp_path / "train.json").write_text(config.model_dump_json())
-    command = [sys.executable, "-m", "trainer.builtin.evaluate", "--checkpoint", str(folder), "--data", str(data)]
-    command += ["--config", str(tmp_path / "train.json"), "--export", str(tmp_path / "beside")]
+    arguments = ["--checkpoint", str(folder), "--data", str(data)]
+    arguments += ["--config", str(tmp_path / "train.json"), "--export", str(tmp_path / "beside")]
     export(folder, config, data, tmp_path / "alone")
     for code in (0, 1):
-        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        process = run_module("trainer.builtin.evaluate", *arguments, folder=tmp_path)
         assert process.returncode == code, process.stderr
         assert json.loads(process.stdout.splitlines()[-1])["step"] == STEP
     files = sorted(path for path in (tmp_path / "alone").rglob("*") if path.is_file())

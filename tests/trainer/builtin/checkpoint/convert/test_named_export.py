@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from tests.trainer.builtin.checkpoint.convert.test_export import checkpoint_of
 from tests.trainer.builtin.model.families import EACH, config_of
+from tests.trainer.warm import NAMED
+from tests.trainer.warm import warm as warm_process
 from trainer.builtin.checkpoint.convert.export import _tokens, export
 from trainer.builtin.checkpoint.convert.initial import take_weights
 from trainer.builtin.data.prepare.prepare import make
@@ -27,6 +28,12 @@ from trainer.contract import Chat, LoraConfig, ModelConfig, Parameters, TrainCon
 from trainer.contract.model.tokenizer import token_numbers
 from trainer.contract.recipe import Recipe, Source
 from trainer.errors import ConfigError
+
+DRAWS = """
+import runpy, sys
+sys.stdin = open(sys.argv.pop(1))
+runpy.run_module("trainer.builtin.model.drawn", run_name="__main__", alter_sys=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +71,11 @@ def warm(family: str, folder: Path) -> NamedModel:
 
 def test_drawn_weights_come_in_beside_adapters(tmp_path: Path) -> None:
     config = ours("llama", lora=LoraConfig(rank=2))
-    command = [sys.executable, "-m", "trainer.builtin.model.drawn", str(tmp_path)]
-    subprocess.run(command, input=config.model_dump_json(), text=True, check=True)
+    (tmp_path / "model.json").write_text(config.model_dump_json())
+    words = [str(tmp_path / "model.json"), str(tmp_path)]
+    assert warm_process().start(DRAWS, words, dict(os.environ), log := tmp_path / "log", ahead=NAMED).wait() == 0, (
+        log.read_text()
+    )
     torch.manual_seed(7)
     model = build(config, bare=True)
     assert isinstance(model, NamedModel)

@@ -18,7 +18,6 @@ from tests.unit.trainer.supervised import Supervisors, events
 from tests.waiting import until
 from trainer.contract import ExitCode
 from trainer.supervisor import seal
-from trainer.supervisor.pack import pack
 from trainer.supervisor.warm.job import MOST
 
 HEAVY = 'import os, pathlib\nwith open(pathlib.Path(__file__).with_name("imported"), "a") as file: file.write("x")\n'
@@ -62,9 +61,7 @@ class Warm:
         self.code.mkdir()
         (self.code / "heavy.py").write_text(HEAVY)
         (self.code / "train.py").write_text(SCRIPT)
-        pack(root / "supervisor.pyz")
         self.camp = Supervisors(root, nodes, "torchrun", folder=self.code, more={"warm": warm}, ranks=2)
-        self.camp.program = (str(root / "supervisor.pyz"),)
         self.said = ["" for _ in range(nodes)]
 
     def start(self, steps: int = ENDLESS) -> list[subprocess.Popen[str]]:
