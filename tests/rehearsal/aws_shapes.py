@@ -30,6 +30,7 @@ BEYOND = (
     "VpcEndpoints[].State: 'deleting'",
     "s3.ListObjectVersions.Versions.StorageClass: ",
     "Instances[].Platform: 'windows'",
+    "Images[].Platform: 'windows'",
 )
 """What AWS itself answers outside of its model's choices."""
 LARGE_BYTES = 1_000_000
