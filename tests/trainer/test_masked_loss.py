@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import Tensor
-from transformers import AutoTokenizer, GenerationConfig
 
 from tests.trainer.agents import World, run
 from tests.trainer.builtin.data.chats import CHATML, CONTEXT, conversations, recipe, row_of, tokenizer_in
@@ -135,7 +135,7 @@ def test_two_ranks_with_two_micro_batches_each_train_as_one_process_over_the_who
     assert answer["equal"], answer
 
     export(folder, config, data, tmp_path / "exported")
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "exported")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
     assert theirs.chat_template == CHATML and theirs.eos_token == "<|im_end|>"
-    stops = GenerationConfig.from_pretrained(tmp_path / "exported").eos_token_id
+    stops = transformers.GenerationConfig.from_pretrained(tmp_path / "exported").eos_token_id
     assert set(theirs.convert_ids_to_tokens(stops)) == {"<|im_end|>", "<|endoftext|>"}

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,13 +43,21 @@ for step in range(begun + 1, int(sys.argv[1]) + 1):
 SECRET = "hunter22"
 
 
-@functools.cache
+_UNPACKING = threading.Lock()
+
+
 def supervisor() -> str:
     """Return a folder that Python runs: the file of a pod, unpacked, with the client beside it.
 
     It starts in 0.11 s. The file compiles its modules at each start (0.25 s), and the checkout's contract imports its
     models for other programs (0.29 s).
     """
+    with _UNPACKING:  # cases are played by threads
+        return _unpacked()
+
+
+@functools.cache
+def _unpacked() -> str:
     root = Path(tempfile.mkdtemp(prefix="bivouac-supervisor-"))
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     pack(root / "supervisor.pyz")
