@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import waiting
+from tests.addresses import own_network
 from tests.root import ROOT
 from tests.trainer.warm import AGENT, NAMED, SETTINGS, Process, warm
 from trainer.contract import COMMITTED_NAME, Env, TrainConfig, step_folder
@@ -112,7 +112,7 @@ class Attempt:
         self.world.shared.mkdir(parents=True, exist_ok=True)
         config.write_text(self.world.config.model_dump_json())
         # Addresses of our own in 127/8: attempts of concurrent tests never meet.
-        self._network = f"127.{random.randint(1, 250)}.{random.randint(0, 250)}."
+        self._network = f"{own_network()}."
         for node in range(self.nodes):
             self.world.local(node).mkdir(parents=True, exist_ok=True)
             self.agents.append(self._start(node, config))

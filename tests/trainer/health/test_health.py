@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from infra.plan.catalogue import limits
+from tests.addresses import own_network
 from tests.root import ROOT
 from tests.trainer.agents import PORT
 from tests.trainer.warm import SETTINGS, Process, start_module, warm
@@ -45,7 +45,7 @@ def examine(
     """A gang of real preflight pods, of which each has ended; `ahead_s`: node -> what its clock is ahead."""
     file = tmp_path / "expectation.json"
     file.write_text(PLAIN.model_copy(update=changes).model_dump_json())
-    network = f"127.{random.randint(1, 250)}.{random.randint(0, 250)}."
+    network = f"{own_network()}."
     pods = []
     for node in range(nodes):
         local, message = tmp_path / f"local-{node}", tmp_path / f"message-{node}"
@@ -103,7 +103,7 @@ def test_the_first_process_knows_every_nodes_host_on_the_fabric_before_the_gang_
     file, outs = tmp_path / "expectation.json", [tmp_path / f"out-{node}.json" for node in range(2)]
     processes = list[Process]()
     file.write_text(PLAIN.model_dump_json())
-    network = f"127.{random.randint(1, 250)}.{random.randint(0, 250)}."
+    network = f"{own_network()}."
     for node, out in enumerate(outs):
         environment = os.environ | {
             Env.CAMPAIGN: "tiny", Env.ATTEMPT: "1", Env.NODE_NAME: f"node-{node}",

@@ -8,7 +8,6 @@ import contextlib
 import functools
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.addresses import own_network, own_port
 from tests.root import ROOT
 from trainer.contract import Termination
 from trainer.supervisor.pack import pack
@@ -91,8 +91,7 @@ class Supervisors:
     port: int = field(init=False)
 
     def __post_init__(self) -> None:
-        net = f"127.{random.randint(1, 250)}.{random.randint(0, 250)}"
-        self.port = random.randint(20_000, 30_000)  # torch listens on it at every address of the machine
+        net, self.port = own_network(), own_port()  # torch listens on it at every address of the machine
         self.addresses = [f"{net}.{1 + rank}" for rank in range(self.nodes)]
         if self.launcher == "mpirun":
             self._as_the_operator_does()

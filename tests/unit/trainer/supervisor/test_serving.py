@@ -6,7 +6,6 @@ import contextlib
 import errno
 import http.client
 import json
-import random
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.addresses import own_network
 from tests.worlds.supervisor_tier import JobNode
 from trainer.supervisor import activity, serving
 from trainer.supervisor.family import Process
@@ -24,7 +24,7 @@ STATUS = {"step": 12, "committed_step": 10}
 
 class Server:
     def __init__(self) -> None:
-        self.address = f"127.{random.randint(1, 250)}.{random.randint(0, 250)}.7"
+        self.address = f"{own_network()}.7"
         self.taken: list[Mapping[str, Any]] = []
         self.status: Any = STATUS
         self._server = serving.serve(
@@ -106,7 +106,7 @@ def test_the_metrics_are_those_of_the_status(server: Server, tmp_path: Path) -> 
 
 
 def test_a_job_that_awaits_no_other_node_takes_nothing() -> None:
-    address = f"127.{random.randint(1, 250)}.9.9"
+    address = f"{own_network()}.9"
     server = serving.serve(address, dict, lambda path: None)
     try:
         line = http.client.HTTPConnection(address, serving.PORT)

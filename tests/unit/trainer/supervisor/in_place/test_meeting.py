@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests import waiting
+from tests.addresses import own_network
 from tests.waiting import HUNG_S
 from trainer.contract import AGENT_PORT
 from trainer.supervisor import serving
@@ -30,7 +30,7 @@ def place(node: int, nodes: int, network: str) -> Place:
 
 @pytest.fixture
 def network() -> str:
-    return f"127.{random.randint(1, 250)}.{random.randint(0, 250)}"
+    return own_network()
 
 
 @pytest.fixture
