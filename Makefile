@@ -6,8 +6,8 @@ SPEC   ?= infra/campaigns/rehearsal.yaml
 # anew: to collect the tests takes 17.6 s of a processor so, and 9.6 s with what an earlier process compiled.
 export PYTHONDONTWRITEBYTECODE :=
 # A file's tests share a world, so a file stays with one worker; whole campaigns, the longest, come first as they stand.
-# Tests wait for a part of their time for what they started, so there are three workers for two cores; with four, whole
-# campaigns took twice as long, and all tests longer.
+# Tests wait for a part of their time for what they started, so there are three workers for two cores. Four took 8:11 in
+# place of 9:10 on a machine that was idle (2026-11-27), and leave a busy one nothing.
 WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup venv lock tools rehearsal open-mpi test test-all test-aws test-unit drills mutants docs gpu-wheels bench-gpu lint \
