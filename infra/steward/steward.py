@@ -281,15 +281,8 @@ class Steward:
         self._postpone_silence()
         shared_every = self.config.train.checkpoint.shared_every if self.config.train else 1
         interval = (self.lookout.interval_and_archive - self.config.archive) * shared_every
-        figures = further_figures(
-            self.config,
-            view,
-            attempt.history,
-            self.lookout,
-            self.lease,
-            self.store.events_written,
-            self.file_system.facts(),
-        )
+        written, room = self.store.events_written, self.file_system.facts()
+        figures = further_figures(self.config, view, attempt.history, self.lookout, self.lease, written, room)
         step_s = step_seconds(self.observer.statuses.values())
         self.exporter.note(view, float(self.policy.budget_usd), attempt.number, look_s, interval, figures, step_s)
         return view, action

@@ -20,7 +20,7 @@ import sys
 import time
 
 _CONTENT, _ADD, _OF_MOUNT, _OPENS, _OF_FOLDERS, _ALLOW = 0x4, 0x1, 0x10, 0x10000, 0x40000000, 1
-_FREE_SHARE = 64
+_SIZE_PER_ROOM = 64
 """A tmpfs has so many times the room that is left: 1.6 %."""
 _EVENT = struct.Struct("=IBBHQii")
 """`struct fanotify_event_metadata`: length, version, reserved, metadata's length, mask, descriptor, process."""
@@ -48,7 +48,7 @@ def main(pid: str, folder: str, action: str, *arguments: str) -> None:
         delay_opens(folder, *map(float, arguments))
     elif action == "fill":
         room_bytes = int(arguments[0])
-        cover(folder, room_bytes, room_bytes * (_FREE_SHARE - 1))
+        cover(folder, room_bytes, room_bytes * (_SIZE_PER_ROOM - 1))
     else:
         cover(folder, 2**20, 0)
         for path, _, text in (argument.partition("=") for argument in arguments):
