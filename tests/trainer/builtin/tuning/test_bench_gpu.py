@@ -6,13 +6,9 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
-import pytest
-
-from tests.bench.gpu.machine import ORDER, Machine, supervise
+from tests.bench.gpu.machine import ORDER
 from tests.root import ROOT
 
 ABSENT = ("boto3", "botocore", "infra", "moto", "pulumi", "ruamel", "typer", "zstandard")
@@ -35,11 +31,21 @@ def test_every_measurement_runs_without_a_gpu_and_without_what_the_infrastructur
     assert equal == [True] * 4, "on a CPU two runs, and two processes, give the same bits"
 
 
-def test_a_measurement_that_fails_or_finds_no_end_leaves_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(gpu=False, folder=tmp_path)
-    broken = SimpleNamespace(CASES={}, loss=lambda machine: 1 / 0, speed=lambda machine: time.sleep(600))
-    monkeypatch.setitem(sys.modules, "tests.bench.gpu.measurements", broken)
-    supervise("loss", machine, 60.0)
-    supervise("speed", machine, 0.5)
-    errors = [row["error"].partition(":")[0] for row in machine.rows()]
+def test_a_measurement_that_fails_or_finds_no_end_leaves_a_row(tmp_path: Path) -> None:
+    """In a process of its own: a measurement is forked from it, and would collect the garbage of all tests before."""
+    program = f"""
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from tests.bench.gpu.machine import Machine, supervise
+
+measurements = SimpleNamespace(CASES={{}}, loss=lambda machine: 1 / 0, speed=lambda machine: time.sleep(600))
+sys.modules["tests.bench.gpu.measurements"] = measurements
+machine = Machine(gpu=False, folder=Path({str(tmp_path)!r}))
+supervise("loss", machine, 60.0)
+supervise("speed", machine, 0.5)
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    errors = [row["error"].partition(":")[0] for row in rows]
     assert errors == ["ZeroDivisionError", "exit code None after 0 s at most"]
