@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -22,6 +23,9 @@ hypothesis.settings.register_profile("bivouac", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("bivouac")
 
 share_models()
+
+# A process that a test forks collects no garbage of earlier tests: gRPC's and torch's ends need threads of the parent.
+os.register_at_fork(after_in_child=gc.freeze)
 
 
 @pytest.hookimpl(wrapper=True)

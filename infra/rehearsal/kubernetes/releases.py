@@ -97,7 +97,8 @@ class ReleaseController:
         threading.Thread(target=self._watch, args=(client,), name="release-watch", daemon=True).start()
         while not self._stopping.is_set():
             is_new = self._changed.wait(POLL_S)
-            self._changed.clear()
+            if is_new:  # news that comes after the wait is kept for the next one
+                self._changed.clear()
             try:
                 if is_new:
                     self._reconcile(client)

@@ -60,6 +60,21 @@ class Releases:
         self.news.release()
 
 
+class LateNews(threading.Event):
+    """News that comes once, right after a wait that was in vain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_due = True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        has_come = super().wait(timeout)
+        if not has_come and self.is_due:
+            self.is_due = False
+            self.set()
+        return has_come
+
+
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Releases]:
     monkeypatch.setattr(releases, "POLL_S", 0.01)
@@ -82,3 +97,18 @@ def test_a_release_whose_state_could_not_be_written_gets_it_at_the_next_try(api:
     api.refusals = 2
     api.add("dcgm")
     assert api.annotated.wait(HUNG_S) and api.states == {"sh.helm.release.v1.dcgm.v1": "recorded"}
+
+
+def test_news_between_a_wait_in_vain_and_the_next_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster: Any = Releases()
+    cluster.secrets.append(secret_of("efa"))
+    monkeypatch.setattr(cluster, "watch", lambda *_, **__: iter(lambda: threading.Event().wait(), None))
+    monkeypatch.setattr(releases, "POLL_S", 0.01)
+    controller = ReleaseController(lambda: cluster, {}, logging.getLogger("releases"))
+    monkeypatch.setattr(controller, "_changed", LateNews())
+    controller.start()
+    try:
+        assert cluster.annotated.wait(HUNG_S) and cluster.states == {"sh.helm.release.v1.efa.v1": "recorded"}
+    finally:
+        controller.ask_to_stop()
+        controller.join()
