@@ -9,7 +9,7 @@ from typing import Protocol
 
 from trainer.contract.exits import GPU, HARDWARE_SIGNALS, PEER_LOST, RESTARTABLE
 from trainer.supervisor.ends import DONE, INTERNAL, INTERRUPTED, End
-from trainer.supervisor.in_place.meeting import Meeting, Word
+from trainer.supervisor.in_place.meeting import Decision, Meeting, Word
 
 
 class Restartable(Protocol):
@@ -58,7 +58,11 @@ class Generations:
         reason = reason or self._job.suspicion()
         word = Word(self._node, reason, own_death, end.rank, end.detail[:300] or end.reason, now)
         self._job.emit("agents_meet", after_generation=generation, refuses=reason, own=own_death, cause=word.cause)
-        decision = self._meeting.decide(generation, word, lambda: bool(self._job.stopping))
+        if reason:
+            self._meeting.refuse(generation, word)
+            decision = Decision(False, f"{self._node}: {reason}")
+        else:
+            decision = self._meeting.decide(generation, word, lambda: bool(self._job.stopping))
         if decision.go and decision.culprit is not None:
             return decision.culprit
         self._job.emit("not_restarted_in_place", after_generation=generation, why=decision.why)

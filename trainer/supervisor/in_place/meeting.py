@@ -19,6 +19,7 @@ from trainer.supervisor.serving import PORT
 
 _POLL_S, _LONG_POLL_S, _ANSWER_S = 0.1, 30.0, 5.0
 _KNOCK_EVERY_S, _KNOCK_S = 1.0, 1.0
+_TELL_S = 1.0
 _NO_ANSWER = (OSError, ValueError, http.client.HTTPException)
 _MARGIN_S = 2.0
 """Time beyond the meeting's own for a pod 0 whose machine is gone without a word."""
@@ -135,9 +136,21 @@ class Meeting:
 
         threading.Thread(target=tell, name=f"tell-{generation}", daemon=True).start()
 
+    def refuse(self, generation: int, word: Word) -> None:
+        """Tell that this node refuses, which decides for all. No answer is waited for: pod 0 may be gone once it knows,
+        and the steward looks for the cause in this node's end."""
+
+        def tell() -> None:
+            with contextlib.suppress(*_NO_ANSWER):  # who waits for this node finds it gone
+                self._ask(generation, word=word)
+
+        telling = threading.Thread(target=tell, name=f"refuse-{generation}", daemon=True)
+        telling.start()
+        telling.join(_TELL_S)
+
     def decide(self, generation: int, word: Word, is_stopping: Callable[[], bool]) -> Decision:
-        """Tell this node's word and return the decision of all. It is no when a supervisor is gone or refuses, when not
-        all meet in time, when `is_stopping`, or when pod 0 does not answer."""
+        """Tell the word of this node, which does not refuse, and return the decision of all. It is no when a supervisor
+        is gone or refuses, when not all meet in time, when `is_stopping`, or when pod 0 does not answer."""
         start_s = knock_s = time.monotonic()
         refusal, present_count = "", 1
         while True:

@@ -47,7 +47,7 @@ class Table:
 
     def __init__(self, *decisions: Decision) -> None:
         self._decisions = list(decisions)
-        self.watched, self.deaths, self.words = list[int](), list[int](), list[Word]()
+        self.watched, self.deaths, self.words, self.refusals = list[int](), list[int](), list[Word](), list[str]()
         self.meanwhile: Callable[[], object] = lambda: None
         self.stops = list[bool]()
 
@@ -56,6 +56,10 @@ class Table:
 
     def tell_over(self, generation: int) -> None:
         self.deaths.append(generation)
+
+    def refuse(self, generation: int, word: Word) -> None:
+        self.words.append(word)
+        self.refusals.append(word.refuses)
 
     def decide(self, generation: int, word: Word, stops: Callable[[], bool]) -> Decision:
         self.words.append(word)
@@ -88,11 +92,12 @@ def test_a_job_without_restarts_in_place_meets_nobody() -> None:
 
 
 def test_a_death_after_the_most_restarts_is_refused_and_ends_the_attempt() -> None:
-    job, table = Job(KILLED, KILLED), Table(GO, STAY)
+    job, table = Job(KILLED, KILLED), Table(GO)
     assert run(job, table, most=1) == KILLED
-    assert [word.refuses for word in table.words] == ["", "1 restarts in place are the most of an attempt"]
+    reason = "1 restarts in place are the most of an attempt"
+    assert table.refusals == [reason] and len(table.words) == 2
     assert table.deaths == [0], "nobody need end for a death that ends the attempt"
-    assert job.events[-1] == {"event": "not_restarted_in_place", "after_generation": 1, "why": STAY.why}
+    assert job.events[-1] == {"event": "not_restarted_in_place", "after_generation": 1, "why": f"n0: {reason}"}
 
 
 def test_a_lost_peer_comes_with_no_death_of_its_own() -> None:
@@ -103,16 +108,16 @@ def test_a_lost_peer_comes_with_no_death_of_its_own() -> None:
 
 
 def test_a_suspected_device_refuses_though_the_others_are_told_of_the_death() -> None:
-    job, table = Job(KILLED, suspected="GPU 2 has errors"), Table(STAY)
+    job, table = Job(KILLED, suspected="GPU 2 has errors"), Table()
     assert run(job, table) == KILLED
-    assert table.words[0].refuses == "GPU 2 has errors" and table.deaths == [0]
+    assert table.refusals == ["GPU 2 has errors"] and table.deaths == [0]
 
 
 def test_an_end_that_a_retry_repeats_is_refused_by_its_own_words_and_no_device_is_asked() -> None:
     end = End(ExitCode.USER, "no such module")
-    job, table = Job(end, suspected="GPU 2 has errors"), Table(STAY)
+    job, table = Job(end, suspected="GPU 2 has errors"), Table()
     assert run(job, table) == end
-    assert table.words[0].refuses.startswith("the reason is") and table.deaths == []
+    assert [refusal.startswith("the reason is") for refusal in table.refusals] == [True] and table.deaths == []
 
 
 def test_a_cause_without_a_sentence_is_its_reason_and_a_long_one_is_cut() -> None:
@@ -130,9 +135,9 @@ def test_a_stop_while_the_nodes_meet_ends_as_interrupted_with_what_was_before() 
 
 
 def test_a_death_of_a_job_that_is_asked_to_stop_is_its_own_end() -> None:
-    job, table = Job(KILLED, stopping="SIGTERM"), Table(STAY)
+    job, table = Job(KILLED, stopping="SIGTERM"), Table()
     assert run(job, table) == KILLED and table.deaths == []
-    assert table.words[0].refuses == "it is asked to stop"
+    assert table.refusals == ["it is asked to stop"]
 
 
 @pytest.mark.parametrize("decision", [Decision(True), STAY])

@@ -67,10 +67,23 @@ def test_all_go_on_and_name_the_process_that_died_first(two: Gathering) -> None:
     assert first.go and first.culprit is not None and (first.culprit.node, first.culprit.rank) == ("node-1", 1)
 
 
-def test_one_that_refuses_ends_all_and_says_why(two: Gathering) -> None:
-    first, second = decided(two, [word(0, **DIED), word(1, refuses="the reason is config")])
-    assert not first.go and first == second
-    assert first.why == "node-1: the reason is config"
+@pytest.mark.parametrize("refusing", [0, 1])
+def test_one_that_refuses_ends_all_and_says_why(refusing: int, two: Gathering) -> None:
+    two[refusing].refuse(0, word(refusing, refuses="the reason is config"))
+    decision = two[1 - refusing].decide(0, word(1 - refusing, **DIED), lambda: False)
+    assert not decision.go and decision.why == f"node-{refusing}: the reason is config"
+
+
+def test_who_refuses_waits_for_no_answer(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pod 0 has ended with its node: its address takes a connection and says nothing."""
+    monkeypatch.setattr(meeting, "_TELL_S", 0.01)
+    monkeypatch.setattr(meeting, "_ANSWER_S", HUNG_S)
+    with socket.create_server((f"{network}.1", AGENT_PORT)):
+        Meeting(place(1, 2, network), LONG_S).refuse(0, word(1, refuses="the reason is storage"))
+
+
+def test_who_refuses_at_a_table_whose_pod_has_ended_refuses_all_the_same(network: str) -> None:
+    Meeting(place(1, 2, network), LONG_S).refuse(0, word(1, refuses="the reason is storage"))
 
 
 def test_lost_peers_alone_are_no_death(two: Gathering) -> None:
@@ -109,7 +122,10 @@ def test_an_agent_whose_pod_has_ended_is_not_waited_for(
     assert not decision.go and decision.why == f"the agent of {address} is gone"
 
 
-def test_a_death_is_told_to_the_others_and_only_within_its_generation(two: Gathering) -> None:
+def test_a_death_is_told_to_the_others_and_only_within_its_generation(
+    two: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "_LONG_POLL_S", 2 * HUNG_S)  # they hear of it at once, or not at all
     events = [threading.Event(), threading.Event()]
     for generation, event in enumerate(events):
         two[1].watch(generation, event)
@@ -118,11 +134,38 @@ def test_a_death_is_told_to_the_others_and_only_within_its_generation(two: Gathe
     assert not events[0].is_set()
 
 
+def test_a_death_is_heard_by_who_listened_before_the_table_was_there(
+    network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "_KNOCK_EVERY_S", 0.01)
+    first, second = (Meeting(place(node, 2, network), LONG_S) for node in range(2))
+    questions, ask, over = list[int](), second._ask, threading.Event()
+
+    def count(generation: int, **more: float) -> object:
+        questions.append(generation)
+        return ask(generation, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(second, "_ask", count)
+    second.watch(0, over)
+    waiting.until(lambda: len(questions) > 1, "a question in vain")
+    first.tell_over(0)
+    with serving.serve(f"{network}.1", dict, lambda path: None, take=first.table.take) as server:
+        assert over.wait(HUNG_S)
+        server.shutdown()
+
+
+def test_a_restart_tells_who_died_and_how_long_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting.time, "time", lambda: 14.504)
+    told = {"culprit": 1, "of_node": "node-1", "cause": "died of SIGKILL"}
+    assert word(1, **DIED).event() == {**told, "seconds": 12.5}
+    assert word(1, **DIED | {"at": 15.0}).event() == {**told, "seconds": 0.0}, "another node's clock is ahead"
+
+
 def test_who_only_waits_for_a_death_hears_nothing_of_a_decision(
     two: Gathering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its next question would follow at once, without end."""
-    two[0].decide(0, word(0, refuses="the reason is config"), lambda: False)
+    two[0].refuse(0, word(0, refuses="the reason is config"))
     waits: list[tuple[bool, float]] = []
     monkeypatch.setattr(two[0].table._news, "wait_for", lambda news, wait_s: waits.append((bool(news()), wait_s)))
     two[0]._ask(0, wait_s=5.0)
