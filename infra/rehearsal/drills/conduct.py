@@ -118,8 +118,21 @@ class Conductor:
             if self._driver.poll() is not None:
                 if starts == _MOST_STARTS or not self._note_end_of_driver():
                     break
+                self._await_over()
+                noticed_at = time.monotonic()
                 self._driver, starts = self._start("run", str(self._spec)), starts + 1
             time.sleep(_EVERY_S)
+
+    def _await_over(self) -> None:
+        """Wait until no fault strikes any more, as a person mends what a driver's error names before the next start."""
+        deadline = time.monotonic() + self._patience_s()
+        while self._strikes() and time.monotonic() < deadline:
+            self._look()
+            time.sleep(_EVERY_S)
+
+    def _strikes(self) -> bool:
+        numbers = range(len(self._drill.names))
+        return any((n, "struck") in self._moments and (n, "over") not in self._moments for n in numbers)
 
     def _look(self) -> bool:
         """Strike the driver where that is due, and return whether there are new moments."""

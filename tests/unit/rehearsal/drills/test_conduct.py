@@ -31,7 +31,7 @@ from infra.spec.campaign import Spec
 from infra.spec.drills.scenarios import scenarios
 
 BIVOUAC = """
-import datetime, json, pathlib, sys, time
+import datetime, json, os, pathlib, sys, time
 folder, moments, verb = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
 faults = json.loads((folder / "faults").read_text())
 say = lambda fault, kind: moments.open("a").write(json.dumps({"fault": fault, "kind": kind, "step": 60 + fault,
@@ -55,7 +55,7 @@ if moments.exists() and '"due"' in moments.read_text() and "two-drivers" in faul
 elif moments.exists() and '"due"' in moments.read_text():
     say(len(faults) - 1, "recovered")
 elif moments.exists() and '"driver-ended"' in moments.read_text():
-    say(0, "recovered")
+    say(0, "recovered" if '"over"' in moments.read_text() else "struck")
 else:
     for number, name in enumerate(faults):
         if name == "destroy-interrupted":
@@ -69,6 +69,10 @@ else:
         say(number, "struck")
         if name == "s3-denied":
             (folder / "record.json.gz").write_bytes((folder / "record.of-training").read_bytes())
+            if os.fork() == 0:
+                time.sleep(1)
+                say(number, "over")
+                os._exit(0)
             sys.exit(77)
         say(number, "recovered")
         if name == "block-end":
@@ -136,7 +140,7 @@ def test_the_campaign_ends_once_all_faults_are_over_and_a_killed_driver_starts_a
     assert [fault["fault"] for fault in spec["rehearsal"]["faults"]] == list(names)
 
 
-def test_a_driver_that_gives_up_is_started_again_and_that_is_said(site: Path) -> None:
+def test_a_driver_that_gives_up_is_started_again_once_the_fault_is_over_and_that_is_said(site: Path) -> None:
     (result,) = Conductor(Drill("drill", ("s3-denied",)), lambda _: None).run()
     assert started(site / "results" / "123456789012-us-east-1" / "drill") == ["run", "run", "down"]
     assert result.driver_ended
