@@ -30,6 +30,7 @@ SPEC = quick(
     },
     on_stop="hold",
 )
+PLACE = "trainer/builtin/engine.py"
 SOUND = "    span = config.learning_rate - config.minimum_learning_rate\n"
 SLIPPED = "    span = (config.learning_rate - config.minimum_learning_rate) * (1.0 if step < 24 else math.inf)\n"
 WITHIN_S = 2400.0
@@ -48,10 +49,8 @@ def cloned(folder: Path) -> tuple[Path, Path]:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
-    slipped = folder / "trainer" / "schedule.py"
-    text = slipped.read_text()
-    assert SOUND in text, "the slip has lost its place"
-    slipped.write_text(text.replace(SOUND, SLIPPED))
+    slipped = folder / PLACE
+    slipped.write_text(slipped.read_text().replace(SOUND, SLIPPED))
     return folder, slipped
 
 

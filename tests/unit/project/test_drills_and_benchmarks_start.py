@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.drills import hold
 from tests.root import ROOT
 
 MODULES = sorted(
@@ -58,3 +59,7 @@ def test_the_documents_name_each_drill_and_no_other() -> None:
     table = (ROOT / "docs/drills.md").read_text().partition("| drill |")[2].partition("\n\n")[0]
     named = {line.split("|")[1].strip() for line in table.splitlines()[2:]}
     assert named == {one.rpartition(".")[2] for one in MODULES if ".drills." in one} - {"all"}
+
+
+def test_the_code_that_a_drill_spoils_is_where_it_looks_for_it() -> None:
+    assert (ROOT / hold.PLACE).read_text().count(hold.SOUND) == 1
