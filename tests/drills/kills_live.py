@@ -227,7 +227,9 @@ class Campaign:
         assert not rows, f"the woken driver asked for {rows}"
         if over and code == 0:
             return "already at its end"
-        assert code == LeaseLost.exit_code and " is lost; seen: " in stopped.words(), f"{code}: {stopped.words()[-600:]}"
+        assert code == LeaseLost.exit_code and " is lost; seen: " in stopped.words(), (
+            f"{code}: {stopped.words()[-600:]}"
+        )
         return None
 
     def _wrong(self, last: Driver) -> list[str]:
