@@ -72,7 +72,7 @@ def says(pattern: str) -> Callable[[Seen, str], bool]:
 
 MIDDLES: dict[Stage, Callable[[Seen, str], bool]] = {
     Stage.PROVISION: calls("eks:CreateCluster"),
-    Stage.BAKE: says("builder: "),
+    Stage.BAKE: calls("ec2:RunInstances"),
     Stage.PREFLIGHT: says("health check: "),
     Stage.LAUNCH: lambda seen, _: "attempt.launched" in seen.kinds,
     Stage.SUPERVISE: says(r"attempt 1: step"),
