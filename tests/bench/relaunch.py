@@ -47,6 +47,7 @@ HELD = re.compile(r"held until [^,\n]+ at ")
 def slip(source: Path, step: int) -> None:
     """Let the script end at this step with the code of a user's error."""
     text = (EXAMPLE / "train.py").read_text()
+    assert LOOP in text, "the slip has lost its place"
     (source / "train.py").write_text(
         text.replace(LOOP, f"{LOOP}        if step == {step}:\n            sys.exit(64)\n")
     )

@@ -50,7 +50,9 @@ def cloned(folder: Path) -> tuple[Path, Path]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
     slipped = folder / PLACE
-    slipped.write_text(slipped.read_text().replace(SOUND, SLIPPED))
+    text = slipped.read_text()
+    assert SOUND in text, "the slip has lost its place"
+    slipped.write_text(text.replace(SOUND, SLIPPED))
     return folder, slipped
 
 

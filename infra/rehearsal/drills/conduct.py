@@ -126,11 +126,11 @@ class Conductor:
     def _await_over(self) -> None:
         """Wait until no fault strikes any more, as a person mends what a driver's error names before the next start."""
         deadline = time.monotonic() + self._patience_s()
-        while self._strikes() and time.monotonic() < deadline:
+        while self._is_striking() and time.monotonic() < deadline:
             self._look()
             time.sleep(_EVERY_S)
 
-    def _strikes(self) -> bool:
+    def _is_striking(self) -> bool:
         numbers = range(len(self._drill.names))
         return any((n, "struck") in self._moments and (n, "over") not in self._moments for n in numbers)
 

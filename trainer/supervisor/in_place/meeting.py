@@ -145,8 +145,9 @@ class Meeting:
                 self._ask(generation, word=word)
 
         telling = threading.Thread(target=tell, name=f"refuse-{generation}", daemon=True)
-        telling.start()
-        telling.join(_TELL_S)
+        with contextlib.suppress(RuntimeError):  # no thread is to be had: that must not hide this node's own end
+            telling.start()
+            telling.join(_TELL_S)
 
     def decide(self, generation: int, word: Word, is_stopping: Callable[[], bool]) -> Decision:
         """Tell the word of this node, which does not refuse, and return the decision of all. It is no when a supervisor

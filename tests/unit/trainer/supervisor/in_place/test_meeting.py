@@ -80,6 +80,19 @@ def test_who_refuses_waits_for_no_answer(network: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(meeting, "_ANSWER_S", HUNG_S)
     with socket.create_server((f"{network}.1", AGENT_PORT)):
         Meeting(place(1, 2, network), LONG_S).refuse(0, word(1, refuses="the reason is storage"))
+        assert "refuse-0" in [thread.name for thread in threading.enumerate()], "it still waits, and nobody for it"
+
+
+def test_who_refuses_without_a_thread_to_be_had_keeps_its_own_end(
+    two: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse_start)
+        two[1].refuse(0, word(1, refuses="the reason is storage"))
+    assert two[0]._ask(0)["here"] == 0, "it was not told"
 
 
 def test_who_refuses_at_a_table_whose_pod_has_ended_refuses_all_the_same(network: str) -> None:
